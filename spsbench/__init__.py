@@ -1,0 +1,1 @@
+"""spsbench: the laboratory for speculative sampling."""

@@ -1,0 +1,147 @@
+"""The readable engine: any decoder-only Hugging Face model over transformers' `DynamicCache`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from spsbench.trees import additive_mask, depths
+from spsbench.types import Scores
+
+PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
+
+
+class UnsupportedModelError(ValueError):
+    """A model whose cache cannot be rolled back, so drafts cannot be rejected."""
+
+
+class EagerLM:
+    """A session with `model`: its own cache over shared weights.
+
+    Args:
+        model: in eval mode, on its device.
+        vocab_size: rows of the logits that are tokens; the padding rows after them are dropped,
+            which gives them probability 0 and rescales the rest. Default: all rows.
+        layers: hidden states to return, as transformers numbers them (0 = the embeddings).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        vocab_size: int | None = None,
+        layers: Sequence[int] = (),
+    ) -> None:
+        config = model.config.get_text_config()
+        self.model = model
+        self.vocab_size: int = vocab_size or config.vocab_size
+        self.limit: int | None = getattr(config, "max_position_embeddings", None)
+        self.layers = tuple(layers)
+        self._slides = getattr(config, "sliding_window", None) is not None
+        self._cache = DynamicCache()
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self._length
+
+    @torch.inference_mode()
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed `tokens` [m]; with `parents` [N] the last N of them are tree nodes.
+
+        Raises:
+            ValueError: more than the model's context holds.
+            UnsupportedModelError: a tree for a model with sliding-window attention.
+        """
+        if self.limit is not None and self._length + len(tokens) > self.limit:
+            raise ValueError(
+                f"{self._length} cached and {len(tokens)} new tokens: the context holds {self.limit}"
+            )
+        if len(tokens) == 0:
+            return Scores(torch.empty(0, self.vocab_size), {})
+        while keep == 0 and not self.layers and len(tokens) > PREFILL_CHUNK:
+            self._forward(tokens[:PREFILL_CHUNK], 1, None)
+            tokens = tokens[PREFILL_CHUNK:]
+        out = self._forward(tokens, max(keep, 1), parents)  # 0 would ask transformers for all rows
+        logits = out.logits[0]
+        hidden = {layer: out.hidden_states[layer][0] for layer in self.layers}
+        return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden)
+
+    def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        model, m, past = self.model, len(tokens), self._length
+        positions = torch.arange(past, past + m)
+        mask = None
+        if parents is not None:
+            if self._slides:
+                raise UnsupportedModelError(
+                    f"{type(model).__name__} has sliding-window attention, which cannot score trees"
+                )
+            n = len(parents)
+            positions[m - n :] = past + m - n + depths(parents)
+            mask = additive_mask(parents, m, past, model.dtype).to(model.device)
+        out = model(
+            input_ids=tokens[None].to(model.device),
+            position_ids=positions[None].to(model.device),
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=keep,
+            output_hidden_states=bool(self.layers),
+        )
+        self._length += m
+        return out
+
+    @torch.inference_mode()
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """Keep the first `length` tokens and, of the tree nodes after them, those on `path`.
+
+        Raises:
+            ValueError: more than the cache has.
+        """
+        path = path or ()
+        if not 0 <= length <= self._length - len(path):
+            raise ValueError(f"commit of {length} + {len(path)} tokens: {self._length} are cached")
+        if length == 0:
+            self._cache = DynamicCache()
+        elif path:
+            self._gather([*range(length), *(length + node for node in path)])
+        elif length < self._length:
+            self._cache.crop(length - self._length)
+        self._length = length + len(path)
+
+    def _gather(self, rows: list[int]) -> None:
+        for layer in self._cache.layers:
+            index = torch.tensor(rows, device=layer.keys.device)
+            layer.keys = layer.keys.index_select(2, index)
+            layer.values = layer.values.index_select(2, index)
+
+
+def check_rollback(model: PreTrainedModel) -> None:
+    """Feed, reject and feed again a few tokens: the logits must be those of a fresh cache.
+
+    Recurrent states and other caches without a memory of their past fail here, before any text is
+    made with them.
+
+    Raises:
+        UnsupportedModelError: the cache cannot be rolled back, or is wrong afterwards.
+    """
+    name = type(model).__name__
+    lm, fresh = EagerLM(model), EagerLM(model)
+    ids = torch.arange(1, 6) % lm.vocab_size
+    try:
+        lm.append(ids, keep=1)
+        lm.commit(2)
+        again = lm.append(ids.flip(0)[:2], keep=2).logits.float()
+        fresh.append(ids[:2], keep=0)
+        plain = fresh.append(ids.flip(0)[:2], keep=2).logits.float()
+    except (AttributeError, TypeError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise UnsupportedModelError(f"{name}: its cache cannot be rolled back ({error})") from error
+    gap = float((again - plain).abs().max())
+    scale = float(plain.abs().max())
+    if not gap <= max(
+        1e-3, 0.05 * scale
+    ):  # bf16 differs by its rounding, a stale state by far more
+        raise UnsupportedModelError(f"{name}: logits differ by {gap:.3g} after a rollback")

@@ -1,0 +1,1 @@
+"""Choices of K for the next round, one file each."""

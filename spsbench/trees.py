@@ -1,0 +1,59 @@
+"""Draft trees: from parents to what each node sees and where it stands (SpecInfer, section 4.2)."""
+
+import torch
+from torch import Tensor
+
+
+def visible(parents: Tensor) -> Tensor:
+    """[N] parents (-1 = the context, parents before children) -> [N, N] bool: i sees j.
+
+    A node sees itself and its ancestors.
+
+    Raises:
+        ValueError: a parent that does not come before its child.
+    """
+    seen = torch.eye(len(parents), dtype=torch.bool)
+    for node, parent in enumerate(parents.tolist()):
+        if not -1 <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}: expected -1 to {node - 1}")
+        if parent >= 0:
+            seen[node] |= seen[parent]
+    return seen
+
+
+def depths(parents: Tensor) -> Tensor:
+    """[N] parents -> [N] ancestors of each node: 0 for a child of the context."""
+    return visible(parents).sum(-1) - 1
+
+
+def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) -> Tensor:
+    """[1, 1, fed, cached + fed] mask of a pass whose last N of `fed` tokens are nodes.
+
+    0 where a token may look, the lowest number of `dtype` where it may not. All look at the cache,
+    the tokens before the nodes at each other causally, nodes at those and at their ancestors. (A
+    boolean mask would be misread by transformers' eager attention.)
+    """
+    n = len(parents)
+    sees = torch.ones(fed, cached + fed, dtype=torch.bool)
+    sees[:, cached:] = torch.tril(sees[:, cached:])
+    sees[fed - n :, cached + fed - n :] = visible(parents)
+    mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
+    return mask[None, None]
+
+
+def follow(tokens: Tensor, parents: Tensor, wanted: Tensor) -> list[int]:
+    """The nodes met by walking from the context to the child that equals what each node wants.
+
+    `wanted` [N + 1]: row 0 is the token wanted after the context, row i + 1 after node i. Of equal
+    siblings the first is taken.
+    """
+    children: dict[tuple[int, int], int] = {}
+    for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
+        children.setdefault((parent, token), node)
+    path: list[int] = []
+    wants = wanted.tolist()
+    here = -1
+    while (here, wants[here + 1]) in children:
+        here = children[here, wants[here + 1]]
+        path.append(here)
+    return path

@@ -1,0 +1,212 @@
+"""The nouns of the loop and the protocols of its parts (Chen et al. 2023, arXiv 2302.01318).
+
+Letters are the paper's: **q is the target's law, p the draft's** (Leviathan et al. swap them and
+write gamma for K). Shapes: V the target's vocabulary, N drafted tokens, m tokens fed, D hidden width.
+Laws are float32 (float64 when the logits are), tokens int64. One sequence at a time: no batch axis.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+Finish = Literal["eos", "stop", "length", "context"]
+"""Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
+
+GoOn = Callable[[Tensor], Tensor]
+"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?"""
+
+Stop = Callable[[Sequence[int]], bool]
+"""The generated tokens so far -> is a stop string complete? Called once for each new token."""
+
+
+class Drawn(Enum):
+    """How the children of a node were drawn; it decides which verifiers are sound."""
+
+    POINT = "point"  # by rule: argmax, a lookup, samples pruned by their value
+    IID = "iid"  # independently from `Draft.probs`
+    DISTINCT = "distinct"  # from `Draft.probs` without replacement
+
+
+class Guarantee(Enum):
+    """What a verifier promises of the output's law."""
+
+    EXACT = "exact"
+    GREEDY = "greedy-exact"  # exact at temperature 0 only
+    LOSSY = "lossy"
+
+
+class Purpose(IntEnum):
+    """What a uniform is used for. Each purpose is a stream of its own, so no draw is used twice."""
+
+    DRAFT = 0  # a drafted token
+    ACCEPT = 1  # an acceptance test
+    FINAL = 2  # the recovered or bonus token
+    PLAIN = 3  # a token of the target's own, drawn before the draft is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """N drafted tokens: a chain, or a tree when `parents` is given.
+
+    `probs` row i is the law that token i was really drawn from (before its siblings were removed);
+    None means that the tokens came by rule (`Drawn.POINT`).
+    """
+
+    tokens: Tensor  # [N]
+    probs: Tensor | None  # [N, V]
+    parents: Tensor | None = None  # [N] parent of node i, -1 = the context; siblings in draw order
+
+    def to(self, device: torch.device) -> "Draft":
+        """The same draft on `device`."""
+        tokens, probs, parents = self.tokens, self.probs, self.parents
+        return Draft(
+            tokens.to(device),
+            None if probs is None else probs.to(device),
+            None if parents is None else parents.to(device),
+        )
+
+
+class Scores(NamedTuple):
+    """What one pass of a model returns."""
+
+    logits: Tensor  # [keep, V] of the last `keep` tokens fed
+    hidden: Mapping[int, Tensor]  # layer -> [m, D], the layers that were asked for
+
+
+class Verdict(NamedTuple):
+    """A verifier's ruling. It stays on the device, so that one read fetches all of it."""
+
+    path: Tensor  # [N] accepted nodes from root to leaf, padded with -1
+    token: Tensor  # [] recovered after a rejection, bonus when all were accepted
+    tested: Tensor  # [] draft tokens the rule looked at; -1 when it does not test one by one
+
+
+class Step(NamedTuple):
+    """The last round as a drafter may see it: what was fed, and what became of it."""
+
+    draft: Draft
+    scores: Scores
+    verdict: Verdict
+
+
+class Context(NamedTuple):
+    """All that a drafter may know."""
+
+    tokens: Sequence[int]  # prompt and output so far; the newest is not in any cache yet
+    warp: Callable[[Tensor], Tensor]  # [N, V] logits -> laws, the target's own warp
+    last: Step | None
+
+
+class Round(NamedTuple):
+    """Measurements of one turn of the loop, on the host. Counts are taken before the cut."""
+
+    drafted: int  # N
+    tested: int  # draft tokens the rule looked at; -1 = not applicable
+    accepted: int  # a, 0 <= a <= N
+    tokens: list[int]  # emitted: the accepted prefix and the final token, after the cut
+    overlap: float | None  # sum over tested slots of sum_x min(p, q); None = not applicable
+    seconds: float  # wall time of the round; the prefill is not in it
+    finish: Finish | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a generation must end."""
+
+    max_new_tokens: int
+    eos: frozenset[int] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}: expected 0 or more")
+
+
+class LM(Protocol):
+    """A session with a language model and its cache; the only mutable thing in a decode."""
+
+    vocab_size: int
+    limit: int | None  # longest context in tokens; None = unlimited
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """Feed `tokens` [m] and return the logits of the last `keep`.
+
+        With `parents` [N] the last N tokens are tree nodes (-1 = the last token before them).
+        No token at all is allowed and runs nothing.
+        """
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """Keep the first `length` tokens of the cache; of tree nodes after them those on `path`."""
+
+
+class Noise(Protocol):
+    """The randomness of one round: every draw names its purpose, its position is its slot."""
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] float64 in [0, 1) on the CPU; slot i is the same number whatever n is."""
+
+
+class NoiseStream(Protocol):
+    """The randomness of one generation."""
+
+    def round(self, index: int) -> Noise:
+        """Fresh noise for round `index` (invariant: never keyed by position)."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Subclass it explicitly to inherit the defaults."""
+
+    drawn: ClassVar[Drawn]
+    tree: bool = False  # may its drafts branch?
+    layers: tuple[int, ...] = ()  # hidden layers wanted from the target
+    limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Start on a new prompt; `prefill` holds the target's hidden states of `prompt[:-1]`."""
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """At most `k` tokens deep; fewer or none is fine. The stopping rule may look at laws only."""
+
+
+class Verifier(Protocol):
+    """The acceptance rule: a pure function of draft, target laws and noise."""
+
+    guarantee: ClassVar[Guarantee]
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """Why this pairing would be silently wrong, else None."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """`q` [N+1, V]: row 0 follows the context, row i+1 follows node i."""
+
+
+class Schedule(Protocol):
+    """Chooses K for the next round."""
+
+    def k(self, history: Sequence[Round]) -> int:
+        """Tokens to draft next; may depend on the past, never on the draft itself."""
+
+    def go_on(self, p: Tensor) -> Tensor:
+        """[V] law of the next slot -> [] bool, asked before that slot's token is drawn."""
+
+
+class Decoder(Protocol):
+    """A prompt in, rounds out: our loop over an engine, or another library as a black box."""
+
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        *,
+        limits: Limits,
+        warp: Callable[[Tensor], Tensor],
+        noise: NoiseStream,
+        stop: Stop,
+    ) -> Iterator[Round]:
+        """Generate until a limit, an EOS id or a stop string ends it."""

@@ -28,7 +28,7 @@ class Warp:
             raise ValueError(f"top_p is {self.top_p}: expected 0 < top_p <= 1")
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """[..., V] logits -> [..., V] laws, float32 (float64 stays). NaN or +inf gives a NaN row."""
+        """[..., V] logits -> [..., V] laws, float32 (float64 stays); NaN or +inf: a NaN row."""
         x = logits if logits.dtype == torch.float64 else logits.float()
         peak = x.amax(-1, keepdim=True)
         if self.temperature == 0:

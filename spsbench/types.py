@@ -1,7 +1,7 @@
 """The nouns of the loop and the protocols of its parts (Chen et al. 2023, arXiv 2302.01318).
 
 Letters are the paper's: **q is the target's law, p the draft's** (Leviathan et al. swap them and
-write gamma for K). Shapes: V the target's vocabulary, N drafted tokens, m tokens fed, D hidden width.
+write gamma for K). Shapes: V the target's vocabulary, N drafted tokens, m tokens fed, D width.
 Laws are float32 (float64 when the logits are), tokens int64. One sequence at a time: no batch axis.
 """
 
@@ -172,7 +172,7 @@ class Drafter(Protocol):
         """Start on a new prompt; `prefill` holds the target's hidden states of `prompt[:-1]`."""
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """At most `k` tokens deep; fewer or none is fine. The stopping rule may look at laws only."""
+        """At most `k` tokens deep, fewer or none is fine; what stops it may look at laws only."""
 
 
 class Verifier(Protocol):

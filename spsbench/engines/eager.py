@@ -58,7 +58,7 @@ class EagerLM:
         """
         if self.limit is not None and self._length + len(tokens) > self.limit:
             raise ValueError(
-                f"{self._length} cached and {len(tokens)} new tokens: the context holds {self.limit}"
+                f"{self._length} cached + {len(tokens)} new tokens: the context holds {self.limit}"
             )
         if len(tokens) == 0:
             return Scores(torch.empty(0, self.vocab_size), {})

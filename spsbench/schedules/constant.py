@@ -13,11 +13,11 @@ from spsbench.types import Round
 class Constant:
     """K tokens a round; 0 is auto-regressive sampling."""
 
-    k_value: int = 4
+    lookahead: int = 4
 
     def k(self, history: Sequence[Round]) -> int:
         """The same K whatever happened."""
-        return self.k_value
+        return self.lookahead
 
     def go_on(self, p: Tensor) -> Tensor:
         """Always."""

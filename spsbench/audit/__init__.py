@@ -1,0 +1,1 @@
+"""Proofs on real models that nothing was lost."""

@@ -1,0 +1,1 @@
+"""Ways from a prompt to rounds, one file each."""

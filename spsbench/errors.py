@@ -1,0 +1,66 @@
+"""What may go wrong for a user: one line each, and an exit code (sysexits.h where it has one).
+
+A message says what, where and what was expected, and then what to do:
+`<what> (<where>): <expected>. <what to do>`. The command line prints it behind `error: `.
+"""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The exit codes of `sps`."""
+
+    OK = 0
+    FAILED_SAMPLES = 1  # the run finished, some samples failed
+    USAGE = 2
+    DATA = 65  # a model, prompt or file that cannot be used
+    MISSING = 66  # an input that is not there
+    UNAVAILABLE = 69  # hub or device out of reach
+    INTERNAL = 70  # a bug of ours: traceback in a log file
+    CANNOT_CREATE = 73
+    CANNOT_WRITE = 74
+    MEMORY = 75
+    PERMISSION = 77
+    INTERRUPTED = 130
+
+
+class SpsError(Exception):
+    """An error with a line for the user and an exit code."""
+
+    code: Exit = Exit.INTERNAL
+
+
+class UsageError(SpsError):
+    """Flags or arguments that cannot be meant."""
+
+    code = Exit.USAGE
+
+
+class DataError(SpsError):
+    """An input that is there but cannot be used."""
+
+    code = Exit.DATA
+
+
+class MissingError(SpsError):
+    """An input that is not there."""
+
+    code = Exit.MISSING
+
+
+class UnavailableError(SpsError):
+    """A hub or a device that is out of reach."""
+
+    code = Exit.UNAVAILABLE
+
+
+class OutOfMemoryError(SpsError):
+    """Not enough memory or disk for what was asked."""
+
+    code = Exit.MEMORY
+
+
+class PermissionDeniedError(SpsError):
+    """A file that may not be read or written."""
+
+    code = Exit.PERMISSION

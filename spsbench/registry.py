@@ -1,0 +1,66 @@
+"""Every plug-in, one line each: its kind, its name, where it is, what it does.
+
+Only strings: nothing is imported until `Entry.load` is called. Other people's packages join through
+entry points of the group `spsbench.<kind>` (for instance `spsbench.verifiers`).
+"""
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Literal
+
+Kind = Literal["drafters", "verifiers", "schedules", "engines", "decoders"]
+KINDS: tuple[Kind, ...] = ("drafters", "verifiers", "schedules", "engines", "decoders")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One plug-in."""
+
+    kind: Kind
+    name: str
+    path: str  # "module:attribute"
+    summary: str
+    guarantee: str = ""  # of a verifier: exact, greedy-exact or lossy
+
+    def load(self) -> Any:
+        """Import and return the plug-in."""
+        module, _, attribute = self.path.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+BUILT_IN = (
+    Entry("drafters", "model", "spsbench.drafters.model:ModelDrafter", "a smaller language model"),
+    Entry("drafters", "ngram", "spsbench.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
+    Entry("drafters", "none", "spsbench.drafters.none:NoDrafter", "drafts nothing: ArS"),
+    Entry("verifiers", "sps", "spsbench.verifiers.sps:Sps", "modified rejection sampling", "exact"),
+    Entry("verifiers", "match", "spsbench.verifiers.match:Match", "one-sample match", "exact"),
+    Entry("verifiers", "block", "spsbench.verifiers.block:Block", "block verification", "exact"),
+    Entry("schedules", "constant", "spsbench.schedules.constant:Constant", "the same K always"),
+    Entry("engines", "eager", "spsbench.engines.eager:EagerLM", "any Hugging Face decoder"),
+    Entry("decoders", "native", "spsbench.decoders.native:NativeDecoder", "this package's loop"),
+)
+
+
+def entries(kind: Kind) -> Iterator[Entry]:
+    """The plug-ins of one kind: ours first, then installed ones (ours win a name clash)."""
+    ours = [entry for entry in BUILT_IN if entry.kind == kind]
+    yield from ours
+    taken = {entry.name for entry in ours}
+    for point in entry_points(group=f"spsbench.{kind}"):
+        if point.name not in taken:
+            package = point.dist.name if point.dist else "an installed package"
+            yield Entry(kind, point.name, point.value, f"from {package}")
+
+
+def find(kind: Kind, name: str) -> Entry:
+    """The plug-in called `name`.
+
+    Raises:
+        KeyError: no such name; the message lists those there are.
+    """
+    known = {entry.name: entry for entry in entries(kind)}
+    if name not in known:
+        raise KeyError(f"no {kind.removesuffix('s')} {name!r}: expected one of {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,142 @@
+"""From tokens to text as they come: bytes, stop strings and the origin of each piece."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+LEAD = 6  # prompt tokens decoded along, so that a leading space comes out as in the whole text
+PATIENCE = 8  # tokens after which bytes that never decode are shown as they are
+
+
+class Origin(StrEnum):
+    """Where a token came from."""
+
+    ACCEPTED = "accepted"  # drafted and kept
+    RECOVERED = "recovered"  # the target's, after a rejection
+    BONUS = "bonus"  # the target's, after all drafted tokens were kept
+    PLAIN = "plain"  # the target's, in a round without a draft
+
+
+class Piece(NamedTuple):
+    """Text of one origin; it may be empty while bytes are held back."""
+
+    text: str
+    origin: Origin
+
+
+class Tokenizer(Protocol):
+    """What this module needs of a tokenizer."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text of `token_ids`."""
+
+
+class Detokenizer:
+    """Text of one token at a time; a character whose bytes span tokens comes with the last."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = list(prompt[-LEAD:])
+        self._start = 0  # the window decoded together with what is new
+        self._read = len(self._ids)  # tokens whose text is out
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, perhaps none."""
+        self._ids.append(token)
+        text = self._new_text()
+        unfinished = text.endswith("\ufffd") and len(self._ids) - self._read < PATIENCE
+        return "" if unfinished else self._release(text)
+
+    def flush(self) -> str:
+        """What was held back, with U+FFFD for bytes that make no character."""
+        return self._release(self._new_text())
+
+    def _new_text(self) -> str:
+        return self._decode(self._ids[self._start :])[len(self._known()) :]
+
+    def _known(self) -> str:
+        return self._decode(self._ids[self._start : self._read])
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _release(self, text: str) -> str:
+        self._start, self._read = self._read, len(self._ids)
+        return text
+
+
+class Transcript:
+    """Pieces of a generation that are safe to show: cut at the first stop string.
+
+    What may yet become a stop string is withheld until it is one or cannot be.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Iterable[str]) -> None:
+        self._detokenizer = Detokenizer(tokenizer, prompt)
+        self._stops = tuple(stops)
+        self._held: list[Piece] = []
+        self.text = ""  # shown so far
+        self.stopped = False
+
+    def push(self, token: int, origin: Origin) -> list[Piece]:
+        """The pieces that may be shown now that `token` is there."""
+        if self.stopped:
+            return []
+        self._held.append(Piece(self._detokenizer.push(token), origin))
+        return self._settle()
+
+    def close(self) -> list[Piece]:
+        """The pieces left when the generation has ended."""
+        if self.stopped:
+            return []
+        origin = self._held[-1].origin if self._held else Origin.PLAIN
+        self._held.append(Piece(self._detokenizer.flush(), origin))
+        settled = self._settle()
+        return settled if self.stopped else settled + self._show(len(self._tail()))
+
+    def _settle(self) -> list[Piece]:
+        tail = self._tail()
+        starts = [at for stop in self._stops if (at := tail.find(stop)) >= 0]
+        if starts:
+            self.stopped = True
+            return self._show(min(starts))
+        return self._show(len(tail) - self._undecided(tail))
+
+    def _tail(self) -> str:
+        return "".join(piece.text for piece in self._held)
+
+    def _undecided(self, tail: str) -> int:
+        """Length of the longest end of `tail` that begins a stop string."""
+        ends = (
+            n
+            for stop in self._stops
+            for n in range(min(len(stop) - 1, len(tail)), 0, -1)
+            if tail.endswith(stop[:n])
+        )
+        return max(ends, default=0)
+
+    def _show(self, length: int) -> list[Piece]:
+        """Take the first `length` characters out of what is held."""
+        shown, kept = [], []
+        for text, origin in self._held:
+            now, later = text[:length], text[length:]
+            length -= len(now)
+            if now:
+                shown.append(Piece(now, origin))
+            if later:
+                kept.append(Piece(later, origin))
+        self._held = [] if self.stopped else kept
+        self.text += "".join(piece.text for piece in shown)
+        return shown
+
+
+class StopStrings:
+    """A `types.Stop`: does the text of the tokens hold a stop string? Asked once a token."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Iterable[str]) -> None:
+        self._transcript = Transcript(tokenizer, prompt, stops)
+
+    def __call__(self, tokens: Sequence[int]) -> bool:
+        """Look at the newest of `tokens`."""
+        self._transcript.push(tokens[-1], Origin.PLAIN)
+        return self._transcript.stopped

@@ -1,0 +1,43 @@
+# Every target sets up its own environment: a Python >= 3.11 with venv is all that must be there.
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu    for the small CPU build of torch
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH_INDEX ?=
+
+.PHONY: demo test test-all check nano picture clean
+
+demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
+	$(BIN)/sps generate "def fibonacci(n):" --compare
+
+test: $(READY)  ## the fast suite
+	$(BIN)/python -m pytest
+
+test-all: $(READY)  ## with the tests marked slow
+	$(BIN)/python -m pytest -m "not network and not gpu"
+
+check: $(READY)  ## format, lint, types; then the size of each module
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	@find spsbench -name '*.py' | xargs wc -l | sort -n | tail -12
+
+nano: $(READY)  ## train the bundled pair again, into work/nano (about two hours on two cores)
+	$(BIN)/python -m spsbench.train.nano --work work/nano --out work/nano/models
+
+picture: $(READY)  ## draw docs/terminal.svg from a real run
+	$(BIN)/python docs/picture.py
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: $$($(PYTHON) --version) is too old: expected Python 3.11 or newer. Name one: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from torch import device
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
@@ -110,6 +109,7 @@ def load(
             attention=cell.attention,
             trust_remote_code=cell.trust_remote_code,
             allow_pickle=allow_pickle,
+            say=say,
         )
         try:
             check_rollback(model)
@@ -135,8 +135,8 @@ def load(
 def build(cell: Cell, loaded: Loaded) -> Parts:
     """A decoder with fresh sessions over the loaded models, under stopwatches."""
     engine = plug_in("engines", cell.engine)
-    draft_watch = Stopwatch(device(cell.device))
-    target_watch = Stopwatch(device(cell.device))
+    place = loaded.target.device  # `cell.device` may be "auto"
+    draft_watch, target_watch = Stopwatch(place), Stopwatch(place)
 
     given: dict[str, Any] = {}
     if loaded.draft is not None:

@@ -60,7 +60,8 @@ def find(kind: Kind, name: str) -> Entry:
     Raises:
         KeyError: no such name; the message lists those there are.
     """
-    known = {entry.name: entry for entry in entries(kind)}
-    if name not in known:
-        raise KeyError(f"no {kind.removesuffix('s')} {name!r}: expected one of {', '.join(known)}")
-    return known[name]
+    for entry in entries(kind):  # ours come first, and for them no package is searched
+        if entry.name == name:
+            return entry
+    names = ", ".join(entry.name for entry in entries(kind))
+    raise KeyError(f"no {kind.removesuffix('s')} {name!r}: expected one of {names}")

@@ -96,7 +96,7 @@ class Cell:
         """How tokens are drafted and verified; it keys the noise.
 
         So methods draw independently of each other from one seed, while a longer budget only
-        continues the text.
+        continues the text (but for the last token, before which there was less room to draft).
         """
         return f"{self.drafter}/{self.verifier}/{self.schedule}"
 

@@ -31,7 +31,7 @@ class Warp:
         """[..., V] logits -> [..., V] laws, float32 (float64 stays); NaN or +inf: a NaN row."""
         x = logits if logits.dtype == torch.float64 else logits.float()
         peak = x.amax(-1, keepdim=True)
-        if self.temperature == 0:
+        if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
             one_hot = torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
             return one_hot + (peak - peak)  # 0, or NaN where the peak is not finite
         x = (x - peak) / self.temperature  # the peak is 0: a tiny temperature cannot overflow it

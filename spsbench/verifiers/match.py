@@ -35,5 +35,5 @@ class Match:
             a = (own[:-1] == draft.tokens).long().cumprod(0).sum()
             return Verdict(slots.where(slots < a, -1), own[a], (a + 1).clamp(max=n))
         nodes = follow(draft.tokens, draft.parents, own)
-        path = torch.tensor(nodes + [-1] * (n - len(nodes)), device=q.device)
+        path = slots.new_tensor(nodes + [-1] * (n - len(nodes)))
         return Verdict(path, own[nodes[-1] + 1 if nodes else 0], torch.full_like(own[0], -1))

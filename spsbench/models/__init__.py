@@ -1,0 +1,1 @@
+"""Models: found, checked before they are loaded, and loaded."""

@@ -1,0 +1,176 @@
+"""A model's `config.json`: what can be ruled out before anything is loaded or allocated."""
+
+import math
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError
+from spsbench.models.jsonfile import read_object
+
+CONFIG_LIMIT = 4 << 20  # bytes
+
+# The names that the families use for one size, and the most that is believed of it.
+_SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
+    (("hidden_size", "n_embd", "d_model"), 1 << 17),
+    (("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1 << 10),
+    (("vocab_size",), 1 << 23),
+    (("num_attention_heads", "n_head", "n_heads"), 1 << 12),
+    (("num_key_value_heads",), 1 << 12),
+    (("head_dim",), 1 << 13),
+    (("intermediate_size", "n_inner", "ffn_dim"), 1 << 20),
+    (("max_position_embeddings", "n_positions"), 1 << 28),
+)
+_MAY_BE_NULL = ("num_key_value_heads", "head_dim", "n_inner", "intermediate_size")
+
+_REFUSED: Mapping[str, str] = {  # what it is -> the families that are
+    "an encoder-decoder model": (
+        "bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder fsmt led longt5 m2m_100 "
+        "marian mbart mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet seamless_m4t "
+        "seamless_m4t_v2 speech_to_text switch_transformers t5 t5gemma t5gemma2 udop umt5 whisper"
+    ),
+    "an encoder, which generates no text": (
+        "albert bert big_bird camembert clip convbert deberta deberta-v2 distilbert electra ernie "
+        "funnel longformer modernbert mpnet nomic_bert roberta vit xlm xlm-roberta xlm-roberta-xl "
+        "xlnet"
+    ),
+    "a recurrent model, whose state cannot take a rejected token back": (
+        "falcon_mamba mamba mamba2 recurrent_gemma rwkv xlstm"
+    ),
+}
+
+NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "temperature": (1.0,),
+    "top_k": (0,),
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "guidance_scale": (1.0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0.0,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "bad_words_ids": ([],),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "sequence_bias": ({}, []),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "watermarking_config": (),
+}
+"""Generation settings that change a law, and the values at which they do not."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a model folder.
+
+    Raises:
+        MissingError, PermissionDeniedError, DataError: as `read_object`.
+    """
+    return read_object(folder / "config.json", CONFIG_LIMIT)
+
+
+def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
+    """Refuse what is no decoder-only language model, needs foreign code, or has absurd sizes.
+
+    Raises:
+        DataError: with the key that is wrong.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise DataError(
+            f"config.json names no model_type ({where}): expected one such as llama or gpt2. "
+            "Check that the folder holds a language model"
+        )
+    _check_family(kind, config, where)
+    if _needs_remote_code(kind, config) and not trust_remote_code:
+        raise DataError(
+            f"{kind} is Python code of the model's own ({where}): expected an architecture of "
+            "transformers. Read that code, then add --trust-remote-code with a pinned --revision"
+        )
+    _check_sizes(config, where)
+    text = config.get("text_config")
+    if isinstance(text, dict):
+        _check_sizes(text, where)
+
+
+def embedding_and_layers(config: Mapping[str, Any]) -> int:
+    """A lower bound on the numbers such a model has; 0 when the sizes are not told."""
+    text = config.get("text_config")
+    sizes = text if isinstance(text, dict) and "vocab_size" not in config else config
+    width, layers = _size(sizes, _SIZES[0][0]), _size(sizes, _SIZES[1][0])
+    vocab, inner = _size(sizes, _SIZES[2][0]), _size(sizes, _SIZES[6][0])
+    return width * (vocab + layers * (width + inner))
+
+
+def _check_family(kind: str, config: Mapping[str, Any], where: Path) -> None:
+    found = [what for what, kinds in _REFUSED.items() if kind in kinds.split()]
+    if config.get("is_encoder_decoder") is True:
+        found = [*found, "an encoder-decoder model"]
+    if found:
+        raise DataError(
+            f"{kind} is {found[0]} ({where}): expected a decoder-only language model. "
+            "Choose one such as llama, qwen2 or gpt2"
+        )
+
+
+def _needs_remote_code(kind: str, config: Mapping[str, Any]) -> bool:
+    """Many folders carry an `auto_map` although transformers has the architecture by now.
+
+    Asked of its folders: it must not be imported before the choice between online and offline.
+    """
+    if not config.get("auto_map"):
+        return False
+    spec = find_spec("transformers")
+    homes = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    name = kind.replace("-", "_")
+    return not (name.isidentifier() and any((h / "models" / name).is_dir() for h in homes))
+
+
+def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    found = (config[name] for name in names if type(config.get(name)) is int)
+    return next(found, 0)
+
+
+def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
+    for names, cap in _SIZES:
+        for name in names:
+            value = config.get(name)
+            if name not in config or (value is None and name in _MAY_BE_NULL):
+                continue
+            if name == "intermediate_size" and isinstance(value, list):
+                continue  # one size a layer
+            if type(value) is not int or not 1 <= value <= cap:
+                raise DataError(
+                    f"{name} is {_shown(value)} in config.json ({where}): "
+                    f"expected an integer from 1 to {cap}. Fetch the model again"
+                )
+    width, heads = _size(config, _SIZES[0][0]), _size(config, _SIZES[3][0])
+    if width and heads and config.get("head_dim") is None and width % heads:
+        raise DataError(
+            f"{heads} heads do not divide a width of {width} in config.json ({where}): "
+            "expected a multiple. Fetch the model again"
+        )
+    shared = _size(config, _SIZES[4][0])
+    if heads and shared and heads % shared:
+        raise DataError(
+            f"{shared} key-value heads do not divide {heads} heads in config.json ({where}): "
+            "expected a divisor. Fetch the model again"
+        )
+    eps = config.get("rms_norm_eps", 1e-6)
+    if not isinstance(eps, int | float) or not math.isfinite(eps):
+        raise DataError(
+            f"rms_norm_eps is {_shown(eps)} in config.json ({where}): expected a small number. "
+            "Fetch the model again"
+        )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:40] + "..."

@@ -1,0 +1,75 @@
+"""Devices: which there are, what they hold, and what a user's word for one means."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from spsbench.errors import UnavailableError
+
+
+class Device(NamedTuple):
+    """A device that can be used now."""
+
+    name: str  # as torch says it: "cpu", "cuda:0", "mps"
+    model: str
+    total: int  # bytes
+    free: int  # bytes
+
+
+def devices() -> list[Device]:
+    """The devices of this machine, the CPU first."""
+    total, free = ram()
+    found = [Device("cpu", "CPU", total, free)]
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            try:
+                free, total = torch.cuda.mem_get_info(index)
+            except RuntimeError:  # a device that is lost, or that others use alone
+                continue
+            found.append(Device(f"cuda:{index}", torch.cuda.get_device_name(index), total, free))
+    if torch.backends.mps.is_available():
+        total = torch.mps.recommended_max_memory()
+        found.append(Device("mps", "Apple GPU", total, total - torch.mps.driver_allocated_memory()))
+    return found
+
+
+def find_device(name: str) -> torch.device:
+    """The device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best).
+
+    Raises:
+        UnavailableError: there is none of that name; the message lists those there are.
+    """
+    names = [device.name for device in devices()]
+    if name == "auto":
+        return torch.device(names[1] if len(names) > 1 else "cpu")
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in names:
+        raise UnavailableError(
+            f"no device {name!r} (this machine): expected one of {', '.join(names)}. "
+            "Choose with --device"
+        )
+    return torch.device(wanted)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be had on `device`; 0 when it cannot be told."""
+    found = {str(entry.name): entry.free for entry in devices()}
+    return found.get(str(device), 0)
+
+
+def ram() -> tuple[int, int]:
+    """(total, available) bytes of memory, within this control group's limit; 0 = unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0, 0
+    sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
+    total, free = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = int((group / "memory.max").read_text(encoding="ascii"))
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no group, or "max"
+        return total, free
+    return min(total, limit), min(free, max(limit - used, 0))

@@ -1,0 +1,162 @@
+"""From what the user named to a folder here, checked as far as that goes without loading."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
+from spsbench.models.bundled import BUNDLED
+from spsbench.models.description import check_config, embedding_and_layers, read_config
+from spsbench.models.hub import fetch
+from spsbench.models.weights import read_headers, weight_files
+from spsbench.results import ModelRef
+
+TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file
+_TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "merges.txt",
+    "tokenizer_config.json",
+)
+_HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[\w.-]{1,96})?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def locate(
+    ref: ModelRef,
+    *,
+    offline: bool,
+    trust_remote_code: bool,
+    allow_pickle: bool,
+    say: Callable[[str], None],
+) -> Path:
+    """The folder of a model: a bundled name, else an existing folder, else a hub id.
+
+    `~` and `$VAR` are expanded; globs and URLs are not.
+
+    Raises:
+        MissingError: nothing of that name.
+        UsageError: a revision of a folder, which has none.
+        DataError: a file where a folder belongs, or remote code at a revision that can move.
+        PermissionDeniedError: a folder that may not be read.
+        UnavailableError, OutOfMemoryError: as `hub.fetch`.
+    """
+    local = _bundled(ref.id) if ref.id in BUNDLED else _local(ref.id)
+    if local is not None:
+        if ref.revision is not None:
+            raise UsageError(
+                f"revision {ref.revision!r} of the folder {ref.id} (--revision): expected a hub id "
+                "with it. Leave the revision out"
+            )
+        return local
+    if not _HUB_ID.fullmatch(ref.id):
+        raise _no_such(ref.id)
+    folder = fetch(
+        ref,
+        offline=offline,
+        allow_pickle=allow_pickle,
+        say=say,
+        trust_remote_code=trust_remote_code,
+    )
+    pinned = ref.revision is not None and _COMMIT.fullmatch(ref.revision)
+    if trust_remote_code and not pinned and read_config(folder).get("auto_map"):
+        raise DataError(
+            f"{ref.id} would run its own code at revision {ref.revision or 'main'}, which can "
+            "change: expected the 40 digits of a commit. Read the code, then pin it with --revision"
+        )
+    return folder
+
+
+def _bundled(name: str) -> Path:
+    folder = BUNDLED[name]
+    if not (folder / "config.json").is_file():
+        raise MissingError(
+            f"the bundled model {name} is not installed ({folder}): expected its weights in the "
+            "package. Install spsbench again"
+        )
+    return folder
+
+
+def _local(name: str) -> Path | None:
+    """An existing folder; None when nothing is there."""
+    if "\0" in name or not name.strip():
+        raise _no_such(name)
+    path = Path(os.path.expanduser(os.path.expandvars(name)))
+    try:
+        path.stat()
+        if path.is_dir():
+            os.scandir(path).close()
+            return path
+    except PermissionError as error:
+        raise PermissionDeniedError(
+            f"{name} cannot be read ({path}): expected read permission. Change its mode or owner"
+        ) from error
+    except OSError:
+        return None  # missing, too long a name, a loop of links
+    raise DataError(
+        f"{name} is a file ({path}): expected the folder with config.json and the weights. "
+        "Pass the folder"
+    )
+
+
+def _no_such(name: str) -> MissingError:
+    shown = repr(name if len(name) <= 100 else name[:100] + "...")
+    if "://" in name:
+        hint = "URLs are not read. Pass the hub id, ORG/NAME, or a local folder"
+    elif any(mark in name for mark in "*?[{"):
+        hint = "patterns are not expanded. Pass one folder"
+    elif name in ("", "-"):
+        hint = "standard input is for prompts. Pass a folder or a hub id"
+    else:
+        hint = "check the path, or pass a hub id such as Qwen/Qwen3-0.6B"
+    return MissingError(f"no model {shown}: expected a folder, a hub id or nano; {hint}")
+
+
+def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> None:
+    """Everything that can be known of a model without loading it; allocates nothing large.
+
+    Raises:
+        MissingError: no config, weights or tokenizer.
+        PermissionDeniedError: a file that may not be read.
+        DataError: a config, weights or tokenizer that cannot be used, with the file's name.
+    """
+    if not (folder / "config.json").is_file() and (folder / "adapter_config.json").is_file():
+        raise DataError(
+            f"an adapter, not a model ({folder}): expected config.json and whole weights. "
+            "Merge the adapter into its base model first"
+        )
+    config = read_config(folder)
+    check_config(config, folder, trust_remote_code=trust_remote_code)
+    files = weight_files(folder, allow_pickle=allow_pickle)
+    if files[0].suffix == ".safetensors":
+        read_headers(files)
+    # Four bits a number is the tightest packing there is; what is missing would be made up.
+    held = 2 * sum(path.stat().st_size for path in files)
+    if embedding_and_layers(config) > held:
+        raise DataError(
+            f"config.json describes {embedding_and_layers(config):.3g} numbers or more ({folder}): "
+            f"expected at most {held:.3g} in such weight files. Fetch the model again"
+        )
+    _check_tokenizer(folder)
+
+
+def _check_tokenizer(folder: Path) -> None:
+    there = [path for name in _TOKENIZERS if (path := folder / name).is_file()]
+    there += folder.glob("*.tiktoken")
+    if not there:
+        raise MissingError(
+            f"no tokenizer ({folder}): expected tokenizer.json or the like. "
+            "Copy the tokenizer files next to the weights"
+        )
+    for path in there:
+        size = path.stat().st_size
+        if size > TOKENIZER_LIMIT:
+            raise DataError(
+                f"{path.name} has {size} bytes ({path}): expected at most {TOKENIZER_LIMIT}. "
+                "Fetch the model again"
+            )

@@ -1,0 +1,193 @@
+"""A checked folder to a model and a tokenizer in memory, and text to the model's tokens."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from spsbench.errors import DataError, UsageError
+from spsbench.models.boundary import silent, translated
+from spsbench.models.chat import render
+from spsbench.models.description import NEUTRAL
+from spsbench.models.devices import find_device
+from spsbench.models.jsonfile import read_object
+from spsbench.models.lazy import lazy_tensors
+from spsbench.models.precision import DTYPES, choose, warn_of_memory
+from spsbench.models.soundness import check_complete, check_finite
+from spsbench.models.weights import weight_files
+
+
+def load_model(
+    folder: Path,
+    *,
+    device: str,
+    dtype: str,
+    attention: str | None,
+    trust_remote_code: bool,
+    allow_pickle: bool,
+    say: Callable[[str], None] = lambda line: None,
+) -> transformers.PreTrainedModel:
+    """The model in `folder`, ready to be asked: in eval mode, on its device, without gradients.
+
+    Args:
+        folder: one that `check_folder` has passed.
+        device: as `find_device` reads it.
+        dtype: `auto` (the checkpoint's on an accelerator, float32 on a CPU) or one of `DTYPES`.
+        attention: transformers' name of an attention implementation; None = its choice.
+        trust_remote_code: run the model's own Python code.
+        allow_pickle: read pickled weights where there are no safetensors.
+        say: is told, in one line, when the weights look larger than the free memory.
+
+    Raises:
+        UnavailableError: no such device.
+        UsageError: no such dtype.
+        OutOfMemoryError: the memory did not suffice.
+        DataError: a model that cannot be loaded, is incomplete, or has numbers that are not finite.
+    """
+    place = find_device(device)
+    if dtype not in ("auto", *DTYPES):
+        raise UsageError(
+            f"no dtype {dtype!r} (--dtype): expected one of auto, {', '.join(DTYPES)}. Choose one"
+        )
+    files = weight_files(folder, allow_pickle=allow_pickle)
+    with translated("the model", folder), silent():
+        config = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+        number = choose(dtype, place, files)
+        warn_of_memory(files, number, place, say)
+        options: dict[str, Any] = {"dtype": number, "output_loading_info": True}
+        if attention is not None:
+            options["attn_implementation"] = attention
+        kind = _plain_class(config)
+        if kind is None or trust_remote_code or files[0].suffix != ".safetensors":
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                local_files_only=True,
+                use_safetensors=files[0].suffix == ".safetensors",
+                trust_remote_code=trust_remote_code,
+                **options,
+            )
+        else:
+            tensors = lazy_tensors(files, widen=number == torch.float32)
+            model, info = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
+            if (folder / "generation_config.json").is_file():
+                model.generation_config = GenerationConfig.from_pretrained(folder)
+        check_complete(info, folder)
+        model.requires_grad_(False)
+        model = model.to(place).eval()
+        model.config.name_or_path = str(folder)
+        check_finite(model, folder)
+    return model
+
+
+def _plain_class(config: transformers.PreTrainedConfig) -> Any:
+    """The class that loads tensor by tensor; None for packed weights and parts of larger models."""
+    kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    packed = getattr(config, "quantization_config", None) is not None
+    plain = isinstance(kind, type) and getattr(kind, "config_class", None) is type(config)
+    return kind if plain and not packed else None
+
+
+def load_tokenizer(
+    folder: Path, *, trust_remote_code: bool
+) -> transformers.PreTrainedTokenizerBase:
+    """The tokenizer in `folder`.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with translated("the tokenizer", folder), silent():
+        return AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+
+
+def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The tokens of a prompt; names of special tokens in it are ordinary text.
+
+    A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
+
+    Raises:
+        DataError: NUL, a lone surrogate, or a blank prompt without a BOS to stand in.
+    """
+    if "\0" in text:
+        raise DataError(
+            f"a NUL at character {text.index(chr(0))} (prompt): expected text. Remove it"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"a lone surrogate at character {error.start} (prompt): expected Unicode text. "
+            "Save the prompt as UTF-8"
+        ) from error
+    with translated("the tokenizer", tokenizer.name_or_path), silent():
+        ids = [int(i) for i in tokenizer.encode(text, split_special_tokens=True)]
+    if text.strip() and ids:
+        return ids
+    start = tokenizer.bos_token_id
+    if start is None:
+        raise DataError(
+            "a blank prompt (prompt): expected text, since this tokenizer has no BOS token. "
+            "Give a prompt"
+        )
+    return ids if ids[:1] == [start] else [start, *ids]
+
+
+def encode_chat(
+    tokenizer: transformers.PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]
+) -> list[int]:
+    """The tokens of a chat up to where the model answers, by the model's own template.
+
+    Raises:
+        DataError: no template, or one that fails or does not end.
+    """
+    if not tokenizer.chat_template:
+        raise DataError(
+            "no chat template (tokenizer): expected a chat model. Give the prompt without --chat"
+        )
+    with translated("the chat template", tokenizer.name_or_path), silent():
+        template = tokenizer.get_chat_template()
+        controls = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+        names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
+        ids: list[int] = []
+        for span in render(template, messages, names, controls):
+            ids += tokenizer.encode(
+                span.text, add_special_tokens=False, split_special_tokens=span.plain
+            )
+    if not ids:
+        raise DataError("an empty chat (prompt): expected a message. Give a prompt")
+    return ids
+
+
+def eos_ids(
+    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase
+) -> frozenset[int]:
+    """Every id that ends a text: of the config, the generation config and the tokenizer."""
+    found: set[int] = set()
+    configs = (model.config, model.config.get_text_config(), model.generation_config)
+    for ids in (*(getattr(c, "eos_token_id", None) for c in configs), tokenizer.eos_token_id):
+        found.update(ids if isinstance(ids, list | tuple) else [ids] if ids is not None else [])
+    return frozenset(found)
+
+
+def hidden_settings(folder: Path) -> dict[str, Any]:
+    """Settings in `generation_config.json` that change a law, and that spsbench does not apply.
+
+    Raises:
+        DataError: the file is there and is no JSON object.
+    """
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return {}
+    given = read_object(path, 1 << 20)
+    return {
+        name: given[name]
+        for name, neutral in NEUTRAL.items()
+        if given.get(name) is not None and given[name] not in neutral
+    }

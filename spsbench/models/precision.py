@@ -1,0 +1,45 @@
+"""The dtype of a model's numbers, and the memory they need."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from spsbench.models.devices import free_bytes
+from spsbench.models.weights import TensorHeader, read_headers
+from spsbench.models.wording import in_words
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+_STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtype:
+    """What `dtype` means: `auto` is float32 on a CPU, else what most of the weights are."""
+    if dtype == "auto" and place.type == "cpu":
+        dtype = "float32"
+    if dtype == "auto":
+        sizes: dict[str, int] = {}
+        for header in _headers(files):
+            if header.dtype in _STORED:
+                sizes[header.dtype] = sizes.get(header.dtype, 0) + header.numbers
+        dtype = _STORED[max(sizes, key=sizes.__getitem__)] if sizes else "bfloat16"
+    found: torch.dtype = getattr(torch, dtype)
+    return found
+
+
+def warn_of_memory(
+    files: Sequence[Path], number: torch.dtype, place: torch.device, say: Callable[[str], None]
+) -> None:
+    """Say so when the weights in `files` need more than `place` has free."""
+    need = sum(header.numbers for header in _headers(files)) * number.itemsize
+    free = free_bytes(place)
+    if free and need > free:
+        say(
+            f"warning: the weights of {files[0].parent.name} need {in_words(need)} as "
+            f"{str(number).removeprefix('torch.')}, {place} has {in_words(free)} free"
+        )
+
+
+def _headers(files: Sequence[Path]) -> list[TensorHeader]:
+    safe = [path for path in files if path.suffix == ".safetensors"]
+    return list(read_headers(safe).values())

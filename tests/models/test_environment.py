@@ -1,0 +1,65 @@
+"""What `sps doctor` and records say of the machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spsbench import environment
+from spsbench.cli.doctor import doctor
+
+
+@pytest.fixture(autouse=True)
+def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spsbench.models.hub.reachable", lambda: False)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_environment_is_json() -> None:
+    known = environment.environment()
+    assert json.loads(json.dumps(known)) == known
+    assert all(known[name] for name in ("torch", "transformers", "spsbench"))
+    assert known["devices"][0]["name"] == "cpu"
+
+
+def test_doctor_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch.py").touch()
+    monkeypatch.setenv("OMP_NUM_THREADS", "0")
+    monkeypatch.setenv("TMPDIR", "/nothing/here")
+    monkeypatch.setattr(environment, "TESTED", {"torch": (1, 0)})
+    doctor(json=True)
+    shown = capsys.readouterr().out
+    assert "hf_secret" not in shown
+    found = json.loads(shown)
+    assert found["hub"] == {
+        "endpoint": "https://huggingface.co",
+        "reachable": False,
+        "token_set": True,
+    }
+    for words in ("OMP_NUM_THREADS", "TMPDIR", "torch.py", "newer than what was tried"):
+        assert any(words in warning for warning in found["warnings"])
+
+
+def test_doctor_on_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(json=False)
+    shown = capsys.readouterr().out
+    assert "hf_secret" not in shown
+    assert "https://huggingface.co cannot be reached, a token is set" in shown
+    assert "\x1b" not in shown
+
+
+def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "requires", lambda name: ["torch>=99", "nothing-such>=1"])
+    first, second = environment.bad_versions()[:2]
+    assert first.startswith("torch is ")
+    assert second.startswith("nothing-such is not installed")
+
+
+def test_unwritable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
+    found = environment.examine()
+    assert any("cannot be written" in warning for warning in found["warnings"])

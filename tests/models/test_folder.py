@@ -1,0 +1,293 @@
+"""What a user may name as a model, and folders that are broken: one line for each."""
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench.errors import (
+    DataError,
+    MissingError,
+    PermissionDeniedError,
+    SpsError,
+    UsageError,
+)
+from spsbench.models import bundled, folder, weights
+from spsbench.models.folder import check_folder, locate
+from spsbench.results import ModelRef
+
+Edit = Callable[..., None]
+
+
+def check(path: Path, **changes: bool) -> None:
+    check_folder(path, **({"trust_remote_code": False, "allow_pickle": False} | changes))
+
+
+def refused(path: Path, kind: type[SpsError], words: str, **changes: bool) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        check(path, **changes)
+    assert "\n" not in str(caught.value)
+    assert ". " in str(caught.value)
+
+
+def find(name: str, **changes: Any) -> Path:
+    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False, "say": print}
+    return locate(ModelRef(name), **(options | changes))
+
+
+def test_good_folders(llama: Path, gpt2: Path) -> None:
+    check(llama)
+    check(gpt2)
+    assert len(weights.weight_files(gpt2, allow_pickle=False)) > 1
+
+
+def test_names_of_folders(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find(str(llama)) == llama
+    monkeypatch.setenv("HOME", str(llama.parent))
+    assert find("~/llama") == llama
+    monkeypatch.setenv("MODELS", str(llama.parent))
+    assert find("$MODELS/llama") == llama
+    monkeypatch.chdir(llama.parent)
+    assert find("llama") == Path("llama")
+
+
+def test_bundled_names(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "BUNDLED", {"nano": llama, "other": llama / "nothing"})
+    assert find("nano") == llama
+    with pytest.raises(MissingError, match="not installed"):
+        find("other")
+    assert all(name in bundled.BUNDLED for pair in bundled.DEFAULT_DRAFT.items() for name in pair)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "-",
+        "./nothing",
+        "/nothing/here",
+        "~/nothing-here",
+        "https://huggingface.co/gpt2",
+        "models/*/llama",
+        "a/b/c",
+        "a\0b",
+        "..",
+        "x" * 5000,
+        "a b",
+        "$UNSET_VARIABLE/x",
+    ],
+)
+def test_names_of_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "..":  # a folder, but no model
+        refused(find(name), MissingError, r"no config\.json")
+        return
+    with pytest.raises(MissingError) as caught:
+        find(name)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_folder_has_no_revisions(llama: Path) -> None:
+    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False, "say": print}
+    with pytest.raises(UsageError, match="--revision"):
+        locate(ModelRef(str(llama), "main"), **options)
+
+
+def test_a_file(llama: Path) -> None:
+    with pytest.raises(DataError, match="is a file"):
+        find(str(llama / "config.json"))
+
+
+def test_a_loop_of_links(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(MissingError):
+        find(str(tmp_path / "a"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_folder(broken: Path) -> None:
+    broken.chmod(0)
+    with pytest.raises(PermissionDeniedError):
+        find(str(broken))
+    broken.chmod(0o700)
+
+
+def test_unreadable_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    refused(broken, PermissionDeniedError, r"config\.json cannot be read")
+
+
+def test_no_config(broken: Path) -> None:
+    (broken / "config.json").unlink()
+    refused(broken, MissingError, r"no config\.json")
+    (broken / "adapter_config.json").write_text("{}")
+    refused(broken, DataError, "an adapter")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        '{"a": ' * 100_000,
+        "[" * 100_000,
+        "\udcff",
+        '{"vocab_size": ' + "9" * 5000 + "}",
+    ],
+)
+def test_config_that_is_no_object(broken: Path, text: str) -> None:
+    (broken / "config.json").write_bytes(text.encode(errors="surrogateescape"))
+    refused(broken, DataError, r"config\.json")
+
+
+def test_huge_config(broken: Path) -> None:
+    (broken / "config.json").write_text(" " * (5 << 20) + "{}")
+    refused(broken, DataError, "expected at most")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hidden_size": -1},
+        {"hidden_size": 10**12},
+        {"hidden_size": 16.0},
+        {"hidden_size": True},
+        {"num_hidden_layers": "a"},
+        {"num_hidden_layers": 0},
+        {"num_attention_heads": 3, "head_dim": None},
+        {"num_key_value_heads": 3},
+        {"vocab_size": 1 << 40},
+        {"vocab_size": [264]},
+        {"max_position_embeddings": -5},
+        {"rms_norm_eps": "x"},
+        {"intermediate_size": 1 << 19},
+        {"hidden_size": 1 << 16},
+        {"text_config": {"hidden_size": -1}},
+    ],
+)
+def test_absurd_sizes(broken: Path, edit: Edit, change: dict[str, object]) -> None:
+    edit(broken / "config.json", **change)
+    refused(broken, DataError, r"config\.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "t5"}, "t5 is an encoder-decoder"),
+        ({"is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_type": "bert"}, "bert is an encoder"),
+        ({"model_type": "mamba"}, "mamba is a recurrent"),
+        ({"model_type": None}, "names no model_type"),
+        ({"model_type": 3}, "names no model_type"),
+    ],
+)
+def test_other_kinds_of_models(
+    broken: Path, edit: Edit, change: dict[str, object], words: str
+) -> None:
+    edit(broken / "config.json", **change)
+    refused(broken, DataError, words)
+
+
+def test_code_of_the_model(broken: Path, edit: Edit) -> None:
+    code = {"AutoModelForCausalLM": "modeling_own.Own"}
+    edit(broken / "config.json", auto_map=code)
+    check(broken)  # transformers has a Llama of its own
+    edit(broken / "config.json", model_type="own")
+    refused(broken, DataError, "--trust-remote-code")
+    check(broken, trust_remote_code=True)
+
+
+@pytest.mark.parametrize("revision", [None, "main", "abc123"])
+def test_code_of_the_model_needs_a_commit(
+    broken: Path, edit: Edit, revision: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(broken / "config.json", auto_map={"AutoModelForCausalLM": "modeling_own.Own"})
+    monkeypatch.setattr(folder, "fetch", lambda ref, **options: broken)
+    options = {"offline": True, "trust_remote_code": True, "allow_pickle": False, "say": print}
+    with pytest.raises(DataError, match="commit"):
+        locate(ModelRef("org/own", revision), **options)
+    assert locate(ModelRef("org/own", "0" * 40), **options) == broken
+
+
+def test_no_weights(broken: Path) -> None:
+    (broken / "model.safetensors").unlink()
+    refused(broken, MissingError, "no weights")
+    (broken / "other.safetensors").write_bytes(b"")
+    refused(broken, MissingError, r"only other\.safetensors")
+    (broken / "pytorch_model.bin").write_bytes(b"x" * 100_000)
+    refused(broken, DataError, "--allow-pickle")
+    check(broken, allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: b"",
+        lambda data: data[:4],
+        lambda data: data[:100],
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: struct.pack("<Q", 1 << 60) + data[8:],
+        lambda data: b"\xff" * 8 + data[8:],
+        lambda data: header(b"[" * 90_000),
+        lambda data: header(b"[]"),
+        lambda data: header(b"{}") + b"1234",
+        lambda data: header(b"nonsense"),
+        lambda data: header(one(dtype="X9")) + bytes(8),
+        lambda data: header(one(shape=[-2])) + bytes(8),
+        lambda data: header(one(shape=[1 << 60])) + bytes(8),
+        lambda data: header(one(data_offsets=[0])) + bytes(8),
+        lambda data: header(one(data_offsets=[8, 0])) + bytes(8),
+        lambda data: header(one(data_offsets=[0, 800])) + bytes(8),
+        lambda data: header(b'{"a": 3}') + bytes(8),
+    ],
+)
+def test_safetensors_that_lie(broken: Path, spoil: Callable[[bytes], bytes]) -> None:
+    path = broken / "model.safetensors"
+    path.write_bytes(spoil(path.read_bytes()))
+    refused(broken, DataError, r"model\.safetensors")
+
+
+def header(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+def one(**changes: object) -> bytes:
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes
+    return json.dumps({"a": entry}).encode()
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "words"),
+    [
+        ({"a": "gone.safetensors"}, "shard gone.safetensors is missing"),
+        ({"a": "../../x.safetensors"}, "inside the folder"),
+        ({"a": "/etc/passwd"}, "inside the folder"),
+        ({"a": ".."}, "inside the folder|is missing"),
+        ({"a": 3}, "is missing"),
+        ({}, "no weight_map"),
+        ([], "no weight_map"),
+    ],
+)
+def test_index_that_leads_nowhere(broken: Path, weight_map: object, words: str) -> None:
+    (broken / weights.INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    refused(broken, DataError, words)
+
+
+def test_tokenizer_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "TOKENIZER_LIMIT", 1000)
+    refused(broken, DataError, r"tokenizer\.json has \d+ bytes")
+    for path in broken.glob("tokenizer*"):
+        path.unlink()
+    refused(broken, MissingError, "no tokenizer")

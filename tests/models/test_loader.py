@@ -1,0 +1,253 @@
+"""Models and tokenizers in memory: dtypes, devices, soundness, prompts."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from spsbench.errors import DataError, OutOfMemoryError, SpsError, UnavailableError, UsageError
+from spsbench.models.loader import (
+    encode,
+    eos_ids,
+    hidden_settings,
+    load_model,
+    load_tokenizer,
+)
+
+
+def load(folder: Path, **changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "auto",
+        "attention": None,
+        "trust_remote_code": False,
+        "allow_pickle": False,
+    }
+    return load_model(folder, **(options | changes))
+
+
+def line(caught: pytest.ExceptionInfo[SpsError]) -> str:
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_numbers_are_those_of_transformers(name: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(name)
+    model = load(folder)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = plain.state_dict()
+    for key, tensor in model.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, theirs[key]), key
+    assert not model.training
+    assert not any(p.requires_grad for p in model.parameters())
+    ids = torch.arange(5)[None]
+    assert torch.equal(model(ids).logits, plain.eval()(ids).logits)
+    assert model.config.name_or_path == str(folder)
+
+
+def test_loading_is_silent(llama: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    load(llama)
+    load_tokenizer(llama, trust_remote_code=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_dtypes(llama: Path, gpt2: Path) -> None:
+    assert load(llama, dtype="bfloat16").dtype == torch.bfloat16
+    assert load(llama, dtype="float64").dtype == torch.float64
+    assert load(gpt2, dtype="float16").dtype == torch.float16
+    with pytest.raises(UsageError, match="float32") as caught:
+        load(llama, dtype="int3")
+    line(caught)
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "gpu", "", "cuda:-1"])
+def test_unknown_device_lists_those_there_are(llama: Path, name: str) -> None:
+    with pytest.raises(UnavailableError, match="cpu") as caught:
+        load(llama, device=name)
+    line(caught)
+
+
+def test_attention(llama: Path) -> None:
+    assert load(llama, attention="eager").config._attn_implementation == "eager"
+    with pytest.raises(DataError) as caught:
+        load(llama, attention="nonsense")
+    line(caught)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite(broken: Path, value: float) -> None:
+    tensors = load_file(broken / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][3, 2] = value
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=name.replace(".", r"\.")) as caught:
+        load(broken)
+    line(caught)
+
+
+def test_missing_tensor(broken: Path) -> None:
+    tensors = load_file(broken / "model.safetensors")
+    del tensors["model.layers.0.self_attn.q_proj.weight"]
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match="lack 1 tensors") as caught:
+        load(broken)
+    line(caught)
+
+
+def test_other_shapes(broken: Path, edit: Callable[..., None]) -> None:
+    edit(broken / "config.json", intermediate_size=48)
+    with pytest.raises(DataError) as caught:
+        load(broken)
+    line(caught)
+
+
+def test_unknown_architecture(broken: Path, edit: Callable[..., None]) -> None:
+    edit(broken / "config.json", model_type="llama99")
+    with pytest.raises(DataError, match="llama99") as caught:
+        load(broken)
+    line(caught)
+
+
+def test_larger_than_memory_is_said(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spsbench.models.precision.free_bytes", lambda place: 1000)
+    said: list[str] = []
+    load(llama, say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith("warning: the weights of llama need")
+
+
+def test_out_of_memory(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 1 bytes")
+
+    monkeypatch.setattr("spsbench.models.loader.lazy_tensors", fail)
+    with pytest.raises(OutOfMemoryError) as caught:
+        load(llama)
+    line(caught)
+
+
+def test_pickle_with_leave(gpt2: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pickled"
+    model = AutoModelForCausalLM.from_pretrained(gpt2)
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    loaded = load(folder, allow_pickle=True)
+    assert torch.equal(loaded.transformer.wte.weight, model.transformer.wte.weight)
+
+
+def test_tokenizer_that_is_broken(broken: Path) -> None:
+    (broken / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": [], "merges": 3}}')
+    with pytest.raises(DataError, match="tokenizer") as caught:
+        load_tokenizer(broken, trust_remote_code=False)
+    line(caught)
+
+
+@pytest.mark.parametrize(
+    "pre_tokenizer",
+    [
+        {"type": "Split", "pattern": {"Regex": "(((("}, "behavior": "Isolated", "invert": False},
+        {"type": "Nonsense"},
+    ],
+)
+def test_tokenizer_whose_rules_are_broken(broken: Path, pre_tokenizer: dict[str, Any]) -> None:
+    path = broken / "tokenizer.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"pre_tokenizer": pre_tokenizer}))
+    with pytest.raises(DataError, match="tokenizer") as caught:
+        load_tokenizer(broken, trust_remote_code=False)
+    line(caught)
+
+
+def test_checkpoint_without_the_prefix_of_the_base_model(gpt2: Path, tmp_path: Path) -> None:
+    whole = AutoModelForCausalLM.from_pretrained(gpt2)
+    whole.transformer.save_pretrained(tmp_path)
+    assert torch.equal(load(tmp_path).lm_head.weight, whole.lm_head.weight)
+
+
+def test_prompt_starts_with_the_bos_the_tokenizer_adds(llama: Path, gpt2: Path) -> None:
+    with_bos = load_tokenizer(llama, trust_remote_code=False)
+    assert encode(with_bos, "the")[0] == with_bos.bos_token_id
+    without = load_tokenizer(gpt2, trust_remote_code=False)
+    assert without.decode(encode(without, "the cat")) == "the cat"
+
+
+def test_special_tokens_in_a_prompt_are_text(llama: Path) -> None:
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    ids = encode(tokenizer, "a</s>b")
+    assert tokenizer.eos_token_id not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "a</s>b"
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t "])
+def test_blank_prompt(llama: Path, gpt2: Path, text: str) -> None:
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    ids = encode(tokenizer, text)
+    assert ids[0] == tokenizer.bos_token_id
+    assert ids.count(ids[0]) == 1
+    with pytest.raises(DataError, match="blank") as caught:
+        encode(load_tokenizer(gpt2, trust_remote_code=False), text)
+    line(caught)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+def test_prompt_that_is_no_text(llama: Path, text: str) -> None:
+    with pytest.raises(DataError, match="character 1") as caught:
+        encode(load_tokenizer(llama, trust_remote_code=False), text)
+    line(caught)
+
+
+def test_every_end_of_text(broken: Path, edit: Callable[..., None]) -> None:
+    edit(broken / "generation_config.json", eos_token_id=[5, 263])
+    model = load(broken)
+    assert eos_ids(model, load_tokenizer(broken, trust_remote_code=False)) == {5, 260, 263}
+
+
+def test_settings_that_are_not_applied(broken: Path, edit: Callable[..., None]) -> None:
+    path = broken / "generation_config.json"
+    assert hidden_settings(broken) == {}
+    edit(path, temperature=0.7, top_k=20, top_p=1.0, repetition_penalty=1, do_sample=True)
+    assert hidden_settings(broken) == {"temperature": 0.7, "top_k": 20}
+    path.write_text("[]")
+    with pytest.raises(DataError) as caught:
+        hidden_settings(broken)
+    line(caught)
+    path.unlink()
+    assert hidden_settings(broken) == {}
+
+
+LOAD = """
+import resource, sys
+from pathlib import Path
+import torch, transformers.models.llama.modeling_llama
+from spsbench.models.loader import load_model
+torch.set_num_threads(1)
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+model = load_model(Path(sys.argv[1]), device="cpu", dtype="auto", attention=None,
+    trust_remote_code=False, allow_pickle=False)
+print(peak() - before, sum(p.nbytes for p in model.parameters()))
+"""
+
+
+def test_peak_memory_has_one_copy(tmp_path: Path) -> None:
+    """42 MB of bfloat16 become 84 MB of float32; a second copy of either would show."""
+    sizes = {"vocab_size": 40_000, "hidden_size": 256, "intermediate_size": 512}
+    config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=4)
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
+    run = [sys.executable, "-c", LOAD, str(tmp_path)]
+    done = subprocess.run(run, check=True, capture_output=True, text=True)
+    extra, weights = map(int, done.stdout.split())
+    assert 80e6 < weights < 90e6
+    assert extra < weights + 30e6

@@ -48,9 +48,7 @@ def stdlib_prompts(loaded: Loaded, count: int) -> list[list[int]]:
 def news_prompts(loaded: Loaded, count: int) -> list[list[int]]:
     """One worked example and the start of an article."""
     items = list(islice(news.items(0, "heldout"), 2 * count))
-    texts = [
-        news.layout(items[i : i + 1], items[i + 1].document) for i in range(0, 2 * count, 2)
-    ]
+    texts = [news.layout(items[i : i + 1], items[i + 1].document) for i in range(0, 2 * count, 2)]
     return [encode(loaded.tokenizer, text)[:-40] for text in texts]
 
 

@@ -1,7 +1,7 @@
 """Peak memory of `sps generate` over an interpreter that has imported torch and transformers.
 
-Makes a random Llama pair of a given size in a temporary folder, runs the command in a process of its
-own and compares its peak resident memory with the models' sizes.
+Makes a random Llama pair of a given size in a temporary folder, runs the command in a process of
+its own and compares its peak resident memory with the models' sizes.
 
     .venv/bin/python benchmarks/peak_memory.py
 

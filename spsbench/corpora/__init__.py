@@ -1,0 +1,1 @@
+"""Texts that need no download: the standard library, generated news, generated functions."""

@@ -1,0 +1,68 @@
+"""`--compare`: what the speculation gained, and that it lost nothing."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from spsbench.audit.ties import Divergence, first_divergence
+from spsbench.cli.arms import Arm
+from spsbench.cli.session import Session
+from spsbench.metrics import Estimate, segments, speedup
+
+SEGMENT = 8  # tokens that are timed together: the unit of the interval
+FEWEST = 4  # segments below which an interval says nothing
+
+
+class Comparison(NamedTuple):
+    """Two generations of one prompt."""
+
+    ars: Arm
+    sps: Arm
+    speedup: Estimate | None  # None: too short to tell
+    identical: bool | None  # None: sampled, so they differ by design
+    divergence: Divergence | None
+
+
+def compare(session: Session, prompt: Sequence[int], ars: Arm, sps: Arm) -> Comparison:
+    """The speed-up of `sps` over `ars`; at temperature 0 whether they wrote the same."""
+    identical, divergence = None, None
+    if sps.cell.temperature == 0:
+        identical = ars.record.tokens == sps.record.tokens
+    if identical is False:
+        drafted = max(r.drafted for r in sps.record.rounds)
+        texts = ars.record.tokens, sps.record.tokens
+        divergence = first_divergence(session.loaded.target, prompt, *texts, drafted)
+    return Comparison(ars, sps, gain(ars, sps), identical, divergence)
+
+
+def gain(ars: Arm, sps: Arm) -> Estimate | None:
+    """Over segments in the order of time, so that both arms saw the same machine."""
+    baseline, other = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
+    paired = min(len(baseline), len(other))
+    return speedup(baseline[:paired], other[:paired]) if paired >= FEWEST else None
+
+
+def lines(comparison: Comparison) -> Iterator[str]:
+    """What a person is told."""
+    gained = comparison.speedup
+    if gained is None:
+        yield f"speed-up: n/a (needs {FEWEST} segments of {SEGMENT} tokens in both arms)"
+    else:
+        mean, low, high = gained
+        yield f"speed-up over ArS: {mean:.2f}x (95% interval {low:.2f} to {high:.2f}, this prompt)"
+    yield sameness(comparison)
+
+
+def sameness(comparison: Comparison) -> str:
+    """Whether the two texts are the same, and what it means if not."""
+    if comparison.identical is None:
+        return "tokens: texts differ by design (same law)"
+    if comparison.identical:
+        return "tokens: identical to ArS"
+    found = comparison.divergence
+    if found is None:
+        return "tokens: one text is the beginning of the other"
+    meaning = {"tie": "a rounding tie", "bug": "a BUG: please report it"}[found.kind]
+    return (
+        f"tokens: first difference at token {found.position + 1}: {meaning} "
+        f"(logits {found.gap:.3g} apart, rounding {found.tolerance:.3g})"
+    )

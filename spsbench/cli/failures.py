@@ -1,0 +1,119 @@
+"""How a command ends: whatever is raised becomes one line on stderr and an exit code."""
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import TextIO
+
+import typer
+
+from spsbench.cli.safe import one_line
+from spsbench.errors import Exit, SpsError
+
+SIGPIPE = 141  # as the shell reports a program whose reader has gone
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Run `command` and report how it failed, if it did."""
+    code: object = Exit.OK
+    try:
+        code = command() or Exit.OK
+    except SystemExit as end:  # typer and rich end so when a pipe breaks
+        code = SIGPIPE if isinstance(end.__context__, BrokenPipeError) else end.code
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    except BrokenPipeError:
+        code = SIGPIPE
+    except Exception as error:
+        code = report(error)
+    if code in (SIGPIPE, Exit.CANNOT_WRITE):
+        abandon_output()
+    elif code == Exit.INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return int(code) if isinstance(code, int) else Exit.INTERNAL
+
+
+def report(error: Exception) -> int:
+    """Print the line of `error` and return its exit code."""
+    if isinstance(error, typer.TyperException) and not error.format_message():
+        return error.exit_code  # no arguments at all: the help was shown instead
+    line, code = described(error)
+    if debugging():
+        traceback.print_exception(error)
+    elif code == Exit.INTERNAL:
+        line += written(error)
+    print(f"error: {one_line(line)}", file=sys.stderr)
+    return code
+
+
+def described(error: Exception) -> tuple[str, int]:
+    """The line for the user and the exit code."""
+    if isinstance(error, SpsError):
+        return str(error), error.code
+    if isinstance(error, typer.TyperException):
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context is not None else "sps"
+        return f"{error.format_message().rstrip('.')}. See {where} --help", error.exit_code
+    if is_out_of_memory(error):
+        todo = "Try fewer tokens, --dtype bfloat16 or a smaller model"
+        return f"out of memory ({first_line(error)}). {todo}", Exit.MEMORY
+    if is_non_finite(error):
+        todo = "Check the weights, or try --dtype float32"
+        return f"{error}: expected finite numbers. {todo}", Exit.FAILED_SAMPLES
+    return f"internal: {type(error).__name__}: {first_line(error)}", Exit.INTERNAL
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Of the host or of a device; torch is looked at only if it is loaded."""
+    torch = sys.modules.get("torch")
+    on_device = torch is not None and isinstance(error, torch.OutOfMemoryError)
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    in_words = isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    return isinstance(error, MemoryError) or on_device or in_words
+
+
+def is_non_finite(error: Exception) -> bool:
+    """Logits that are no numbers; the loop is looked at only if it is loaded."""
+    loop = sys.modules.get("spsbench.decode")
+    return loop is not None and isinstance(error, loop.NonFiniteError)
+
+
+def first_line(error: Exception) -> str:
+    """The beginning of the message, so that a page of it stays one line."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    return lines[0][:200]
+
+
+def debugging() -> bool:
+    """Whether a traceback was asked for."""
+    return "--debug" in sys.argv[1:] or os.environ.get("SPS_DEBUG", "0") not in ("", "0")
+
+
+def written(error: Exception) -> str:
+    """Where the traceback is now, as the end of the line."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="sps-", suffix=".log", delete=False, encoding="utf-8", errors="replace"
+        ) as log:
+            traceback.print_exception(error, file=log)
+    except OSError:
+        return ". Run it again with --debug for the traceback"
+    return f". The traceback is in {log.name}"
+
+
+def abandon_output() -> None:
+    """Send what is still buffered nowhere: its reader has gone, or its disk is full."""
+    for stream in (sys.stdout, sys.stderr):
+        if not flushes(stream):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def flushes(stream: TextIO) -> bool:
+    """Whether `stream` still takes text."""
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""What must hold before torch and the Hugging Face libraries are imported."""
+
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from spsbench.cli.notes import say
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.models import hub
+from spsbench.models.bundled import BUNDLED
+from spsbench.models.folder import check_folder, locate
+from spsbench.results import Cell, ModelRef
+
+HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
+THREADS = re.compile(r"[1-9]\d*(,[1-9]\d*)*", re.ASCII)
+
+
+def prepare(cell: Cell, *, offline: bool, allow_pickle: bool) -> None:
+    """Check the environment and the local folders, and decide between online and offline.
+
+    The libraries read HF_HUB_OFFLINE when they are imported, so this comes first; and a folder
+    that cannot be used is told at once instead of after seconds of imports.
+
+    Raises:
+        SpsError: a variable, a package or a folder that cannot work.
+    """
+    check_environment()
+    check_packages()
+    options = {"trust_remote_code": cell.trust_remote_code, "allow_pickle": allow_pickle}
+    refs = [ref for ref in (cell.target, cell.draft) if ref is not None]
+    for ref in refs:
+        if not on_hub(ref):
+            check_folder(locate(ref, offline=True, say=say, **options), **options)
+    if offline or not any(map(on_hub, refs)):
+        hub.go_offline()
+    elif not hub.reachable():
+        say(f"the hub cannot be reached ({hub.endpoint()}): only cached models can be used")
+        hub.go_offline()
+
+
+def on_hub(ref: ModelRef) -> bool:
+    """Whether `ref` can only be a hub id: no path is ever asked for on the network."""
+    path = Path(os.path.expanduser(os.path.expandvars(ref.id)))
+    return ref.id not in BUNDLED and bool(HUB_ID.fullmatch(ref.id)) and not path.exists()
+
+
+def check_environment() -> None:
+    """Variables that would break the libraries with messages of their own."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is not None and not THREADS.fullmatch(threads.replace(" ", "")):
+        raise UsageError(
+            f"OMP_NUM_THREADS is {threads!r} (environment): expected 1 or more. "
+            "Set it so, or unset it and use --threads"
+        )
+    temporary = os.environ.get("TMPDIR")
+    if temporary and not Path(temporary).is_dir():
+        raise MissingError(
+            f"TMPDIR is {temporary!r} (environment): expected an existing folder. "
+            "Create it or unset TMPDIR"
+        )
+
+
+def check_packages() -> None:
+    """A file called torch.py on the import path would be taken for torch."""
+    for name in ("torch", "transformers"):
+        found = find_spec(name)
+        if found is None:
+            raise MissingError(f"{name} is not installed ({sys.prefix}): expected it. Install it")
+        if not found.submodule_search_locations:
+            raise DataError(
+                f"{name} is hidden by a file of that name ({found.origin}): expected the package. "
+                "Rename the file, or leave its folder out of PYTHONPATH"
+            )

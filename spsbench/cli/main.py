@@ -1,0 +1,54 @@
+"""`sps`: the commands, one line each."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from spsbench import __version__
+from spsbench.cli.failures import exit_code
+from spsbench.cli.generate import generate
+from spsbench.cli.listing import list_plug_ins
+from spsbench.cli.options import Json
+from spsbench.cli.safe import show_what_can_be_shown
+
+app = typer.Typer(
+    name="sps",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and end."""
+    if wanted:
+        print(f"sps {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def sps(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=show_version)
+    ] = False,
+) -> None:
+    """Speculative sampling: generate with it, measure it, prove that nothing is lost."""
+
+
+def doctor(json: Json = False) -> None:
+    """Show what this machine and this installation can do."""
+    from spsbench.cli.doctor import doctor as examine
+
+    examine(json)
+
+
+app.command("generate")(generate)
+app.command("list")(list_plug_ins)
+app.command("doctor")(doctor)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    show_what_can_be_shown()
+    sys.exit(exit_code(lambda: app(standalone_mode=False)))

@@ -1,0 +1,45 @@
+"""`--json`: one object, with the text exactly as it is."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from spsbench.cli.arms import Arm
+from spsbench.cli.compare import Comparison
+from spsbench.environment import environment
+from spsbench.results import SCHEMA
+
+
+def payload(arm: Arm, comparison: Comparison | None = None) -> str:
+    """ASCII JSON in one line; a number that is none would be an error."""
+    content = {
+        "schema": SCHEMA,
+        "prompt_tokens": arm.record.prompt_tokens,
+        **generated(arm),
+        "settings": asdict(arm.cell),
+        **(compared(comparison) if comparison else {}),
+        "environment": environment(),
+    }
+    return json.dumps(content, ensure_ascii=True, allow_nan=False)
+
+
+def generated(arm: Arm) -> dict[str, Any]:
+    """What an arm wrote and how long it took."""
+    return {
+        "tokens": arm.record.tokens,
+        "text": arm.record.text,
+        "finish_reason": arm.record.finish,
+        "rounds": [r._asdict() for r in arm.record.rounds],
+        "metrics": asdict(arm.figures),
+    }
+
+
+def compared(comparison: Comparison) -> dict[str, Any]:
+    """The other arm, and how the two relate."""
+    gained, found = comparison.speedup, comparison.divergence
+    return {
+        "ars": generated(comparison.ars),
+        "speedup": gained._asdict() if gained else None,
+        "identical": comparison.identical,
+        "divergence": found._asdict() if found else None,
+    }

@@ -1,0 +1,78 @@
+"""Other people's text on a terminal: what could move the cursor or hide is shown escaped."""
+
+import os
+import re
+import sys
+import unicodedata
+from functools import cache
+from io import TextIOWrapper
+from typing import TextIO
+
+from spsbench.errors import Exit, SpsError
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Controls (ESC, CR, C1), formats (bidi, zero-width), surrogates, line and paragraph separators."""
+
+NOT_ASCII_PRINTABLE = re.compile(r"[^\n\t\x20-\x7e]")
+
+
+def safe_text(text: str) -> str:
+    r"""`text` with its unprintable characters as visible escapes (`\x1b`); \n and \t stay.
+
+    Rich passes ESC, C1 and bidi controls through, to a terminal and to a pipe alike.
+    """
+    return NOT_ASCII_PRINTABLE.sub(lambda match: visible(match[0]), text)
+
+
+@cache
+def visible(character: str) -> str:
+    """The character itself, or its escape."""
+    if unicodedata.category(character) in HIDDEN:
+        return character.encode("unicode_escape").decode("ascii")
+    return character
+
+
+def one_line(text: str) -> str:
+    """`text`, safe and without line breaks."""
+    return " ".join(safe_text(text).splitlines())
+
+
+def show_what_can_be_shown() -> None:
+    """Let stdout and stderr escape what their encoding lacks (LANG=C, cp1252), not fail on it.
+
+    A stream that was closed before the start takes text to nowhere.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            setattr(sys, name, os.fdopen(nowhere, "w", encoding="utf-8", closefd=False))
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def write(text: str) -> None:
+    """`text` on stdout at once.
+
+    Raises:
+        CannotWriteError: the disk is full, or the like.
+        BrokenPipeError: the reader has gone.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CannotWriteError(f"stdout cannot be written ({error.strerror})") from error
+
+
+class CannotWriteError(SpsError):
+    """An output that takes no more."""
+
+    code = Exit.CANNOT_WRITE
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether `stream` is open and a terminal."""
+    return stream is not None and not stream.closed and stream.isatty()

@@ -1,0 +1,106 @@
+"""A conversation: what the model is given each turn, and what ends an answer or all of it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spsbench.cli.session import Message, Session
+from spsbench.errors import DataError, Exit
+from spsbench.generation import Generation, Update
+from tests.cli.conftest import Pair, Ran
+
+Seen = list[list[Message]]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """The messages of every turn; the prompt that they make is always the same."""
+    turns: Seen = []
+
+    def conversation(self: Session, messages: list[Message]) -> list[int]:
+        turns.append(list(messages))
+        return [5, 6, 7]
+
+    monkeypatch.setattr(Session, "conversation", conversation)
+    return turns
+
+
+@pytest.fixture
+def chat(sps: Callable[..., Ran], pair: Pair) -> Callable[..., Ran]:
+    def run(typed: bytes, *arguments: str) -> Ran:
+        options = ("--chat", "-n", "6", "--ignore-eos", "--target", pair.target)
+        return sps("generate", *options, *arguments, typed=typed)
+
+    return run
+
+
+def said(role: str, content: str) -> Message:
+    return Message(role=role, content=content)
+
+
+def test_the_model_is_given_all_that_was_said(chat: Callable[..., Ran], seen: Seen) -> None:
+    typed = b"one\n\n  two  \n/reset\nthree\n/exit\nfour\n"
+    ran = chat(typed, "--system", "Be brief.")
+    assert ran.code == 0
+    system = said("system", "Be brief.")
+    assert seen[0] == [system, said("user", "one")]
+    assert seen[1][:2] == seen[0]
+    assert seen[1][2]["role"] == "assistant"
+    assert seen[1][3:] == [said("user", "two")]
+    assert seen[2:] == [[system, said("user", "three")]]
+    assert ran.out.count("you> ") == 6
+    assert ran.err.count("6 tokens, α ") == 3
+
+
+def test_every_turn_draws_noise_of_its_own(chat: Callable[..., Ran], seen: Seen) -> None:
+    chat(b"one\none\none\n", "--no-stats")
+    answers = [message["content"] for message in seen[2] if message["role"] == "assistant"]
+    assert len(set(answers)) == 2
+
+
+def test_the_end_of_input_ends_it(chat: Callable[..., Ran], seen: Seen) -> None:
+    ran = chat(b"")
+    assert (ran.code, seen) == (0, [])
+    assert ran.out == "you> \n"
+    assert "/reset forgets it" in ran.err
+
+
+def test_an_interrupt_stops_the_answer_only(
+    chat: Callable[..., Ran], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(Generation):
+        def __iter__(self) -> Iterator[Update]:
+            for update in super().__iter__():
+                yield update
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("spsbench.cli.chat.Generation", Interrupted)
+    ran = chat(b"one\ntwo\n")
+    assert ran.code == 0
+    assert ran.err.count("stopped\n") == 2
+    assert [message["role"] for message in seen[1]] == ["user", "assistant", "user"]
+
+
+def test_what_does_not_fit_is_told_and_forgotten(
+    chat: Callable[..., Ran], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Session, prompt: list[int], truncate: bool) -> list[int]:
+        raise DataError("too long")
+
+    monkeypatch.setattr(Session, "fitted", refuse)
+    ran = chat(b"one\ntwo\n")
+    assert ran.code == 0
+    assert ran.err.count("error: too long. Or forget the conversation with /reset\n") == 2
+    assert seen == [[said("user", "one")], [said("user", "two")]]
+
+
+def test_an_interrupt_at_the_prompt_ends_it(
+    chat: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupt)
+    ran = chat(b"one\n")
+    assert ran.code == Exit.INTERRUPTED
+    assert ran.err.endswith("interrupted\n")

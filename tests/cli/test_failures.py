@@ -1,0 +1,138 @@
+"""Every failure is one line and a code; a traceback only for those who ask."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from spsbench.cli import generate as command
+from spsbench.decode import NonFiniteError
+from spsbench.errors import DataError, Exit
+from tests.cli.conftest import COMMAND, Ran
+
+
+def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command, "read_prompt", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (DataError("a\nb\x1b[2J"), 65, "error: a b\\x1b[2J"),
+        (MemoryError(), 75, "error: out of memory (no message)"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nmore"), 75, "error: out of memory (CUDA"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), 75, "error: out of"),
+        (
+            NonFiniteError("non-finite logits from the target at position 7"),
+            1,
+            "error: non-finite logits from the target at position 7: expected finite numbers",
+        ),
+    ],
+)
+def test_known_failures(
+    error: Exception,
+    code: int,
+    line: str,
+    sps: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fails_with(monkeypatch, error)
+    ran = sps("generate")
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith(line)
+    assert ran.err.count("\n") == 1
+
+
+def test_a_bug_leaves_its_traceback_in_a_file(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_with(monkeypatch, KeyError("lost"))
+    ran = sps("generate")
+    assert (ran.code, ran.out) == (Exit.INTERNAL, "")
+    found = re.fullmatch(r"error: internal: KeyError: 'lost'\. The traceback is in (.+)\n", ran.err)
+    assert found
+    log = Path(found[1])
+    assert "Traceback" in log.read_text()
+    assert log.stat().st_mode & 0o077 == 0
+    log.unlink()
+
+
+@pytest.mark.parametrize("way", ["flag", "variable"])
+def test_the_traceback_is_shown_to_who_asks(
+    way: str, sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_with(monkeypatch, KeyError("lost"))
+    if way == "variable":
+        monkeypatch.setenv("SPS_DEBUG", "1")
+    ran = sps("generate", *(["--debug"] if way == "flag" else []))
+    assert ran.code == Exit.INTERNAL
+    assert ran.err.startswith("Traceback")
+    assert ran.err.endswith("error: internal: KeyError: 'lost'\n")
+
+
+def test_without_a_temporary_folder(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    fails_with(monkeypatch, KeyError("lost"))
+    assert sps("generate").err == (
+        "error: internal: KeyError: 'lost'. Run it again with --debug for the traceback\n"
+    )
+
+
+def test_an_interrupt(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_with(monkeypatch, KeyboardInterrupt())
+    assert sps("generate") == Ran(Exit.INTERRUPTED, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("OMP_NUM_THREADS", "0", Exit.USAGE),
+        ("OMP_NUM_THREADS", "many", Exit.USAGE),
+        ("OMP_NUM_THREADS", "", Exit.USAGE),
+        ("TMPDIR", "/no/such/folder", Exit.MISSING),
+    ],
+)
+def test_variables_that_cannot_work(
+    name: str, value: str, code: int, sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    ran = sps("generate", "hi")
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith(f"error: {name} is {value!r} (environment): expected ")
+    assert ran.err.count("\n") == 1
+
+
+def test_a_full_disk() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*COMMAND, "list"], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == Exit.CANNOT_WRITE
+    assert done.stderr == b"error: stdout cannot be written (No space left on device)\n"
+
+
+def test_a_stdout_that_was_closed_before_the_start() -> None:
+    closing = ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "list"]
+    done = subprocess.run(closing, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("readers", ["stdout", "both"])
+def test_readers_that_have_gone(readers: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    stderr = writing if readers == "both" else subprocess.PIPE
+    done = subprocess.run([*COMMAND, "list"], stdout=writing, stderr=stderr, check=False)
+    os.close(writing)
+    assert done.returncode == 141
+    assert not done.stderr

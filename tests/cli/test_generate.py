@@ -1,0 +1,283 @@
+"""`sps generate` over a tiny pair: text, figures, notes and what is refused."""
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import Exit
+from tests.cli.conftest import Pair, Ran
+from tests.folders import byte_tokenizer, random_model, save
+
+QUIET = ("--no-stats", "-n", "24", "--ignore-eos")
+
+
+def test_plain_text_on_stdout_and_figures_on_stderr(generate: Callable[..., Ran]) -> None:
+    ran = generate("the cat", "-n", "24", "--ignore-eos")
+    assert ran.code == 0
+    assert ran.out.endswith("\n")
+    assert "the cat" not in ran.out
+    assert not any(unicodedata.category(c) == "Cc" for c in ran.out if c not in "\n\t")
+    for label in (
+        "tokens",
+        "rounds",
+        "acceptance rate α",
+        "block efficiency τ",
+        "mean token time",
+        "loop time",
+        "draft / target / verify",
+        "prefill",
+        "time to first token",
+        "finish",
+    ):
+        assert label in ran.err
+
+
+def test_the_text_is_that_of_the_api_and_of_json(generate: Callable[..., Ran], pair: Pair) -> None:
+    from spsbench import generate as api
+
+    made = api("the cat", target=pair.target, draft=pair.draft, max_new_tokens=24, seed=3)
+    shown = json.loads(generate("the cat", "-n", "24", "--seed", "3", "--json").out)
+    assert shown["tokens"] == made.tokens
+    assert shown["text"] == made.text
+    assert shown["finish_reason"] == made.record.finish
+
+
+def test_one_json_object(generate: Callable[..., Ran]) -> None:
+    ran = generate("the cat", *QUIET, "--json")
+    assert ran.code == 0
+    assert ran.out.isascii()
+    assert ran.out.count("\n") == 1
+    assert "rounds" not in ran.err
+    made = json.loads(ran.out)
+    assert set(made) == {
+        "schema",
+        "prompt_tokens",
+        "tokens",
+        "text",
+        "finish_reason",
+        "rounds",
+        "metrics",
+        "settings",
+        "environment",
+    }
+    assert len(made["tokens"]) == made["metrics"]["tokens"] == 24
+    assert sum(r["emitted"] for r in made["rounds"]) == 24
+    assert set(made["rounds"][0]) == {
+        "drafted",
+        "tested",
+        "accepted",
+        "emitted",
+        "overlap",
+        "seconds",
+        "draft_seconds",
+        "target_seconds",
+    }
+    assert 0 < made["metrics"]["alpha"] < 1
+    assert made["settings"]["verifier"]["name"] == "sps"
+    assert made["environment"]["spsbench"]
+
+
+def test_the_fixture_accepts_and_rejects(generate: Callable[..., Ran]) -> None:
+    rounds = json.loads(generate("the cat", *QUIET, "--json").out)["rounds"]
+    assert any(r["accepted"] == r["drafted"] > 0 for r in rounds)
+    assert any(0 < r["accepted"] < r["drafted"] for r in rounds)
+
+
+def test_the_seed_decides(generate: Callable[..., Ran]) -> None:
+    first, again, other = (
+        generate("the cat", *QUIET, "--seed", seed).out for seed in ("0", "0", "1")
+    )
+    assert first == again != other
+
+
+def test_greedy_compared_is_identical(generate: Callable[..., Ran]) -> None:
+    arguments = ("the cat", "-n", "64", "--ignore-eos", "--temperature", "0", "--compare")
+    ran = generate(*arguments)
+    assert "tokens: identical to ArS" in ran.err
+    assert "speed-up over ArS: " in ran.err
+    assert "95% interval" in ran.err
+
+    made = json.loads(generate(*arguments, "--json").out)
+    assert (made["identical"], made["divergence"]) == (True, None)
+    assert made["ars"]["tokens"] == made["tokens"]
+    assert {r["drafted"] for r in made["ars"]["rounds"]} == {0}
+    assert made["speedup"]["low"] <= made["speedup"]["mean"] <= made["speedup"]["high"]
+
+
+def test_sampled_compared_differs_by_design(generate: Callable[..., Ran]) -> None:
+    ran = generate("the cat", *QUIET[1:], "--compare")
+    assert "tokens: texts differ by design (same law)" in ran.err
+    assert "speed-up: n/a (needs 4 segments of 8 tokens in both arms)" in ran.err
+
+    made = json.loads(generate("the cat", *QUIET, "--compare", "--json").out)
+    assert (made["identical"], made["divergence"], made["speedup"]) == (None, None, None)
+    alone = json.loads(generate("the cat", *QUIET, "-k", "0", "--json").out)
+    assert made["ars"]["tokens"] == alone["tokens"]
+
+
+def test_alpha_is_labelled_with_what_it_stands_on(
+    generate: Callable[..., Ran], sps: Callable[..., Ran], pair: Pair
+) -> None:
+    assert "n/a (block)" in generate("the cat", "-n", "8", "--verifier", "block").err
+    assert "n/a (nothing drafted)" in generate("the cat", "-n", "8", "-k", "0").err
+    looked_up = sps(
+        "generate", "the cat sat on the cat sat on", "-n", "40", "--target", pair.target
+    )
+    assert "(over tested look-ups)" in looked_up.err
+
+
+def test_notes_are_lines_on_stderr(
+    generate: Callable[..., Ran], sps: Callable[..., Ran], pair: Pair
+) -> None:
+    err = generate("hi", *QUIET, "--json").err
+    assert "note: the draft model (" in err
+    assert "is not smaller than the target" in err
+    assert "note: the draft model's context is 256 tokens, the target's 512" in err
+    err = sps("generate", "hi", *QUIET, "--target", pair.target).err
+    assert err == "note: drafting by prompt lookup (ngram); name a draft model with --draft\n"
+
+
+def test_hidden_settings_and_padding_are_told(sps: Callable[..., Ran], tmp_path: Path) -> None:
+    vocab = len(byte_tokenizer())
+    folder = save(tmp_path / "padded", random_model())
+    from tests.models import tiny
+
+    save(folder, tiny("llama", vocab=vocab + 6, dtype=random_model().dtype))
+    (folder / "generation_config.json").write_text('{"top_k": 20, "temperature": 0.6}')
+    ran = sps("generate", "the cat", *QUIET, "--target", str(folder), "--json")
+    assert ran.code == 0
+    assert f"note: 6 of the target's {vocab + 6} logits are no tokens" in ran.err
+    assert "ignored from the target's generation_config: temperature=0.6, top_k=20" in ran.err
+    assert max(json.loads(ran.out)["tokens"]) < vocab
+
+
+@pytest.mark.parametrize("n", ["0", "1", "5"])
+def test_the_length_is_exact(generate: Callable[..., Ran], n: str) -> None:
+    made = json.loads(generate("the cat", "-n", n, "-k", "64", "--ignore-eos", "--json").out)
+    assert len(made["tokens"]) == int(n)
+
+
+def test_no_tokens_are_no_text(generate: Callable[..., Ran]) -> None:
+    assert generate("the cat", "-n", "0", "--no-stats")[:2] == (0, "")
+
+
+def test_stop_strings_end_the_text(generate: Callable[..., Ran]) -> None:
+    arguments = ("the cat", "-n", "40", "--ignore-eos", "--json")
+    whole = json.loads(generate(*arguments).out)["text"]
+    stops = [c for c in whole[3:] if c.isalpha()][:2]
+    made = json.loads(generate(*arguments, "--stop", stops[0], "--stop", stops[1]).out)
+    assert made["text"] == whole[: min(whole.index(stop) for stop in stops)]
+    assert made["finish_reason"] == "stop"
+
+
+def test_extreme_settings_run(generate: Callable[..., Ran]) -> None:
+    for arguments in (
+        ("--temperature", "1e-12"),
+        ("--top-k", "1000000000"),
+        ("--top-p", "1e-9"),
+        ("--seed", "18446744073709551615"),
+    ):
+        assert generate("the cat", "-n", "4", "--no-stats", *arguments).code == 0
+
+
+def test_a_prompt_that_does_not_fit(generate: Callable[..., Ran]) -> None:
+    long = "x" * 510
+    ran = generate(long, "-n", "20", "--no-stats")
+    assert (ran.code, ran.out) == (Exit.DATA, "")
+    assert "error: the prompt has 510 tokens and 20 are to be generated: expected at most 512" in (
+        ran.err
+    )
+    assert "--truncate left" in ran.err
+
+    made = generate(long, "-n", "20", "--ignore-eos", "--json", "--truncate", "left")
+    assert "note: dropped the oldest 18 of 510 prompt tokens" in made.err
+    assert json.loads(made.out)["prompt_tokens"] == 492
+    assert generate("hi", "-n", "512", "--truncate", "left").code == Exit.DATA
+
+
+def test_a_draft_context_that_ends_before(generate: Callable[..., Ran]) -> None:
+    made = json.loads(generate("x" * 250, "-n", "20", "--ignore-eos", "--json").out)
+    assert len(made["tokens"]) == 20
+    assert made["rounds"][0]["drafted"] > 0
+    assert made["rounds"][-1]["drafted"] == 0
+
+
+def test_blank_prompts_start_with_the_first_token(generate: Callable[..., Ran]) -> None:
+    for prompt in ("", "  "):
+        assert generate(prompt, "-n", "4", "--no-stats").code == 0
+
+
+def test_names_of_special_tokens_are_text(generate: Callable[..., Ran]) -> None:
+    made = json.loads(generate("<|end|>", "-n", "1", "--json").out)
+    assert made["prompt_tokens"] > 1
+
+
+def test_nul_is_refused(generate: Callable[..., Ran]) -> None:
+    ran = generate("-", stdin=b"a\0b")
+    assert (ran.code, ran.out) == (Exit.DATA, "")
+    assert ran.err.splitlines()[-1].startswith("error: a NUL")
+
+
+def test_a_chat_of_one_turn(generate: Callable[..., Ran]) -> None:
+    plain = json.loads(generate("user: hi\nassistant: ", "-n", "8", "--json").out)
+    chat = json.loads(generate("hi", "--chat", "-n", "8", "--json").out)
+    assert chat["tokens"] == plain["tokens"]
+    system = json.loads(generate("hi", "--chat", "--system", "x", "-n", "8", "--json").out)
+    assert system["prompt_tokens"] > chat["prompt_tokens"]
+
+
+def test_a_chat_needs_a_template(sps: Callable[..., Ran], tmp_path: Path) -> None:
+    folder = save(tmp_path / "base", random_model(), byte_tokenizer())
+    ran = sps("generate", "hi", "--chat", "--target", str(folder))
+    assert (ran.code, ran.out) == (Exit.DATA, "")
+    assert "error: no chat template" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--target", "./missing"), Exit.MISSING, "missing"),
+        (("--target", "https://x.org/model"), Exit.MISSING, "URLs are not read"),
+        (("--target", "~/no/such/folder"), Exit.MISSING, "no model"),
+        (("--target", "models/*"), Exit.MISSING, "patterns are not expanded"),
+        (("--target", "-"), Exit.MISSING, "standard input is for prompts"),
+        (("--target", __file__), Exit.DATA, "is a file"),
+        (("--target", "/"), Exit.MISSING, "config.json"),
+        (("--target", "org/none", "--offline"), Exit.UNAVAILABLE, "org/none"),
+        (("--device", "cuda:99"), Exit.UNAVAILABLE, "no device 'cuda:99'"),
+        (("--dtype", "float99"), Exit.USAGE, "no dtype 'float99'"),
+    ],
+)
+def test_models_and_devices_that_are_not_there(
+    sps: Callable[..., Ran], pair: Pair, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    ran = sps("generate", "hi", "--target", pair.target, *arguments)
+    assert (ran.code, ran.out) == (code, "")
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert said in last
+
+
+def test_no_path_is_asked_for_on_the_network(
+    sps: Callable[..., Ran], pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(timeout: float = 3.0) -> bool:
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr("spsbench.models.hub.reachable", asked)
+    assert sps("generate", "hi", *QUIET, "--target", pair.target).code == 0
+    assert sps("generate", "hi", "--target", "./missing").code == Exit.MISSING
+    assert sps("generate", "hi", "--target", "a/b/c").code == Exit.MISSING
+    assert sps("generate", "hi", "--target", "org/none", "--offline").code == Exit.UNAVAILABLE
+
+
+def test_a_hub_out_of_reach_is_told(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    ran = sps("generate", "hi", "--target", "org/none")
+    assert ran.code == Exit.UNAVAILABLE
+    assert "the hub cannot be reached (http://127.0.0.1:9)" in ran.err

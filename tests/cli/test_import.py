@@ -1,0 +1,50 @@
+"""`sps --help` and `sps list` answer at once: they never load torch."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "transformers", "huggingface_hub", "numpy", "spsbench.build", "spsbench.types")
+PROGRAM = """
+import sys
+from spsbench.cli.main import main
+sys.argv = ["sps", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--help",),
+        ("--version",),
+        ("list",),
+        ("list", "--json"),
+        ("generate", "--help"),
+        ("generate", "hi", "-k", "99"),
+        ("generate", "--prompt-file", "/no/such/file"),
+        ("generate", "hi", "--target", "./no/such/folder"),
+    ],
+)
+def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
+    began = children_seconds()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False
+    )
+    seconds = children_seconds() - began  # of the processor: other work does not count
+    assert done.returncode in (0, 2, 66)
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "spsbench.cli.main" in loaded
+    assert not set(HEAVY) & set(loaded)
+    assert seconds < 1

@@ -1,0 +1,57 @@
+"""`sps list`: every plug-in once, one a line."""
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from spsbench.cli import listing
+from spsbench.registry import BUILT_IN, KINDS, Entry
+from tests.cli.conftest import Ran
+
+
+def test_every_plug_in_is_a_line(sps: Callable[..., Ran]) -> None:
+    ran = sps("list")
+    assert (ran.code, ran.err) == (0, "")
+    header, *lines = ran.out.splitlines()
+    assert header.split() == ["kind", "name", "guarantee", "summary"]
+    shown = [tuple(line.split()[:2]) for line in lines]
+    assert {(entry.kind, entry.name) for entry in BUILT_IN} <= set(shown)
+    assert len(shown) == len(set(shown))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_kind(sps: Callable[..., Ran], kind: str) -> None:
+    rows = json.loads(sps("list", kind, "--json").out)
+    assert {row["kind"] for row in rows} == {kind}
+    assert {"kind", "name", "summary", "path", "guarantee"} == set(rows[0])
+
+
+def test_guarantees_are_those_of_the_classes() -> None:
+    for entry in BUILT_IN:
+        if entry.kind == "verifiers":
+            assert entry.guarantee == entry.load().guarantee.value
+
+
+def test_an_unknown_kind(sps: Callable[..., Ran]) -> None:
+    ran = sps("list", "models")
+    assert (ran.code, ran.out) == (2, "")
+    assert "drafters" in ran.err
+
+
+def test_a_foreign_verifier_is_asked_what_it_promises(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = [
+        Entry("verifiers", "good", "spsbench.verifiers.sps:Sps", "from x"),
+        Entry("verifiers", "broken", "no_such_package:X", "from \x1b[2J"),
+        Entry("verifiers", "silent", "types:SimpleNamespace", "from y"),
+    ]
+    monkeypatch.setattr(listing, "entries", lambda kind: iter(theirs))
+    rows = {row["name"]: row for row in json.loads(sps("list", "verifiers", "--json").out)}
+    assert rows["good"]["guarantee"] == "exact"
+    assert rows["broken"]["guarantee"].startswith("cannot be loaded: ModuleNotFoundError")
+    assert rows["silent"]["guarantee"].startswith("cannot be loaded: AttributeError")
+    assert "\x1b" not in sps("list", "verifiers").out
+    assert not hasattr(SimpleNamespace, "guarantee")

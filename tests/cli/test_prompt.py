@@ -1,0 +1,104 @@
+"""Where prompts come from, and what is no prompt."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spsbench.cli import prompt as prompts
+from spsbench.cli.prompt import read_prompt
+from spsbench.errors import Exit
+from tests.cli.conftest import Ran, Stdin
+
+
+def given(monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
+    monkeypatch.setattr("sys.stdin", Stdin(content or b"", terminal=content is None))
+
+
+def test_the_argument_is_the_prompt_whatever_stdin_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, b"other")
+    assert read_prompt("text", None) == "text"
+    assert read_prompt("", None) == ""
+
+
+def test_stdin_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for argument, file in (("-", None), (None, None), (None, "-")):
+        given(monkeypatch, "é\r\n".encode())
+        assert read_prompt(argument, file) == "é\r\n"
+
+
+def test_at_a_terminal_nothing_is_read_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, None)
+    assert read_prompt(None, None) is None
+
+
+def test_an_empty_stdin_is_a_prompt_only_when_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, b"")
+    assert read_prompt("-", None) == ""
+
+
+def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "p.txt").write_bytes(b"  a\r\n\n")
+    assert read_prompt(None, str(tmp_path / "p.txt")) == "  a\r\n\n"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_prompt(None, "~/p.txt") == "  a\r\n\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "said"),
+    [
+        ((), None, Exit.USAGE, "no prompt: expected PROMPT, --prompt-file FILE or text on stdin"),
+        ((), b"", Exit.USAGE, "no prompt: expected PROMPT"),
+        (("-",), b"\xff\xfe", Exit.DATA, "the prompt (stdin) is no UTF-8 at byte 0"),
+        (("-", "--prompt-file", "x"), b"a", Exit.USAGE, "PROMPT '-' and --prompt-file x"),
+        (("--prompt-file", "missing.txt"), None, Exit.MISSING, "--prompt-file missing.txt"),
+        (("--prompt-file", "https://x.org/p"), None, Exit.MISSING, "--prompt-file https://x.org/p"),
+        (("--prompt-file", "*.txt"), None, Exit.MISSING, "--prompt-file *.txt"),
+        (("--prompt-file", "$HOME"), None, Exit.MISSING, "--prompt-file $HOME"),
+        (("--prompt-file", "/"), None, Exit.MISSING, "--prompt-file /: expected a file, not"),
+        (("--prompt-file", "x" * 300), None, Exit.MISSING, "--prompt-file xxx"),
+        (("--prompt-file", "a\0b"), None, Exit.MISSING, "--prompt-file a\\x00b"),
+        (("\udcff",), None, Exit.DATA, "PROMPT is no UTF-8 at character 0"),
+        (("--json", "--chat"), None, Exit.USAGE, "--json in a conversation"),
+        (("--compare", "--chat"), None, Exit.USAGE, "--compare in a conversation"),
+    ],
+)
+def test_what_is_no_prompt(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], stdin: bytes | None, code: int, said: str
+) -> None:
+    ran = sps("generate", *arguments, stdin=stdin)
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith(f"error: {said}")
+    assert ran.err.count("\n") == 1
+
+
+def test_an_endless_source_is_cut_off(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "LIMIT", 1000)
+    for ran in (
+        sps("generate", "--prompt-file", "/dev/zero"),
+        sps("generate", "-", stdin=b"a" * 1001),
+    ):
+        assert ran.code == Exit.DATA
+        assert "is longer than 1,000 bytes" in ran.err
+
+
+def test_a_file_that_may_not_be_read(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    ran = sps("generate", "--prompt-file", "p.txt")
+    assert (ran.code, ran.err) == (Exit.PERMISSION, "error: --prompt-file p.txt: may not be read\n")
+
+
+def test_a_closed_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(prompts.DataError, match="stdin is closed"):
+        read_prompt("-", None)
+    assert read_prompt("text", None) == "text"
+    assert sys.stdin is None

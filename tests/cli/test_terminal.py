@@ -1,0 +1,105 @@
+"""What a person sees: colours, marks, conversations, interrupts, and readers that leave."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import COMMAND, PATIENCE, Pair, Terminal, apart, environment
+
+START = Callable[..., Terminal]
+
+
+def arguments(pair: Pair, *more: str) -> tuple[str, ...]:
+    return ("generate", "--target", pair.target, "--draft", pair.draft, "--ignore-eos", *more)
+
+
+def test_colours_on_a_terminal(terminal: START, pair: Pair) -> None:
+    ran = terminal(*arguments(pair, "the cat", "-n", "24")).end()
+    assert ran.code == 0
+    assert all(code in ran.out for code in ("\x1b[32m", "\x1b[35m", "\x1b[0m"))
+    assert ran.out.endswith("\n")
+    assert ran.out.rindex("\x1b[0m") > ran.out.rindex("\x1b[3")
+    assert "green drafted and accepted" in ran.err
+
+
+def test_marks_where_colour_is_unwanted(terminal: START, pair: Pair) -> None:
+    # A narrow window, no encoding but ASCII, and a terminal that knows nothing.
+    plain = {"TERM": "dumb", "COLUMNS": "20", "PYTHONIOENCODING": "ascii"}
+    ran = terminal(*arguments(pair, "the cat", "-n", "24"), **plain).end()
+    assert ran.code == 0
+    assert "\x1b" not in ran.out + ran.err
+    assert "[~" in ran.out
+    assert ran.out.isascii()
+    assert "[~recovered after a rejection~]" in ran.err
+
+
+def test_a_conversation(terminal: START, pair: Pair) -> None:
+    chat = terminal(*arguments(pair, "--chat", "-n", "400", "--temperature", "0.9"), NO_COLOR="1")
+    chat.expect("you> ")
+    chat.type("hi\n")
+    chat.expect("[")  # the answer has begun
+    chat.interrupt()
+    chat.expect("you> ")
+    chat.type("/reset\n")
+    chat.expect("you> ")
+    chat.type("x" * 600 + "\n")
+    chat.expect("you> ")
+    chat.type("\x04")
+    ran = chat.end()
+    assert ran.code == 0
+    assert "stopped" in ran.err
+    assert "error: the prompt has" in ran.err
+    assert "Or forget the conversation with /reset" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_an_interrupt_while_loading_and_while_generating(terminal: START, pair: Pair) -> None:
+    loading = terminal("generate", "the cat", "--target", pair.target)
+    loading.process.stderr.readline()  # the note that comes before the imports
+    time.sleep(0.3)
+    loading.interrupt()
+    generating = terminal(*arguments(pair, "the cat", "-n", "400"))
+    generating.expect("\x1b[0m")
+    generating.interrupt()
+    for ran in (loading.end(), generating.end()):
+        assert ran.code == 130
+        assert ran.err.endswith("interrupted\n")
+        assert "Traceback" not in ran.err
+    assert ran.out.endswith("\n")
+    assert ran.out.count("\x1b[3") == ran.out.count("\x1b[0m")
+
+
+@pytest.mark.parametrize("broken", ["stdout", "both"])
+def test_a_reader_that_leaves(broken: str, pair: Pair) -> None:
+    reading, writing = os.pipe()
+    program = subprocess.Popen(
+        [*COMMAND, *arguments(pair, "the cat", "-n", "100")],
+        stdin=subprocess.DEVNULL,
+        stdout=writing,
+        stderr=writing if broken == "both" else subprocess.PIPE,
+        env=environment(),
+    )
+    os.close(writing)
+    if broken == "stdout":
+        assert os.read(reading, 1)
+    os.close(reading)
+    _, err = program.communicate(timeout=PATIENCE)
+    assert program.returncode == 141
+    assert b"Traceback" not in (err or b"")
+    assert b"rror" not in (err or b"")
+
+
+def test_a_pipe_gets_the_text_alone_with_any_encoding(pair: Pair) -> None:
+    ran = apart(*arguments(pair, "-n", "24"), stdin=b"the cat", PYTHONIOENCODING="cp1252")
+    assert ran.code == 0
+    assert "\x1b" not in ran.out + ran.err
+    assert ran.out.endswith("\n")
+
+
+def test_signals_are_those_of_the_shell() -> None:
+    assert 128 + signal.SIGPIPE == 141
+    assert 128 + signal.SIGINT == 130

@@ -1,0 +1,84 @@
+"""What cannot be meant ends with one line and 2, before a model or torch is touched."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import Ran
+
+HI = ("generate", "hi")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-k", "-1"), "--k is -1: expected 1..64, or 0 for auto-regressive sampling"),
+        (("-k", "1000000000"), "--k is 1000000000: expected 1..64"),
+        (("-k", "four"), "Invalid value for '--k' / '-k'"),
+        (("-k", "4", "--schedule", "constant"), "--k 4 with --schedule constant"),
+        (("-n", "-1"), "--max-new-tokens is -1: expected 0 or more"),
+        (("-n", "many"), "Invalid value for '--max-new-tokens'"),
+        (("--temperature", "-1"), "--temperature is -1.0: expected 0 or more"),
+        (("--temperature", "nan"), "--temperature is nan"),
+        (("--temperature", "inf"), "--temperature is inf"),
+        (("--top-p", "0"), "--top-p is 0.0: expected above 0 and at most 1"),
+        (("--top-p", "1.1"), "--top-p is 1.1"),
+        (("--top-p", "nan"), "--top-p is nan"),
+        (("--top-k", "-1"), "--top-k is -1: expected 1 or more, or 0 for off"),
+        (("--seed", "-1"), "--seed is -1: expected 0..2^64-1"),
+        (("--seed", "18446744073709551616"), "--seed is 18446744073709551616"),
+        (("--seed", "x"), "Invalid value for '--seed'"),
+        (("--stop", ""), "--stop is ''"),
+        (("--threads", "0"), "--threads is 0: expected 1..1024"),
+        (("--system", "Be brief."), "--system without --chat"),
+        (("--compare", "-k", "0"), "--compare with --k 0"),
+        (("--trust-remote-code",), "--trust-remote-code: expected a pinned revision"),
+        (("--draft-revision", "main"), "--draft-revision without --draft"),
+        (("--prompt-file", "x.txt"), "PROMPT and --prompt-file x.txt: expected one prompt"),
+        (("--drafter", "ngram:n"), "--drafter 'ngram:n': expected key=value"),
+        (("--truncate", "right"), "Invalid value for '--truncate'"),
+        (("--color", "blue"), "Invalid value for '--color'"),
+        (("--nothing",), "No such option: --nothing"),
+        (("more",), "Got unexpected extra argument"),
+    ],
+)
+def test_one_line_and_two(sps: Callable[..., Ran], arguments: tuple[str, ...], said: str) -> None:
+    ran = sps(*HI, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: {said}")
+    assert ran.err.count("\n") == 1
+
+
+def test_what_the_parts_refuse(generate: Callable[..., Ran], sps: Callable[..., Ran]) -> None:
+    for arguments, said in [
+        (("--drafter", "beam"), "no drafter 'beam': expected one of model, ngram, none"),
+        (("--drafter", "ngram"), "with --drafter ngram: that drafter uses no model"),
+        (("--verifier", "sps:x=1"), "sps:x=1: sps has no 'x': expected no arguments"),
+        (("--schedule", "constant:lookahead=many"), "lookahead is 'many': expected int"),
+    ]:
+        ran = generate("hi", *arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in ran.err
+
+
+def test_no_arguments_show_the_help(sps: Callable[..., Ran]) -> None:
+    ran = sps()
+    assert (ran.code, ran.err) == (2, "")
+    assert "generate" in ran.out
+
+
+def test_an_unknown_command_is_named(sps: Callable[..., Ran]) -> None:
+    assert sps("generat") == Ran(2, "", sps("generat").err)
+    assert "generat" in sps("generat").err
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_in_both_ways(sps: Callable[..., Ran], flag: str) -> None:
+    for command in ((), ("generate",), ("list",), ("doctor",)):
+        ran = sps(*command, flag)
+        assert (ran.code, ran.err) == (0, "")
+        assert "Usage" in ran.out
+
+
+def test_the_version(sps: Callable[..., Ran]) -> None:
+    assert sps("--version") == Ran(0, "sps 0.1.0\n", "")

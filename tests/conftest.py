@@ -1,0 +1,25 @@
+"""Fixtures of the whole suite: one thread, and tiny random models of four architectures."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.models import tiny
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model() -> Callable[..., PreTrainedModel]:
+    """`model("llama", vocab=12, seed=0, dtype=torch.float64, ...)`, made once for the session."""
+    made: dict[str, PreTrainedModel] = {}
+
+    def make(architecture: str, **options: object) -> PreTrainedModel:
+        key = f"{architecture} {sorted(options.items(), key=str)}"
+        if key not in made:
+            made[key] = tiny(architecture, **options)
+        return made[key]
+
+    return make

@@ -1,0 +1,129 @@
+"""The registry: names are found, and a package of someone else's joins by installing it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from spsbench.registry import BUILT_IN, KINDS, entries, find
+from tests.folders import random_model, save
+
+PROJECT = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "their-plug-ins"
+version = "1.0"
+
+[project.entry-points."spsbench.drafters"]
+repeat = "their_plug_ins:Repeat"
+model = "their_plug_ins:Shadow"
+
+[project.entry-points."spsbench.verifiers"]
+theirs = "their_plug_ins:Theirs"
+broken = "their_plug_ins:Missing"
+"""
+CODE = '''
+"""Drafts the newest token again and again, and matches as the built-in rule does."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from spsbench.types import Draft, Drafter, Drawn, Guarantee
+from spsbench.verifiers.match import Match
+
+
+@dataclass
+class Repeat(Drafter):
+    drawn: ClassVar[Drawn] = Drawn.POINT
+    times: int = 2
+
+    def draft(self, context, k, noise, go_on):
+        again = context.tokens[-1:] * min(self.times, k)
+        return Draft(torch.tensor(again, dtype=torch.int64), None)
+
+
+class Theirs(Match):
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
+
+
+class Shadow:
+    """Must not replace the built-in of its name."""
+'''
+
+
+def test_names_are_unique_and_lead_to_classes() -> None:
+    assert max(Counter((entry.kind, entry.name) for entry in BUILT_IN).values()) == 1
+    for entry in BUILT_IN:
+        assert entry.kind in KINDS
+        assert isinstance(entry.load(), type)
+        assert bool(entry.guarantee) == (entry.kind == "verifiers")
+        assert find(entry.kind, entry.name) is entry
+
+
+def test_an_unknown_name_shows_the_known_ones() -> None:
+    with pytest.raises(KeyError, match="no drafter 'beam': expected one of model, ngram, none"):
+        find("drafters", "beam")
+
+
+def test_entries_are_of_their_kind() -> None:
+    for kind in KINDS:
+        assert {entry.kind for entry in entries(kind)} == {kind}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another package, installed by pip into a folder of its own."""
+    source = tmp_path_factory.mktemp("source")
+    (source / "pyproject.toml").write_text(PROJECT)
+    (source / "their_plug_ins").mkdir()
+    (source / "their_plug_ins" / "__init__.py").write_text(CODE)
+    site = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation"]
+    offline = ["--no-index", "--disable-pip-version-check", "--quiet", "--target", str(site)]
+    subprocess.run([*pip, *offline, str(source)], check=True, capture_output=True)
+    return site
+
+
+def sps(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=os.environ | {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_installed_package_is_listed(site: Path) -> None:
+    done = sps(site, "list", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {(row["kind"], row["name"]): row for row in json.loads(done.stdout)}
+    assert rows["drafters", "repeat"]["summary"] == "from their-plug-ins"
+    assert rows["drafters", "model"]["path"].startswith("spsbench.")
+    assert rows["verifiers", "theirs"]["guarantee"] == "lossy"
+    broken = rows["verifiers", "broken"]["guarantee"]
+    assert broken.startswith("cannot be loaded: AttributeError")
+
+
+def test_an_installed_package_drafts_and_verifies(site: Path, tmp_path: Path) -> None:
+    target = save(tmp_path / "target", random_model())
+    parts = ["--drafter", "repeat:times=3", "--verifier", "theirs"]
+    done = sps(site, "generate", "the cat", "--target", str(target), "-n", "8", "--json", *parts)
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["rounds"][0]["drafted"] == 3
+    assert made["settings"]["drafter"] == {"name": "repeat", "args": [["times", 3]]}
+    refused = sps(site, "generate", "x", "--target", str(target), "--drafter", "repeat:times=x")
+    assert refused.returncode == 2
+    assert "times is 'x': expected int" in refused.stderr

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.models import tiny
+from tests.tiny_models import tiny
 
 torch.set_num_threads(1)
 

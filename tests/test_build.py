@@ -13,7 +13,7 @@ from spsbench.registry import Entry
 from spsbench.results import Cell, ModelRef, Spec
 from spsbench.schedules.constant import Constant
 from tests.folders import byte_tokenizer, random_model, save
-from tests.models import tiny
+from tests.tiny_models import tiny
 
 SAMPLED = Cell(target=ModelRef("t"), draft=ModelRef("d"))
 LOOKED_UP = Cell(target=ModelRef("t"), drafter=Spec("ngram"))

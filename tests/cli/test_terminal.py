@@ -5,10 +5,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import COMMAND, PATIENCE, Pair, Terminal, apart, environment
+from tests.folders import random_model, save
 
 START = Callable[..., Terminal]
 
@@ -57,12 +59,15 @@ def test_a_conversation(terminal: START, pair: Pair) -> None:
     assert "Traceback" not in ran.err
 
 
-def test_an_interrupt_while_loading_and_while_generating(terminal: START, pair: Pair) -> None:
+def test_an_interrupt_while_loading_and_while_generating(
+    terminal: START, pair: Pair, tmp_path: Path
+) -> None:
+    endless = Pair(str(save(tmp_path / "long", random_model(context=20_000))), pair.draft)
     loading = terminal("generate", "the cat", "--target", pair.target)
     loading.process.stderr.readline()  # the note that comes before the imports
     time.sleep(0.3)
     loading.interrupt()
-    generating = terminal(*arguments(pair, "the cat", "-n", "400"))
+    generating = terminal(*arguments(endless, "the cat", "-n", "19000"))
     generating.expect("\x1b[0m")
     generating.interrupt()
     for ran in (loading.end(), generating.end()):

@@ -1,0 +1,241 @@
+"""The exact law of the shipping `decode`, by visiting every cell of every uniform.
+
+Whatever the code decides, it decides by comparing uniforms with thresholds. `tests.oracle` says
+where these lie, and so cuts each uniform's [0, 1) into cells, given the cells chosen before. The
+walk is depth first: one run of the real code for each path, weighted by the product of the widths.
+
+That a cell is no wider than one decision is not believed but shown: each path is run with every
+uniform near the lower end of its cell, then near the upper end. Decisions are monotone steps in
+their uniform, so equal rounds at both ends prove that nothing changes between. Thus a law that
+comes out right at both ends is the law, and a rule whose thresholds are elsewhere is found out.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from spsbench.decode import decode, never
+from spsbench.drafters.model import ModelDrafter
+from spsbench.sampling import Warp
+from spsbench.schedules.constant import Constant
+from spsbench.types import LM, Drafter, Limits, Purpose, Schedule, Stop, Verifier
+from tests.oracle import RULES, Facts, Outcome, Rule, law_of_outputs, warped
+from tests.tables import Law, Pair, TableLM
+
+NARROW = 1e-12  # a cell this wide is a rounding error
+INSIDE = 1e-9  # how near to the ends of a cell
+
+Address = Callable[[int, int, Purpose, int], Hashable]
+"""(round, length of the text, purpose, slot) -> the uniform's identity. Equal = the same number."""
+
+MakeLM = Callable[[list[int], bool], LM]
+"""The text so far and whether it is the target -> a session."""
+
+
+def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
+    """Every draw has a uniform of its own."""
+    return index, purpose, slot
+
+
+@dataclass
+class Case:
+    """One generation whose law is wanted. The laws `q` and `p` are given before the warp."""
+
+    verifier: Verifier
+    rule: Rule
+    q: Law
+    p: Law
+    vocab: int
+    tokens: int = 3
+    schedule: Schedule = field(default_factory=lambda: Constant(2))
+    drafter: Callable[[LM], Drafter] = ModelDrafter
+    warp: dict[str, float] = field(default_factory=dict)
+    package_warp: Callable[[Tensor], Tensor] | None = None  # in place of `Warp(**warp)`
+    prompt: tuple[int, ...] = (0,)
+    eos: frozenset[int] = frozenset()
+    stop: Stop = never
+    target_limit: int | None = None
+    draft_limit: int | None = None
+    address: Address = fresh
+    lm: Callable[["Case", list[int], bool], LM] | None = None
+
+    def session(self, text: list[int], target: bool) -> LM:
+        if self.lm is not None:
+            return self.lm(self, text, target)
+        limit = self.target_limit if target else self.draft_limit
+        law = self.q if target else self.p
+        return TableLM(law, self.vocab, limit=limit, text=text, target=target)
+
+    def expected(self) -> dict[Outcome, float]:
+        return law_of_outputs(
+            warped(self.q, **self.warp),
+            self.prompt,
+            self.tokens,
+            eos=self.eos,
+            limit=self.target_limit,
+            stop=self.stop,
+        )
+
+
+def case(name: str, verifier: Verifier, pair: Pair, **fields: object) -> Case:
+    """A case of the pair's two tables under the rule called `name`."""
+    return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)
+
+
+@dataclass
+class Proof:
+    """The law that came out, and what else was seen on the way."""
+
+    low: dict[Outcome, float]
+    high: dict[Outcome, float]
+    expected: dict[Outcome, float]
+    constant: bool  # were both ends of every cell alike?
+    mass: float
+    paths: int
+    emitted: float  # expected tokens of the first round, before the cut
+    kinds: set[str]  # rejected, recovered at slot, bonus, ...
+
+    @property
+    def distance(self) -> float:
+        """Total variation from the target's law, at the worse end."""
+        return max(
+            total_variation(self.low, self.expected), total_variation(self.high, self.expected)
+        )
+
+    @property
+    def exact(self) -> bool:
+        return self.constant and abs(self.mass - 1) < 1e-12 and self.distance < 1e-12
+
+
+def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
+    return sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys()) / 2
+
+
+def prove(case: Case) -> Proof:
+    """Walk all paths of `case`."""
+    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
+    low: dict[Outcome, float] = {}
+    high: dict[Outcome, float] = {}
+    proof = Proof(low, high, case.expected(), True, 0.0, 0, 0.0, set())
+    script: list[int] | None = []
+    while script is not None:
+        walk = Walk(case, q, p, script, upper=False)
+        outcome, rounds = walk.run()
+        again = Walk(case, q, p, [choice for choice, _ in walk.trail], upper=True)
+        outcome_again, rounds_again = again.run()
+        low[outcome] = low.get(outcome, 0.0) + walk.weight
+        high[outcome_again] = high.get(outcome_again, 0.0) + walk.weight
+        proof.constant &= rounds == rounds_again and walk.trail == again.trail
+        proof.mass += walk.weight
+        proof.paths += 1
+        if rounds:
+            proof.emitted += walk.weight * (rounds[0][1] + 1)
+        for drafted, accepted, _, _ in rounds:
+            proof.kinds.add("plain" if not drafted else "all" if accepted == drafted else "some")
+            if drafted and not accepted:
+                proof.kinds.add("none")
+        script = following(walk.trail)
+    return proof
+
+
+def following(trail: list[tuple[int, int]]) -> list[int] | None:
+    """The script of the next path, depth first; None after the last."""
+    trail = list(trail)
+    while trail and trail[-1][0] + 1 == trail[-1][1]:
+        trail.pop()
+    return [c for c, _ in trail[:-1]] + [trail[-1][0] + 1] if trail else None
+
+
+class Walk:
+    """One path: a `NoiseStream` whose uniforms follow a script of cells."""
+
+    def __init__(self, case: Case, q: Law, p: Law, script: list[int], upper: bool) -> None:
+        self.case, self.q, self.p, self.script, self.upper = case, q, p, script, upper
+        self.text = list(case.prompt)
+        self.trail: list[tuple[int, int]] = []  # choice, number of choices
+        self.weight = 1.0
+        self.boxes: dict[Hashable, tuple[float, float]] = {}  # what is known of each uniform
+        self.facts = Facts(q, p, case.prompt)
+
+    def run(self) -> tuple[Outcome, list[tuple]]:
+        case = self.case
+        drafter = case.drafter(case.session(self.text, False))
+        rounds = decode(
+            case.prompt,
+            target=case.session(self.text, True),
+            drafter=Watched(drafter, self),
+            verifier=case.verifier,
+            schedule=case.schedule,
+            warp=case.package_warp or Warp(**case.warp),
+            noise=self,
+            limits=Limits(case.tokens, case.eos),
+            stop=case.stop,
+        )
+        seen = []
+        for turn in rounds:
+            self.text += turn.tokens
+            seen.append((turn.drafted, turn.accepted, tuple(turn.tokens), self.facts.draft_tokens))
+        output = tuple(self.text[len(case.prompt) :])
+        return (output, turn.finish or ""), seen
+
+    def round(self, index: int) -> "CellNoise":
+        self.facts = Facts(self.q, self.p, tuple(self.text))
+        return CellNoise(self, index)
+
+    def pick(self, address: Hashable, widths: Sequence[float]) -> tuple[int, float]:
+        """Choose a cell of the uniform at `address`: its index, and a number in it."""
+        low, high = self.boxes.get(address, (0.0, 1.0))
+        live, edge = [], 0.0
+        for index, width in enumerate(widths):
+            start, edge = edge, edge + width
+            if min(edge, high) - max(start, low) > NARROW:
+                live.append((index, max(start, low), min(edge, high)))
+        step = len(self.trail)
+        choice = min(self.script[step], len(live) - 1) if step < len(self.script) else 0
+        self.trail.append((choice, len(live)))
+        index, start, end = live[choice]
+        self.weight *= (end - start) / (high - low)
+        self.boxes[address] = start, end
+        if self.upper:
+            return index, end - INSIDE
+        return index, start + INSIDE if start > 0 else 0.0  # 0 itself: a test may not be `<=`
+
+
+class CellNoise:
+    """The uniforms of one round."""
+
+    def __init__(self, walk: Walk, index: int) -> None:
+        self.walk, self.index = walk, index
+        self.given: dict[tuple[Purpose, int], float] = {}
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        walk, rule = self.walk, self.walk.case.rule
+        for slot in rule.order(purpose, n):
+            if (purpose, slot) not in self.given:
+                address = walk.case.address(self.index, len(walk.text), purpose, slot)
+                cell, u = walk.pick(address, rule.cells(walk.facts, purpose, slot))
+                walk.facts.picked[purpose, slot] = cell
+                self.given[purpose, slot] = u
+        return torch.tensor([self.given[purpose, i] for i in range(n)], dtype=torch.float64)
+
+
+class Watched(Drafter):
+    """A drafter whose drafts the walk gets to see; nothing else is changed."""
+
+    def __init__(self, drafter: Drafter, walk: Walk) -> None:
+        self._drafter, self._walk = drafter, walk
+        self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
+
+    @property
+    def drawn(self) -> object:
+        return self._drafter.drawn
+
+    def begin(self, *args: object) -> None:
+        self._drafter.begin(*args)
+
+    def draft(self, *args: object) -> object:
+        draft = self._drafter.draft(*args)
+        self._walk.facts.draft = draft
+        return draft

@@ -1,0 +1,185 @@
+"""Losslessness, proved: whole generations of the shipping loop have the target's own law.
+
+By enumeration of every uniform (`tests.enumeration`), over tables that visit ties, zeros, equal
+laws and disjoint supports, for every exact verifier of the registry, with every warp and every way
+to end. Equal means within 1e-12 in total variation, at both ends of every cell.
+"""
+
+import pytest
+
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.ngram import NgramDrafter
+from spsbench.drafters.none import NoDrafter
+from spsbench.registry import BUILT_IN
+from spsbench.schedules.constant import Constant
+from spsbench.types import Drawn
+from tests.enumeration import Case, case, prove
+from tests.oracle import RULES
+from tests.parts import ArgmaxDrafter, ByHistory, ByLaw, FixedDrafter, ends_with
+from tests.tables import KINDS, Pair
+
+# A new exact verifier needs its thresholds in `tests.oracle.RULES`, and is then proved here.
+EXACT = {e.name: e.load() for e in BUILT_IN if (e.kind, e.guarantee) == ("verifiers", "exact")}
+MODEL_FREE = {"ngram": lambda lm: NgramDrafter(2, 1), "argmax": ArgmaxDrafter}
+SEEDS = (1, 4)
+
+every_rule = pytest.mark.parametrize("name", EXACT)
+
+
+def proved(name: str, pair: Pair, **fields: object) -> None:
+    proof = prove(case(name, EXACT[name](), pair, **fields))
+    assert proof.constant, "a decision changed inside a cell"
+    assert proof.mass == pytest.approx(1, abs=1e-12)
+    assert proof.distance < 1e-12
+
+
+def test_every_exact_verifier_has_its_thresholds() -> None:
+    assert EXACT.keys() <= RULES.keys()
+
+
+@every_rule
+@pytest.mark.parametrize("k", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sampled_drafts(name: str, k: int, seed: int) -> None:
+    proved(name, Pair(3, seed), schedule=Constant(k))
+
+
+@every_rule
+@pytest.mark.parametrize("kind", sorted(set(KINDS)))
+def test_sampled_drafts_where_all_prefixes_are_of_one_kind(name: str, kind: str) -> None:
+    proved(name, Pair(2, 3, (kind,)), tokens=4)
+
+
+@every_rule
+@pytest.mark.parametrize(
+    "warp",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.5},
+        {"temperature": 3.0},
+        {"top_k": 2},
+        {"top_k": 1},
+        {"top_p": 0.6},
+        {"temperature": 1.5, "top_k": 2, "top_p": 0.7},
+    ],
+    ids=str,
+)
+def test_warps(name: str, warp: dict[str, float]) -> None:
+    proved(name, Pair(3, 4), warp=warp)
+    proved(name, Pair(3, 5, ("plain", "ties")), warp=warp, tokens=2)
+
+
+@every_rule
+@pytest.mark.parametrize("eos", [{1}, {0, 2}], ids=str)
+def test_eos_inside_a_block(name: str, eos: set[int]) -> None:
+    proved(name, Pair(3, 1), eos=frozenset(eos))
+    proved(name, Pair(2, 3, ("plain",)), eos=frozenset(eos), tokens=4)
+
+
+@every_rule
+@pytest.mark.parametrize("tokens", [1, 2, 4])
+def test_budgets(name: str, tokens: int) -> None:
+    proved(name, Pair(2, 6), tokens=tokens)
+    proved(name, Pair(2, 3, ("plain",)), tokens=tokens)
+
+
+@every_rule
+def test_stop_inside_a_block(name: str) -> None:
+    proved(name, Pair(3, 1), stop=ends_with((1,), (0, 2)))
+    proved(name, Pair(2, 3, ("plain",)), stop=ends_with((0, 1)), tokens=4)
+
+
+@every_rule
+@pytest.mark.parametrize(("target", "draft"), [(3, None), (4, 2), (None, 3), (None, 1), (2, 2)])
+def test_context_limits(name: str, target: int | None, draft: int | None) -> None:
+    limits = {"target_limit": target, "draft_limit": draft}
+    proved(name, Pair(2, 3, ("plain",)), tokens=4, **limits)
+    proved(name, Pair(3, 4), **limits)
+
+
+@every_rule
+@pytest.mark.parametrize("schedule", [ByHistory(), ByHistory(3), ByLaw(), ByLaw(3, 0.55)], ids=str)
+def test_lengths_from_the_past_or_from_the_law(name: str, schedule: object) -> None:
+    proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=schedule)
+    proved(name, Pair(2, 1), tokens=4, schedule=schedule)
+
+
+@pytest.mark.parametrize("drafter", MODEL_FREE)
+@pytest.mark.parametrize("prompt", [(0,), (1, 0, 2, 1), (0, 0)], ids=str)
+def test_match_is_exact_for_drafts_by_rule(drafter: str, prompt: tuple[int, ...]) -> None:
+    make = MODEL_FREE[drafter]
+    assert make(type("LM", (), {"limit": None})).drawn is Drawn.POINT
+    proved("match", Pair(3, 4), drafter=make, prompt=prompt, schedule=Constant(2))
+    proved("match", Pair(3, 2, ("plain",)), drafter=make, prompt=prompt, eos=frozenset({1}))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents"),
+    [
+        ((0, 1, 2, 0), (-1, -1, 0, 1)),
+        ((0, 0, 1, 2, 1), (-1, -1, 0, 0, 1)),  # equal siblings: the second is never reached
+        ((2, 1, 0, 1, 2), (-1, 0, 0, 1, 1)),
+    ],
+    ids=str,
+)
+def test_match_is_exact_on_trees(tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
+    for pair in Pair(3, 2, ("plain",)), Pair(3, 4):
+        drafter = FixedDrafter(tokens, parents)
+        proved("match", pair, drafter=lambda lm, d=drafter: d, schedule=Constant(2))
+        proved("match", pair, drafter=lambda lm, d=drafter: d, eos=frozenset({0}))
+
+
+@every_rule
+def test_no_drafter_is_autoregressive_sampling(name: str) -> None:
+    proved(name, Pair(3, 4), drafter=lambda lm: NoDrafter())
+
+
+@every_rule
+def test_the_proofs_above_reach_every_branch(name: str) -> None:
+    """Without rejections, full acceptances and all kinds of laws they would prove little."""
+    seen, kinds = set(), set()
+    for seed in SEEDS:
+        pair = Pair(3, seed)
+        setting = case(name, EXACT[name](), pair)
+        proof = prove(setting)
+        seen |= proof.kinds
+        for output, _ in proof.low:
+            kinds |= {pair.kind((*setting.prompt, *output[:i])) for i in range(len(output))}
+    assert seen == {"plain", "none", "some", "all"}
+    assert kinds == set(KINDS)
+
+
+def accepted(name: str, setting: Case) -> float:
+    return prove(setting).emitted - 1
+
+
+def test_block_verification_keeps_more_on_the_paper_s_example() -> None:
+    """Sun et al. 2024, section 3: 10/9 accepted tokens token-wise, 11/9 block-wise."""
+    q, p = (lambda x: (1 / 3, 2 / 3)), (lambda x: (2 / 3, 1 / 3))
+    for name, expected in ("sps", 10 / 9), ("block", 11 / 9):
+        proof = prove(Case(EXACT[name](), RULES[name](), q, p, 2))
+        assert proof.exact
+        assert proof.emitted - 1 == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_block_verification_never_keeps_fewer(seed: int) -> None:
+    pair = Pair(3, seed, ("plain", "ties"))
+    emitted = {name: prove(case(name, EXACT[name](), pair)).emitted for name in ("sps", "block")}
+    assert emitted["block"] > emitted["sps"] - 1e-12
+
+
+@pytest.mark.slow
+@every_rule
+@pytest.mark.parametrize(("vocab", "tokens", "k"), [(2, 5, 3), (2, 5, 4), (3, 4, 2), (3, 4, 3)])
+@pytest.mark.parametrize("seed", [4, 9])
+def test_longer_rounds(name: str, vocab: int, tokens: int, k: int, seed: int) -> None:
+    kinds = KINDS if seed == 4 else ("plain",)
+    proved(name, Pair(vocab, seed, kinds), tokens=tokens, schedule=Constant(k))
+
+
+def test_one_model_may_serve_as_its_own_draft() -> None:
+    pair = Pair(3, 2, ("equal",))
+    proof = prove(case("sps", EXACT["sps"](), pair, drafter=ModelDrafter))
+    assert proof.exact
+    assert "some" not in proof.kinds

@@ -1,0 +1,123 @@
+"""The architecture, as a list of layers: what a file may import is what stands below it.
+
+Read from the syntax trees, so that an import inside a function counts as well. A new file must be
+given its place in `LAYERS`, or this test fails.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "spsbench"
+
+LAYERS = (
+    # A line may import the lines above it and, in no circle, its own; no plug-in its neighbours.
+    {"registry", "errors", "results", "text"},
+    {"types"},
+    {"sampling", "noise", "trees"},
+    {"decode", "reference", "timing"},
+    {"drafters", "verifiers", "schedules", "engines", "decoders"},
+    {"corpora", "models"},
+    {"train"},
+    {"config", "metrics", "store", "tasks", "sandbox", "environment"},
+    {"reports"},
+    {"build"},
+    {"generation", "bench", "audit", "planner"},
+    {"runners", "api"},
+    {"cli"},
+)
+PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reports"}
+ALONE = {"registry", "errors", "results"}  # import nothing of spsbench
+RECORD_SIDE = {"results", "metrics", "config", "store", "tasks", "sandbox", "reports"}
+TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
+
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def part(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def imported(path: Path, at_load: bool = False) -> set[str]:
+    """Full names of the modules that `path` imports: anywhere in it, or when it is loaded."""
+    names: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if at_load and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module or "")
+            if (node.module or "").split(".")[0] == "spsbench":
+                names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return names
+
+
+def of_ours(names: set[str]) -> set[str]:
+    parts = {name.split(".")[1] for name in names if name.startswith("spsbench.")}
+    return {name for name in parts if not name.startswith("__")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path: Path) -> None:
+    here = part(path)
+    assert here in LEVEL, f"{here} has no place in LAYERS"
+    for there in of_ours(imported(path)) - {here}:
+        assert there in LEVEL, f"{path} imports {there}, which has no place in LAYERS"
+        assert LEVEL[there] <= LEVEL[here], f"{path} imports {there}, which is above it"
+        both = {here, there} <= PLUG_INS
+        assert not both, f"{path}: a plug-in imports another kind of plug-in, {there}"
+    if here in ALONE:
+        assert not of_ours(imported(path)), f"{path} imports nothing of spsbench"
+
+
+def test_no_two_parts_import_each_other() -> None:
+    """Parts of one line may lean on each other, but not in a circle."""
+    leans = {name: set() for name in LEVEL}
+    for path in FILES:
+        leans[part(path)] |= of_ours(imported(path)) & LEVEL.keys() - {part(path)}
+
+    def below(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, f"a circle: {' -> '.join((*above, name))}"
+        for other in leans[name]:
+            below(other, (*above, name))
+
+    for name in leans:
+        below(name, ())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if part(path) in RECORD_SIDE | ALONE],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_the_record_side_never_loads_torch(path: Path) -> None:
+    """Nor does anything that it imports."""
+    seen: set[Path] = set()
+    ahead = [path]
+    while ahead:
+        file = ahead.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        names = imported(file, at_load=True)
+        heavy = {name.split(".")[0] for name in names} & TENSOR_LIBRARIES
+        assert not heavy, f"{path.name} loads {heavy} through {file}"
+        for name in names:
+            steps = name.split(".")
+            stems = [ROOT.parent.joinpath(*steps[:n]) for n in range(1, len(steps) + 1)]
+            files = [f for stem in stems for f in (stem.with_suffix(".py"), stem / "__init__.py")]
+            ahead += [file for file in files if file.exists()]
+
+
+def test_no_escapes() -> None:
+    for path in [*FILES, ROOT / "__init__.py"]:
+        assert "TYPE_CHECKING" not in path.read_text(), f"{path}: an import for types only"

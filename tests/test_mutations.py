@@ -1,0 +1,351 @@
+"""The power of the proof: each known defect is planted and must be seen.
+
+A defect is a patch or a small subclass of a shipping part. It runs through the same enumeration as
+the correct parts, and the law that comes out must differ visibly from the target's. Defects of the
+noise are ways to give two draws one address: their laws are exact, since a uniform that is used
+twice is cut into cells twice. The control rows change nothing and must be proved exact.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench import decode as loop
+from spsbench import sampling
+from spsbench.drafters.model import ModelDrafter
+from spsbench.sampling import Warp
+from spsbench.schedules.constant import Constant
+from spsbench.types import Context, Draft, Drawn, Limits, Noise, Purpose, Verdict
+from spsbench.verifiers.block import Block
+from spsbench.verifiers.match import Match
+from spsbench.verifiers.sps import Sps
+from tests.enumeration import Case, case, prove
+from tests.oracle import Facts, MatchRule
+from tests.parts import ArgmaxDrafter, FixedDrafter
+from tests.tables import InconsistentFeedError, Pair, TableLM
+
+PLAIN = Pair(2, 3, ("plain",))
+WIDE = Pair(3, 2, ("plain",))
+ZEROS = Pair(3, 4, ("plain", "zeros"))
+TOP_K = {"top_k": 2}
+
+
+class Altered:
+    """A round's noise with the uniforms of one purpose changed."""
+
+    def __init__(self, noise: Noise, purpose: Purpose, change: Callable[[Tensor], Tensor]) -> None:
+        self.noise, self.purpose, self.change = noise, purpose, change
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        u = self.noise.uniform(purpose, n)
+        return self.change(u) if purpose is self.purpose else u
+
+
+@dataclass(frozen=True)
+class AcceptsZero(Sps):
+    """`u <= q / p`."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        low = torch.tensor(-1.0, dtype=torch.float64)
+        return Sps()(draft, q, Altered(noise, Purpose.ACCEPT, lambda u: u.nextafter(low)))
+
+
+@dataclass(frozen=True)
+class Lenient(Sps):
+    """Keeps x with probability min(1, q / (0.9 p))."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        return Sps()(draft, q, Altered(noise, Purpose.ACCEPT, lambda u: 0.9 * u))
+
+
+@dataclass(frozen=True)
+class RowBefore(Sps):
+    """The last token comes from the row before its own."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        verdict = Sps()(draft, q, noise)
+        a = int((verdict.path >= 0).sum())
+        law = q[max(a - 1, 0)]
+        if a < len(draft.tokens):
+            law = sampling.residual(law, draft.probs[a])
+        token = sampling.sample(law, noise.uniform(Purpose.FINAL, 1)[0])
+        return verdict._replace(token=token)
+
+
+@dataclass(frozen=True)
+class StopsEarly(Block):
+    """Ends at the first prefix that fails, though a longer one may pass."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        def alone(slot: int) -> Verdict:
+            mask = torch.arange(len(draft.tokens)) != slot
+            only = Altered(noise, Purpose.ACCEPT, lambda u: u.masked_fill(mask, 1.0))
+            return Block()(draft, q, only)
+
+        verdict = alone(-1)
+        for slot in range(len(draft.tokens)):
+            longer = alone(slot)
+            if int((longer.path >= 0).sum()) != slot + 1:
+                break
+            verdict = longer
+        return verdict
+
+
+@dataclass(frozen=True)
+class Redraws(Match):
+    """Compares with a token of the target's own, and draws another when they differ."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        verdict = Match()(draft, q, noise)
+        a = int((verdict.path >= 0).sum())
+        if a == len(draft.tokens):
+            return verdict
+        return verdict._replace(token=sampling.sample(q[a], noise.uniform(Purpose.FINAL, 1)[0]))
+
+
+class RedrawsRule(MatchRule):
+    def final(self, facts: Facts) -> list[float]:
+        a = 0
+        while facts.picked[Purpose.PLAIN, a] == facts.draft_tokens[a]:
+            a += 1
+        return list(facts.q(facts.after(a)))
+
+
+@dataclass(frozen=True)
+class DrawsPerPath(Match):
+    """Draws the target's token once for each path from the root (of a tree of depth one)."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        n = len(draft.tokens)
+        path = torch.full((n,), -1)
+        u = noise.uniform(Purpose.PLAIN, n + 1)
+        own = sampling.sample(q[:1].expand(n, -1), u[:n])
+        for node in range(n):
+            if own[node] == draft.tokens[node]:
+                path[0] = node
+                return Verdict(path, sampling.sample(q[node + 1], u[n]), torch.tensor(-1))
+        return Verdict(path, own[0] if n else sampling.sample(q[0], u[0]), torch.tensor(-1))
+
+
+class DrawsPerPathRule(MatchRule):
+    def plain(self, facts: Facts, slot: int) -> list[float]:
+        tokens = facts.draft_tokens
+        if slot < len(tokens) or not tokens:
+            return list(facts.q(facts.text))
+        met = [t for i, t in enumerate(tokens) if facts.picked[Purpose.PLAIN, i] == t]
+        return list(facts.q((*facts.text, met[0]))) if met else [1.0]
+
+
+class UnwarpedLaws(ModelDrafter):
+    """Draws from the warped law and hands over the raw one."""
+
+    def draft(self, context: Context, *rest: object) -> Draft:
+        raw = []
+
+        def warp(logits: Tensor) -> Tensor:
+            raw.append(Warp()(logits)[0])
+            return context.warp(logits)
+
+        draft = super().draft(context._replace(warp=warp), *rest)
+        return replace(draft, probs=torch.stack(raw)) if len(draft.tokens) else draft
+
+
+class DropsWeak(ModelDrafter):
+    """Sees that the last token is a weak one, and drops it."""
+
+    def draft(self, *args: object) -> Draft:
+        draft = super().draft(*args)
+        n = len(draft.tokens)
+        if n and draft.probs[-1, draft.tokens[-1]] < 0.5:
+            return Draft(draft.tokens[:-1], draft.probs[:-1])
+        return draft
+
+
+class ChoosesLengthLate(ModelDrafter):
+    """Draws K tokens, and hands over one or all of them: as the first token's value says."""
+
+    def draft(self, *args: object) -> Draft:
+        draft = super().draft(*args)
+        n = len(draft.tokens) if len(draft.tokens) and draft.tokens[0] == 0 else 0
+        return Draft(draft.tokens[:n], draft.probs[:n] if n else None)
+
+
+class SoftArgmax(ArgmaxDrafter):
+    """Proposes the likeliest tokens as if they had been drawn from the law."""
+
+    drawn = Drawn.IID
+
+    def draft(self, context: Context, *rest: object) -> Draft:
+        draft = super().draft(context, *rest)
+        if not len(draft.tokens):
+            return draft
+        text = (*context.tokens, *draft.tokens.tolist())
+        n = len(text) - len(draft.tokens)
+        rows = [WIDE.p(text[: n + i]) for i in range(len(draft.tokens))]
+        return replace(draft, probs=torch.tensor(rows, dtype=torch.float64))
+
+
+class StaleLM(TableLM):
+    """Says that its cache was cut back, and keeps what was rejected."""
+
+    def commit(self, length: int, path: object = None) -> None:
+        if length == 0:
+            super().commit(0)
+
+
+def unwarped_bonus(logits: Tensor) -> Tensor:
+    laws = Warp(**TOP_K)(logits)
+    return torch.cat([laws[:-1], Warp()(logits[-1:])]) if len(laws) > 1 else laws
+
+
+def likeliest(law: Tensor, u: Tensor) -> Tensor:
+    return law.argmax(-1)
+
+
+def looks_at_the_last_only(block: list, output: list, limits: Limits, *rest: object) -> tuple:
+    if block[-1] in limits.eos:
+        return block, "eos"
+    return CUT(block, output, Limits(limits.max_new_tokens), *rest)
+
+
+def never_over(block: list, output: list, limits: Limits, budget: int, stop: object) -> tuple:
+    return (block, "length") if len(output) + len(block) >= budget else (block, None)
+
+
+CUT = loop.cut
+RESIDUAL = sampling.residual
+
+
+@dataclass
+class Defect:
+    """What is planted: patches of names, or parts of another make in the case."""
+
+    case: Case
+    patches: dict[str, object] = field(default_factory=dict)
+
+
+def by_position(index: int, length: int, purpose: Purpose, slot: int) -> object:
+    return purpose, length + slot
+
+
+def sps(pair: Pair = PLAIN, **fields: object) -> Case:
+    return case("sps", fields.pop("verifier", Sps()), pair, **fields)
+
+
+def block(pair: Pair = PLAIN, **fields: object) -> Case:
+    return case("block", fields.pop("verifier", Block()), pair, **fields)
+
+
+def match(pair: Pair = PLAIN, **fields: object) -> Case:
+    return case("match", fields.pop("verifier", Match()), pair, **fields)
+
+
+def tree(verifier: Match) -> Case:
+    parts = {"verifier": verifier, "schedule": Constant(1), "tokens": 2}
+    return match(WIDE, drafter=lambda lm: FixedDrafter((0, 1), (-1, -1)), **parts)
+
+
+def stale(case: Case, text: list[int], target: bool) -> TableLM:
+    return (StaleLM if target else TableLM)(case.q if target else case.p, case.vocab)
+
+
+DEFECTS = {
+    "the recovered token is drawn from q": Defect(
+        sps(), {"spsbench.verifiers.sps.residual": lambda q, p: q}
+    ),
+    "the recovered token is drawn from |q - p|": Defect(
+        sps(WIDE), {"spsbench.verifiers.sps.residual": lambda q, p: (q - p).abs()}
+    ),
+    "p is raw, but the tokens are drawn from its top k": Defect(
+        sps(WIDE, warp=TOP_K, drafter=UnwarpedLaws)
+    ),
+    "one uniform for all slots": Defect(
+        sps(address=lambda i, n, purpose, slot: (i, purpose)),
+    ),
+    "noise keyed by position": Defect(block(address=by_position, tokens=4)),
+    "the draft's uniforms are used again for acceptance": Defect(
+        sps(address=lambda i, n, purpose, slot: (i, min(purpose + 1, 2), slot))
+    ),
+    "the draft's first uniform draws the last token too": Defect(
+        sps(address=lambda i, n, purpose, slot: (i, purpose % 2, slot))
+    ),
+    "one uniform for the whole prompt": Defect(sps(address=lambda *_: 0)),
+    "the same noise in every round": Defect(
+        match(address=lambda i, n, purpose, slot: (purpose, slot))
+    ),
+    "a token is dropped after its value was seen": Defect(sps(WIDE, drafter=DropsWeak)),
+    "the length is chosen after the draw": Defect(sps(WIDE, drafter=ChoosesLengthLate)),
+    "the bonus token is not warped": Defect(sps(WIDE, warp=TOP_K, package_warp=unwarped_bonus)),
+    "the last token comes from the row before": Defect(sps(verifier=RowBefore())),
+    "u <= q / p": Defect(sps(ZEROS, verifier=AcceptsZero())),
+    "greedy: soft laws and the argmax of the residual": Defect(
+        sps(WIDE, warp={"temperature": 0.0}, package_warp=Warp()),
+        {
+            "spsbench.drafters.model.sample": likeliest,
+            "spsbench.verifiers.sps.sample": likeliest,
+        },
+    ),
+    "an argmax draft is declared as drawn from p": Defect(sps(WIDE, drafter=SoftArgmax)),
+    "match draws again on a mismatch": Defect(
+        replace(match(verifier=Redraws(), drafter=ArgmaxDrafter), rule=RedrawsRule())
+    ),
+    "match draws once for each path": Defect(
+        replace(tree(DrawsPerPath()), rule=DrawsPerPathRule())
+    ),
+    "block verification ends at the first failure": Defect(block(verifier=StopsEarly())),
+    "block verification with the token-wise residual": Defect(
+        block(WIDE), {"spsbench.verifiers.block.residual": lambda q, p: RESIDUAL(q / q.sum(-1), p)}
+    ),
+    "an EOS inside a block is passed over": Defect(
+        sps(WIDE, eos=frozenset({1})), {"spsbench.decode.cut": looks_at_the_last_only}
+    ),
+    "the budget is not clamped": Defect(
+        sps(), {"spsbench.decode.room": lambda *_: 5, "spsbench.decode.cut": never_over}
+    ),
+    "lenience 0.9": Defect(sps(verifier=Lenient())),
+    "the cache keeps what was rejected": Defect(sps(lm=stale)),
+}
+
+CONTROLS = {
+    "sps": sps(),
+    "sps with zeros": sps(ZEROS),
+    "sps with top k": sps(WIDE, warp=TOP_K),
+    "greedy sps": sps(WIDE, warp={"temperature": 0.0}),
+    "sps with an EOS": sps(WIDE, eos=frozenset({1})),
+    "block": block(tokens=4),
+    "match": match(drafter=ArgmaxDrafter),
+    "match on a tree": tree(Match()),
+    "an unchecked cache": sps(
+        lm=lambda case, text, target: TableLM(case.q if target else case.p, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_seen(name: str) -> None:
+    defect = DEFECTS[name]
+    with ExitStack() as planted:
+        for target, replacement in defect.patches.items():
+            planted.enter_context(patch(target, replacement))
+        proof = prove(defect.case)
+    assert not proof.exact
+    assert proof.distance > 1e-3
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_without_a_defect_the_same_harness_proves_the_law(name: str) -> None:
+    assert prove(CONTROLS[name]).exact
+
+
+def test_the_tables_refuse_a_cache_that_keeps_what_was_rejected() -> None:
+    def checked(case: Case, text: list[int], target: bool) -> TableLM:
+        kind = StaleLM if target else TableLM
+        return kind(case.q if target else case.p, case.vocab, text=text, target=target)
+
+    with pytest.raises(InconsistentFeedError):
+        prove(sps(lm=checked))

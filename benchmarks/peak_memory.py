@@ -16,11 +16,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-from spsbench.models.bundled import BUNDLED
-
 OUT = Path(__file__).parents[1] / "results" / "peak-memory.json"
 MIB = 2**20
 BASELINE = "import torch, transformers; from transformers import AutoModelForCausalLM"
@@ -28,6 +23,12 @@ BASELINE = "import torch, transformers; from transformers import AutoModelForCau
 
 def make_model(folder: Path, layers: int, width: int) -> int:
     """Save a random model in bfloat16 with the bundled tokenizer; returns its parameters."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from spsbench.models.bundled import BUNDLED
+
+    torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED["nano"])
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -46,6 +47,15 @@ def make_model(folder: Path, layers: int, width: int) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def make_pair(folder: Path, layers: int, width: int) -> None:
+    """Save a target and a draft, and how many parameters they have."""
+    sizes = (
+        make_model(folder / "target", layers, width),
+        make_model(folder / "draft", 2, width // 2),
+    )
+    (folder / "parameters").write_text(str(sum(sizes)))
+
+
 def peak(command: list[str]) -> int:
     """Peak resident bytes of one process (ru_maxrss is in KiB on Linux)."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -61,12 +71,17 @@ def main() -> None:
     options.add_argument("--layers", type=int, default=12)
     options.add_argument("--width", type=int, default=1024)
     options.add_argument("--prompt-words", type=int, default=1500)
+    options.add_argument("--make", type=Path, help="only make the pair, in this folder")
     flags = options.parse_args()
-    torch.manual_seed(0)
+    if flags.make:
+        make_pair(flags.make, flags.layers, flags.width)
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        target = make_model(folder / "target", flags.layers, flags.width)
-        draft = make_model(folder / "draft", 2, flags.width // 2)
+        # Apart: a child's peak counts what its parent held when it was forked.
+        shape = ["--layers", str(flags.layers), "--width", str(flags.width)]
+        subprocess.run([sys.executable, __file__, "--make", name, *shape], check=True)
+        numbers = int((folder / "parameters").read_text())
         prompt = folder / "prompt.txt"
         prompt.write_text("word " * flags.prompt_words)
         base = peak([sys.executable, "-c", BASELINE])
@@ -75,7 +90,7 @@ def main() -> None:
         whole = peak([sps, "generate", *pair, "--prompt-file", str(prompt), "-n", "64"])
     head = 2 * flags.width  # keys and values
     cache = 4 * head * flags.layers * 2 * flags.prompt_words  # at most two tokens a word
-    weights = 4 * (target + draft)
+    weights = 4 * numbers
     figures = {
         "interpreter_mib": base / MIB,
         "weights_fp32_mib": weights / MIB,

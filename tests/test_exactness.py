@@ -172,10 +172,13 @@ def test_block_verification_never_keeps_fewer(seed: int) -> None:
 @pytest.mark.slow
 @every_rule
 @pytest.mark.parametrize(("vocab", "tokens", "k"), [(2, 5, 3), (2, 5, 4), (3, 4, 2), (3, 4, 3)])
-@pytest.mark.parametrize("seed", [4, 9])
-def test_longer_rounds(name: str, vocab: int, tokens: int, k: int, seed: int) -> None:
-    kinds = KINDS if seed == 4 else ("plain",)
-    proved(name, Pair(vocab, seed, kinds), tokens=tokens, schedule=Constant(k))
+@pytest.mark.parametrize("kinds", [KINDS, ("plain",)], ids=["mixed", "plain"])
+def test_longer_rounds(name: str, vocab: int, tokens: int, k: int, kinds: tuple[str, ...]) -> None:
+    if name == "match" and (vocab, kinds) == (3, ("plain",)):
+        pytest.skip("every node has a draw of its own: several minutes")
+    proved(
+        name, Pair(vocab, 4 if kinds == KINDS else 9, kinds), tokens=tokens, schedule=Constant(k)
+    )
 
 
 def test_one_model_may_serve_as_its_own_draft() -> None:

@@ -1,6 +1,7 @@
 """`sps generate`: a prompt in, its continuation out, with the origin of every piece."""
 
 from spsbench.cli import options as o
+from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import note, say
 from spsbench.cli.prompt import WAYS, read_prompt
 from spsbench.cli.screen import Paint, Screen, paint
@@ -87,15 +88,16 @@ def generate(
         flag = "--compare" if compare else "--json"
         raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
 
-    from spsbench.cli.machine import prepare
+    with at_once():
+        from spsbench.cli.machine import prepare
 
-    prepare(cell, offline=offline, allow_pickle=allow_pickle)
-    if drafter is None and cell.drafter.name == "ngram":
-        note("drafting by prompt lookup (ngram); name a draft model with --draft")
+        prepare(cell, offline=offline, allow_pickle=allow_pickle)
+        if drafter is None and cell.drafter.name == "ngram":
+            note("drafting by prompt lookup (ngram); name a draft model with --draft")
 
-    from spsbench.cli.session import Message, open_session
+        from spsbench.cli.session import Message, open_session
 
-    session = open_session(cell, offline=offline, allow_pickle=allow_pickle, threads=threads)
+        session = open_session(cell, offline=offline, allow_pickle=allow_pickle, threads=threads)
     screen = Screen(Paint.NONE if json else paint(color))
     if not json and (legend := screen.legend()):
         say(legend)

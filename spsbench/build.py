@@ -1,24 +1,28 @@
 """From a cell to a decoder: the one place where names become parts and models are loaded."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.eager import EagerLM, UnsupportedModelError, check_rollback
 from spsbench.errors import DataError, UsageError
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
+from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
 from spsbench.models.vocabulary import check_same, common_size
-from spsbench.registry import Kind, find
-from spsbench.results import Cell, ModelRef, Scalar, Spec
+from spsbench.parts import arguments, part, plug_in
+from spsbench.results import Cell, ModelRef, Spec
 from spsbench.sampling import Warp
 from spsbench.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.types import LM, Decoder, Drawn
 
-INJECTED = ("lm",)  # constructor parameters that are given, not named in a spec
+Kept = dict[Hashable, Any]
+"""Models and tokenizers that are loaded already, for cells that share them."""
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,13 @@ class Loaded:
     eos: frozenset[int]
     folder: Any  # of the target
 
+    @property
+    def limit(self) -> int | None:
+        """The shortest context of target and draft, in tokens; None = unlimited."""
+        models = [model for model in (self.target, self.draft) if model is not None]
+        limits = [limit for model in models if (limit := EagerLM(model).limit) is not None]
+        return min(limits, default=None)
+
 
 class Parts(NamedTuple):
     """A decoder and the stopwatches around its draft and its target."""
@@ -39,6 +50,7 @@ class Parts(NamedTuple):
     decoder: Decoder
     draft: Stopwatch
     target: Stopwatch
+    live: bool  # its rounds come while it runs, and have no prefill in them
 
 
 def resolve(cell: Cell) -> Cell:
@@ -69,12 +81,26 @@ def resolve(cell: Cell) -> Cell:
     arguments(cell.drafter, drafter)
     part("schedules", cell.schedule, {})
     plug_in("engines", cell.engine)
-    plug_in("decoders", cell.decoder)
+    decoder = plug_in("decoders", cell.decoder)
+    arguments(cell.decoder, decoder)
+    if "verifier" not in inspect.signature(decoder).parameters:
+        _refuse_unheard(cell)
     try:
         warp(cell)
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
+
+
+def _refuse_unheard(cell: Cell) -> None:
+    """A decoder that is another library drafts and verifies in its own way only."""
+    known = cell.drafter.name in ("model", "none") and str(cell.verifier) == "sps"
+    if not known or cell.k is None:
+        raise UsageError(
+            f"--decoder {cell.decoder} with --drafter {cell.drafter}, --verifier {cell.verifier}, "
+            f"--schedule {cell.schedule}: that decoder has rules of its own. Expected drafter "
+            "model, verifier sps and a constant K"
+        )
 
 
 def warp(cell: Cell) -> Warp:
@@ -88,44 +114,87 @@ def load(
     offline: bool = False,
     allow_pickle: bool = False,
     say: Callable[[str], None] = lambda line: None,
+    kept: Kept | None = None,
 ) -> Loaded:
     """Find, check and load the models of a resolved cell; checks come before weights.
+
+    Cells that are loaded with the same `kept` share what they have in common.
 
     Raises:
         SpsError: a model that is missing, unfit, or does not go with the other one.
     """
+    shelf: Kept = {} if kept is None else kept
+
+    def once(key: Hashable, make: Callable[[], Made]) -> Made:
+        if key not in shelf:
+            shelf[key] = make()
+        made: Made = shelf[key]
+        return made
 
     def folder_of(ref: ModelRef) -> Any:
         options = {"trust_remote_code": cell.trust_remote_code, "allow_pickle": allow_pickle}
+        if cell.random_weights:
+            found = locate_shape(ref, offline=offline, say=say)
+            check_shape(found)
+            return found
         folder = locate(ref, offline=offline, say=say, **options)
         check_folder(folder, **options)
         return folder
 
     def model_in(folder: Any) -> PreTrainedModel:
-        model = load_model(
-            folder,
-            device=cell.device,
-            dtype=cell.dtype,
-            attention=cell.attention,
-            trust_remote_code=cell.trust_remote_code,
-            allow_pickle=allow_pickle,
-            say=say,
-        )
+        machine: dict[str, Any] = {
+            "device": cell.device,
+            "dtype": cell.dtype,
+            "attention": cell.attention,
+        }
+        if cell.random_weights:
+            model = model_of_shape(folder, seed=cell.seed, **machine)
+        else:
+            model = load_model(
+                folder,
+                trust_remote_code=cell.trust_remote_code,
+                allow_pickle=allow_pickle,
+                say=say,
+                **machine,
+            )
         try:
             check_rollback(model)
         except UnsupportedModelError as error:
             raise DataError(f"{error} ({folder}): expected a decoder-only transformer") from error
         return model
 
-    target_folder = folder_of(cell.target)
-    draft_folder = folder_of(cell.draft) if cell.draft else None
-    tokenizer = load_tokenizer(target_folder, trust_remote_code=cell.trust_remote_code)
-    if draft_folder:
-        other = load_tokenizer(draft_folder, trust_remote_code=cell.trust_remote_code)
-        check_same(tokenizer, other)
+    def kept_model(folder: Any) -> PreTrainedModel:
+        machine = cell.device, cell.dtype, cell.attention
+        weights = ("random", cell.seed) if cell.random_weights else ("trained",)
+        return once((str(folder), *machine, *weights), lambda: model_in(folder))
 
-    target = model_in(target_folder)
-    draft = model_in(draft_folder) if draft_folder else None
+    target_folder = once(
+        ("folder", cell.target, cell.random_weights), lambda: folder_of(cell.target)
+    )
+    draft_ref = cell.draft
+    draft_folder = (
+        once(("folder", draft_ref, cell.random_weights), lambda: folder_of(draft_ref))
+        if draft_ref
+        else None
+    )
+    if cell.random_weights:
+        target = kept_model(target_folder)
+        draft = kept_model(draft_folder) if draft_folder else None
+        sizes = [m.config.get_text_config().vocab_size for m in (target, draft) if m is not None]
+        numbers: Any = IdTokenizer()
+        return Loaded(target, draft, numbers, min(sizes), frozenset(), target_folder)
+
+    def tokenizer_in(folder: Any) -> PreTrainedTokenizerBase:
+        read = load_tokenizer(folder, trust_remote_code=cell.trust_remote_code)
+        if folder != target_folder:
+            check_same(tokenizer, read)
+        return read
+
+    tokenizer = once(("tokenizer", str(target_folder)), lambda: tokenizer_in(target_folder))
+    if draft_folder:
+        once(("same", str(target_folder), str(draft_folder)), lambda: tokenizer_in(draft_folder))
+    target = kept_model(target_folder)
+    draft = kept_model(draft_folder) if draft_folder else None
     sizes = [m.config.get_text_config().vocab_size for m in (target, draft) if m is not None]
     vocab_size = common_size(sizes[0], sizes[-1], tokenizer)
     eos = eos_ids(target, tokenizer)
@@ -143,47 +212,12 @@ def build(cell: Cell, loaded: Loaded) -> Parts:
         given["lm"] = engine(loaded.draft, vocab_size=loaded.vocab_size)
     drafter = part("drafters", cell.drafter, given)
     target: LM = engine(loaded.target, vocab_size=loaded.vocab_size, layers=drafter.layers)
-    decoder: Decoder = plug_in("decoders", cell.decoder)(
-        target=TimedLM(target, target_watch),
-        drafter=TimedDrafter(drafter, draft_watch),
-        verifier=part("verifiers", cell.verifier, {}),
-        schedule=part("schedules", cell.schedule, {}),
-    )
-    return Parts(decoder, draft_watch, target_watch)
-
-
-def part(kind: Kind, spec: Spec, given: Mapping[str, Any]) -> Any:
-    """The plug-in that `spec` names, made with its arguments and those of `given` that it takes."""
-    maker = plug_in(kind, spec)
-    takes = inspect.signature(maker).parameters
-    injected = {name: value for name, value in given.items() if name in takes}
-    try:
-        return maker(**injected, **arguments(spec, maker))
-    except ValueError as error:
-        raise UsageError(f"{spec}: {error}") from error
-
-
-def plug_in(kind: Kind, spec: Spec) -> Any:
-    """The class that `spec` names."""
-    try:
-        return find(kind, spec.name).load()
-    except KeyError as error:
-        raise UsageError(f"{error.args[0]}. See them with `sps list`") from error
-
-
-def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
-    """The arguments of `spec`, checked against the constructor's names and types."""
-    parameters = inspect.signature(maker).parameters
-    known = {name: p for name, p in parameters.items() if name not in INJECTED}
-    typed: dict[str, Scalar] = {}
-    for name, value in spec.args:
-        if name not in known:
-            names = ", ".join(known) or "no arguments"
-            raise UsageError(f"{spec}: {spec.name} has no {name!r}: expected {names}")
-        wanted = known[name].annotation
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if isinstance(wanted, type) and type(value) is not wanted:
-            raise UsageError(f"{spec}: {name} is {value!r}: expected {wanted.__name__}")
-        typed[name] = value
-    return typed
+    mine = {
+        "target": TimedLM(target, target_watch),
+        "drafter": TimedDrafter(drafter, draft_watch),
+        "verifier": part("verifiers", cell.verifier, {}),
+        "schedule": part("schedules", cell.schedule, {}),
+    }
+    theirs = {"target_model": loaded.target, "draft_model": loaded.draft, "k": cell.k}
+    decoder: Decoder = part("decoders", cell.decoder, mine | theirs)
+    return Parts(decoder, draft_watch, target_watch, getattr(decoder, "live", True))

@@ -5,6 +5,7 @@ A message says what, where and what was expected, and then what to do:
 """
 
 from enum import IntEnum
+from pathlib import Path
 
 
 class Exit(IntEnum):
@@ -13,6 +14,8 @@ class Exit(IntEnum):
     OK = 0
     FAILED_SAMPLES = 1  # the run finished, some samples failed
     USAGE = 2
+    IN_USE = 4  # another process writes this run
+    MISMATCH = 5  # the run on disk is of another configuration
     DATA = 65  # a model, prompt or file that cannot be used
     MISSING = 66  # an input that is not there
     UNAVAILABLE = 69  # hub or device out of reach
@@ -64,3 +67,29 @@ class PermissionDeniedError(SpsError):
     """A file that may not be read or written."""
 
     code = Exit.PERMISSION
+
+
+class InUseError(SpsError):
+    """A run that another process is writing."""
+
+    code = Exit.IN_USE
+
+
+class MismatchError(SpsError):
+    """A run on disk whose configuration is not the one asked for."""
+
+    code = Exit.MISMATCH
+
+
+class WriteError(SpsError):
+    """A result that could not be written."""
+
+    code = Exit.CANNOT_WRITE
+
+    @classmethod
+    def of(cls, error: OSError, path: Path) -> "WriteError":
+        """The line for a failed system call."""
+        return cls(
+            f"cannot write {path} ({error.strerror}): expected a writable place with room. "
+            "What was written before is kept: make room and go on with --resume"
+        )

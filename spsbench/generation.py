@@ -52,7 +52,7 @@ class Generation:
             noise=self._noise,
             stop=self._stop,
         ):
-            if not self._rounds:
+            if not self._rounds and self._parts.live:
                 self._prefill = time.perf_counter() - began - done.seconds
             yield self._update(done)
 

@@ -1,22 +1,25 @@
-"""Records -> figures: every formula of the glossary (docs/design.md), and nothing measured here."""
+"""Rounds -> figures of one generation, by the glossary (docs/design.md); nothing measured here."""
 
-import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+import numpy as np
+
+from spsbench.intervals import Bootstrap, Estimate, Floats
 from spsbench.results import RoundRecord
 
+__all__ = [
+    "MS",
+    "Estimate",
+    "Metrics",
+    "acceptance_rate",
+    "metrics",
+    "ratio",
+    "segments",
+    "speedup",
+]
+
 MS = 1e3
-
-
-class Estimate(NamedTuple):
-    """A mean with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +86,19 @@ def ratio(numerator: float, denominator: float) -> float | None:
 def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, int]]) -> Estimate:
     """Mean token time of `baseline` over that of `other`, pairs of (seconds, tokens) by prompt.
 
-    The ratio of the sums, with a percentile interval from 10,000 seeded resamples of the pairs.
+    The ratio of the sums, with its interval over the pairs.
 
     Raises:
         ValueError: no pairs, unpaired ones, or one without tokens or time.
     """
-    pairs = list(zip(baseline, other, strict=True))
-    if not pairs or any(value <= 0 for pair in pairs for arm in pair for value in arm):
+    pairs = [[*base, *own] for base, own in zip(baseline, other, strict=True)]
+    rows = np.array(pairs, dtype=np.float64)  # [pairs, 4]
+    if not pairs or not (rows > 0).all():
         raise ValueError("speed-up needs pairs of generations, each with time and tokens")
-    draw = random.Random(0)
-    means = sorted(_ratio_of_means(draw.choices(pairs, k=len(pairs))) for _ in range(10_000))
-    low, high = means[math.floor(0.025 * len(means))], means[math.ceil(0.975 * len(means)) - 1]
-    return Estimate(_ratio_of_means(pairs), low, high)
+    gained = Bootstrap(rows, np.arange(len(rows))).estimate(_gain, counted=0)
+    if gained is None:
+        raise ValueError("speed-up needs times and tokens that are finite")
+    return gained
 
 
 def segments(rounds: Sequence[RoundRecord], size: int) -> list[tuple[float, int]]:
@@ -109,9 +113,6 @@ def segments(rounds: Sequence[RoundRecord], size: int) -> list[tuple[float, int]
     return groups
 
 
-def _ratio_of_means(pairs: Sequence[tuple[tuple[float, int], tuple[float, int]]]) -> float:
-    base_seconds = sum(base[0] for base, _ in pairs)
-    base_tokens = sum(base[1] for base, _ in pairs)
-    seconds = sum(other[0] for _, other in pairs)
-    tokens = sum(other[1] for _, other in pairs)
-    return (base_seconds / base_tokens) / (seconds / tokens)
+def _gain(sums: Floats) -> Floats:
+    """[..., 4] sums of seconds, tokens, seconds, tokens -> [...]."""
+    return (sums[..., 0] / sums[..., 1]) / (sums[..., 2] / sums[..., 3])

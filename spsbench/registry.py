@@ -8,10 +8,10 @@ import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Kind = Literal["drafters", "verifiers", "schedules", "engines", "decoders"]
-KINDS: tuple[Kind, ...] = ("drafters", "verifiers", "schedules", "engines", "decoders")
+Kind = Literal["drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,26 @@ BUILT_IN = (
     Entry("verifiers", "sps", "spsbench.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", "spsbench.verifiers.match:Match", "one-sample match", "exact"),
     Entry("verifiers", "block", "spsbench.verifiers.block:Block", "block verification", "exact"),
+    Entry(
+        "verifiers",
+        "synthetic",
+        "spsbench.verifiers.synthetic:Synthetic",
+        "keeps a given share of tokens: timing only, output meaningless",
+        "lossy",
+    ),
     Entry("schedules", "constant", "spsbench.schedules.constant:Constant", "the same K always"),
     Entry("engines", "eager", "spsbench.engines.eager:EagerLM", "any Hugging Face decoder"),
     Entry("decoders", "native", "spsbench.decoders.native:NativeDecoder", "this package's loop"),
+    Entry("decoders", "hf", "spsbench.decoders.hf:HfDecoder", "transformers' own generate"),
+    Entry("tasks", "xsum", "spsbench.tasks.xsum:XSum", "summaries of news articles, ROUGE-2"),
+    Entry("tasks", "humaneval", "spsbench.tasks.humaneval:HumanEval", "164 Python functions"),
+    Entry("tasks", "jsonl", "spsbench.tasks.jsonl:Jsonl", "prompts of your own, from a file"),
+    Entry("tasks", "latency", "spsbench.tasks.latency:Latency", "random tokens: timing only"),
+    Entry("reporters", "table", "spsbench.reports.table:table", "for a terminal"),
+    Entry("reporters", "md", "spsbench.reports.markdown:markdown", "GitHub's Markdown"),
+    Entry("reporters", "csv", "spsbench.reports.csv:csv", "comma-separated values"),
+    Entry("reporters", "json", "spsbench.reports.json:json", "every figure with its interval"),
+    Entry("reporters", "latex", "spsbench.reports.latex:latex", "tabular with booktabs rules"),
 )
 
 

@@ -5,8 +5,9 @@ Records hold measurements only; every rate is computed from them in `metrics.py`
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SCHEMA = 1
 
@@ -74,6 +75,8 @@ class Cell:
 
     target: ModelRef
     draft: ModelRef | None = None
+    task: Spec | None = None
+    prompt_version: str = ""
     drafter: Spec = Spec("model")
     verifier: Spec = Spec("auto")  # sps for sampled chains, match for drafts that come by rule
     schedule: Spec = Spec("constant", (("lookahead", 4),))
@@ -90,6 +93,7 @@ class Cell:
     dtype: str = "auto"
     attention: str | None = None
     trust_remote_code: bool = False
+    random_weights: bool = False  # shapes only: timing, no meaning
 
     @property
     def method(self) -> str:
@@ -101,10 +105,35 @@ class Cell:
         return f"{self.drafter}/{self.verifier}/{self.schedule}"
 
     @property
+    def k(self) -> int | None:
+        """Tokens drafted a round: 0 for ArS, None under a schedule that is not constant."""
+        if self.drafter.name == "none":
+            return 0
+        return (
+            int(dict(self.schedule.args)["lookahead"]) if self.schedule.name == "constant" else None
+        )
+
+    @property
     def id(self) -> str:
         """First 12 hex digits of the SHA-256 of the canonical JSON."""
         canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Cell":
+        """The inverse of `asdict`, after a way through JSON.
+
+        Raises:
+            TypeError, KeyError: a field is missing or unknown.
+        """
+        made: dict[str, Any] = dict(values)
+        for name in ("task", "drafter", "verifier", "schedule", "engine", "decoder"):
+            if made[name] is not None:
+                pairs = tuple((key, value) for key, value in made[name]["args"])
+                made[name] = Spec(made[name]["name"], pairs)
+        for name in ("target", "draft"):
+            made[name] = made[name] and ModelRef(**made[name])
+        return cls(**{**made, "stop": tuple(made["stop"])})
 
 
 class RoundRecord(NamedTuple):
@@ -122,11 +151,47 @@ class RoundRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One generation."""
+    """One generation, or its failure: `error` set and no tokens. Never a zero for either."""
 
+    cell: str = ""  # Cell.id
+    sample: str = ""
+    repeat: int = 0
     prompt_tokens: int
     tokens: list[int]
     text: str
     finish: str
     prefill_seconds: float
     rounds: list[RoundRecord]
+    error: str | None = None
+    prompt_cut: bool = False  # the document was cut to fit the context
+    group: str | None = None  # a category of the task, for reports by group
+    flags: tuple[str, ...] = ()  # why its timing is not to be averaged: "first", "loaded"
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What may be in a run only once."""
+        return self.cell, self.sample, self.repeat
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, rounds as arrays in the order of `RoundRecord`."""
+        return asdict(self) | {"rounds": [list(r) for r in self.rounds], "flags": list(self.flags)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Record":
+        """The inverse of `to_json`.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+        """
+        rounds = [RoundRecord(*row) for row in values["rounds"]]
+        return cls(**{**values, "rounds": rounds, "flags": tuple(values["flags"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a task makes of one generation, for instance {"rouge2": 0.11}."""
+
+    cell: str
+    sample: str
+    repeat: int
+    metrics: dict[str, float]

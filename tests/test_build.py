@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from spsbench import build as building
-from spsbench.build import Loaded, arguments, build, load, part, resolve, warp
+from spsbench import parts
+from spsbench.build import Loaded, build, load, resolve, warp
 from spsbench.decoders.native import NativeDecoder
 from spsbench.errors import DataError, UsageError
+from spsbench.parts import arguments, part
 from spsbench.registry import Entry
 from spsbench.results import Cell, ModelRef, Spec
 from spsbench.schedules.constant import Constant
@@ -110,7 +112,7 @@ def test_arguments_of_another_type_are_refused(text: str, said: str) -> None:
 
 def test_a_value_out_of_range_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry("schedules", "part", "tests.test_build:Part", "")
-    monkeypatch.setattr(building, "find", lambda kind, name: entry)
+    monkeypatch.setattr(parts, "find", lambda kind, name: entry)
     with pytest.raises(UsageError, match="part:whole=-1: whole is -1: expected 0 or more"):
         part("schedules", Spec.parse("part:whole=-1"), {})
 

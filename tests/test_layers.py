@@ -13,23 +13,31 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 
 LAYERS = (
     # A line may import the lines above it and, in no circle, its own; no plug-in its neighbours.
-    {"registry", "errors", "results", "text"},
-    {"types"},
-    {"sampling", "noise", "trees"},
+    {"registry", "errors", "results", "text", "ranges", "load_guard", "intervals", "bandwidth"},
+    {"types", "parts"},
+    {"sampling", "noise", "trees", "scoring"},
     {"decode", "reference", "timing"},
     {"drafters", "verifiers", "schedules", "engines", "decoders"},
     {"corpora", "models"},
     {"train"},
-    {"config", "metrics", "store", "tasks", "sandbox", "environment"},
-    {"reports"},
-    {"build"},
+    {"config", "metrics", "quality", "totals", "terms", "environment", "options", "sandbox"},
+    {"store", "tasks", "gains", "summary"},
+    {"parity", "summaries", "compare", "reports"},
+    {"experiment", "findings"},
+    {"scores", "identity"},
+    {"digest", "build"},
     {"generation", "bench", "audit", "planner"},
     {"runners", "api"},
     {"cli"},
 )
 PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reports"}
 ALONE = {"registry", "errors", "results"}  # import nothing of spsbench
-RECORD_SIDE = {"results", "metrics", "config", "store", "tasks", "sandbox", "reports"}
+RECORD_SIDE = {
+    *("results", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
+    *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
+    *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
+    *("scores", "identity", "digest"),
+}
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

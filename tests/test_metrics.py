@@ -74,7 +74,7 @@ def test_segments_leave_no_round_out_but_the_last() -> None:
 
 def test_speedup_of_constant_times_is_certain() -> None:
     baseline, other = [(2.0, 10)] * 5, [(1.0, 20)] * 5
-    assert speedup(baseline, other) == (4.0, 4.0, 4.0)
+    assert speedup(baseline, other) == (4.0, 4.0, 4.0, 5)
 
 
 def test_speedup_weighs_tokens_and_seconds_not_ratios() -> None:

@@ -1,6 +1,7 @@
 """Specs and cells: what is written is read back, and any change has another id."""
 
-from dataclasses import fields, replace
+import json
+from dataclasses import asdict, fields, replace
 
 import pytest
 
@@ -51,7 +52,18 @@ CHANGES = {
     "dtype": "bfloat16",
     "attention": "eager",
     "trust_remote_code": True,
+    "task": Spec("xsum", (("data", "mini"),)),
+    "prompt_version": "2",
+    "random_weights": True,
 }
+
+
+def test_a_cell_comes_back_from_json_as_it_was() -> None:
+    for name, value in CHANGES.items():
+        cell = replace(CELL, **{name: value})
+        again = Cell.from_json(json.loads(json.dumps(asdict(cell))))
+        assert again == cell
+        assert again.id == cell.id
 
 
 def test_every_field_is_in_the_id() -> None:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from spsbench.build import plug_in, resolve
+from spsbench.build import resolve
 from spsbench.cli.session import Session
 from spsbench.generation import Generation, interleave
 from spsbench.metrics import Metrics, metrics
+from spsbench.parts import plug_in
 from spsbench.results import Cell, Record, Spec
 from spsbench.text import Piece
 from spsbench.types import Drawn

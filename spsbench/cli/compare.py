@@ -47,7 +47,7 @@ def lines(comparison: Comparison) -> Iterator[str]:
     if gained is None:
         yield f"speed-up: n/a (needs {FEWEST} segments of {SEGMENT} tokens in both arms)"
     else:
-        mean, low, high = gained
+        mean, low, high, _ = gained
         yield f"speed-up over ArS: {mean:.2f}x (95% interval {low:.2f} to {high:.2f}, this prompt)"
     yield sameness(comparison)
 

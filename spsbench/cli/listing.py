@@ -18,7 +18,7 @@ def list_plug_ins(
     kind: Annotated[Kind | None, typer.Argument(help="One kind only.", show_default="all")] = None,
     json: Json = False,
 ) -> None:
-    """List drafters, verifiers, schedules, engines and decoders."""
+    """List drafters, verifiers, schedules, engines, decoders, tasks and report formats."""
     kinds = (kind,) if kind else KINDS
     rows = [row(entry) for kind in kinds for entry in entries(kind)]
     show = show_json if json else show_table

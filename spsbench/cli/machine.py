@@ -3,14 +3,16 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from spsbench.cli.notes import say
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.models import hub
-from spsbench.models.bundled import BUNDLED
+from spsbench.models.bundled import BUNDLED, DEFAULT_DRAFT
 from spsbench.models.folder import check_folder, locate
+from spsbench.options import Options
 from spsbench.results import Cell, ModelRef
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
@@ -33,10 +35,36 @@ def prepare(cell: Cell, *, offline: bool, allow_pickle: bool) -> None:
     for ref in refs:
         if not on_hub(ref):
             check_folder(locate(ref, offline=True, say=say, **options), **options)
-    if offline or not any(map(on_hub, refs)):
+    decide(offline, any(map(on_hub, refs)))
+
+
+def prepare_tables(tables: Sequence[Options], *, offline: bool) -> None:
+    """The same for a benchmark, whose data may come from the hub as well.
+
+    Raises:
+        SpsError: a variable, a package or a folder that cannot work.
+    """
+    check_environment()
+    check_packages()
+    refs: dict[ModelRef, None] = {}
+    for table in tables:
+        drafts = table.draft or tuple(filter(None, map(DEFAULT_DRAFT.get, table.target)))
+        refs |= {ModelRef(name, table.revision): None for name in table.target}
+        refs |= {ModelRef(name, table.draft_revision): None for name in drafts}
+        for ref in () if table.random_weights else refs:
+            if not on_hub(ref):
+                options = {"trust_remote_code": False, "allow_pickle": False}
+                check_folder(locate(ref, offline=True, say=say, **options), **options)
+    data = any(t.task.split(":")[0] == "xsum" and t.data in (None, "auto", "hub") for t in tables)
+    decide(offline, data or any(map(on_hub, refs)))
+
+
+def decide(offline: bool, wanted: bool) -> None:
+    """Stay online only if the hub is `wanted` and answers."""
+    if offline or not wanted:
         hub.go_offline()
     elif not hub.reachable():
-        say(f"the hub cannot be reached ({hub.endpoint()}): only cached models can be used")
+        say(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
         hub.go_offline()
 
 

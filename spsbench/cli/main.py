@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from spsbench import __version__
+from spsbench.cli.bench import bench
 from spsbench.cli.failures import exit_code
 from spsbench.cli.generate import generate
 from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.options import Json
+from spsbench.cli.report import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 
 app = typer.Typer(
@@ -44,6 +46,9 @@ def doctor(json: Json = False) -> None:
 
 
 app.command("generate")(generate)
+app.command("bench")(bench)
+app.command("report")(report)
+app.command("merge")(merge_runs)
 app.command("list")(list_plug_ins)
 app.command("doctor")(doctor)
 

@@ -1,0 +1,65 @@
+"""Tables of runs on stdout, in one of the formats, and the plot beside them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from spsbench.cli.notes import say
+from spsbench.cli.safe import write
+from spsbench.compare import MARGINS, compare
+from spsbench.digest import Table, tables
+from spsbench.errors import Exit, UsageError
+from spsbench.registry import find
+from spsbench.reports.columns import full, method, setting
+from spsbench.store.atomic import replace_file
+from spsbench.summary import Summary
+
+PICTURES = ("png", "svg")
+
+
+def print_report(made: Sequence[Table], form: str) -> None:
+    """Write the tables; several JSON documents become one array."""
+    reporter = find("reporters", form).load()
+    texts = [reporter(table.rows, table.title).decode() for table in made]
+    if form == "json" and len(texts) > 1:
+        write("[\n" + ",\n".join(text.rstrip() for text in texts) + "\n]\n")
+        return
+    write("\n".join(texts))
+
+
+def save_plot(table: Table, path: Path) -> list[Path]:
+    """Figure 1 as PNG and SVG, named after `path`; the files that were written.
+
+    Raises:
+        UsageError: another ending. WriteError: a file that cannot be written.
+    """
+    from spsbench.reports.plots import png, svg
+
+    ending = path.suffix.removeprefix(".")
+    if ending and ending not in PICTURES:
+        raise UsageError(f"--plot {path}: expected a name that ends in .png or .svg, or in neither")
+    kinds = [ending] if ending else list(PICTURES)
+    written = []
+    for kind in kinds:
+        draw = {"png": png, "svg": svg}[kind]
+        file = path.with_suffix(f".{kind}")
+        replace_file(file, draw(table.rows, table.title, ceiling_ms=table.ceiling_ms))
+        written.append(file)
+    return written
+
+
+def compared(rows: Sequence[Summary], against: Path, margin: float | None) -> int:
+    """Say what changed since `against`; the exit code."""
+    margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
+    base = [row for table in tables(against) for row in table.rows]
+    found = compare(base, rows, margins)
+    if not found.differences:
+        raise UsageError(f"--against {against}: expected a run that has cells of this one")
+    for each in found.differences:
+        name = f"{each.cell.task}, {setting(each.cell)}, {method(each.cell)}: {each.figure}"
+        change = full(each.change, 3)
+        say(f"{name} changed by {change} (margin {each.margin:g}): {each.verdict}")
+    for what, cells in (("only here", found.added), ("only there", found.gone)):
+        if cells:
+            say(f"{len(cells)} cells {what}")
+    say(f"{len(found.regressions)} regressions")
+    return Exit.FAILED_SAMPLES if found.regressions else Exit.OK

@@ -1,0 +1,137 @@
+"""transformers' own `generate`, plain and assisted, as a black box: the peer to beat.
+
+K goes where it is really read (the assistant's generation config), with a constant schedule and no
+confidence threshold; top-k is off unless asked for; the sampling is the cell's. Its loop tells
+nothing of acceptance; what reaches a streamer is one block of tokens a round, which is enough for
+the counts. Stop strings are honoured afterwards: transformers misses them inside a block. The
+prefill cannot be told apart: it is in the first round.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from spsbench.decode import cut
+from spsbench.sampling import Warp
+from spsbench.types import Limits, NoiseStream, Purpose, Round, Stop
+
+
+class Blocks:
+    """A streamer that keeps each block of tokens with the time at which it came."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[list[int], float]] = []
+
+    def put(self, tokens: Tensor) -> None:
+        """One block; the first is the prompt."""
+        self.blocks.append((tokens.flatten().tolist(), time.perf_counter()))
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+
+class HfDecoder:
+    """`target.generate(...)`, with `draft` as its assistant when `k` is above 0.
+
+    Args:
+        target_model, draft_model: as loaded; their generation configs are not changed.
+        k: tokens the assistant drafts a round.
+    """
+
+    live: ClassVar[bool] = False  # all rounds come at the end
+
+    def __init__(
+        self, target_model: PreTrainedModel, draft_model: PreTrainedModel | None, k: int
+    ) -> None:
+        self._target, self._draft, self._k = target_model, draft_model, k
+
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        *,
+        limits: Limits,
+        warp: Callable[[Tensor], Tensor],
+        noise: NoiseStream,
+        stop: Stop,
+    ) -> Iterator[Round]:
+        """Continue `prompt`; all rounds come when the whole generation is over.
+
+        Raises:
+            TypeError: a warp that is not temperature, top-k and top-p.
+        """
+        if not isinstance(warp, Warp):
+            raise TypeError(f"transformers cannot run the warp {warp!r}: expected sampling.Warp")
+        if limits.max_new_tokens == 0:
+            return
+        blocks = self._generate(list(prompt), limits, warp, noise)
+        output: list[int] = []
+        began = blocks[0][1]  # when the prompt was handed over: the first round has the prefill
+        for tokens, at in blocks[1:]:
+            kept, finish = cut(tokens, output, limits, limits.max_new_tokens, stop)
+            drafted = self._k if self._draft is not None else 0
+            accepted = min(len(tokens) - 1, drafted)
+            tested = min(accepted + 1, drafted)
+            yield Round(drafted, tested, accepted, kept, None, at - began, finish)
+            if finish is not None:
+                return
+            output += kept
+            began = at
+
+    def _generate(
+        self, prompt: list[int], limits: Limits, warp: Warp, noise: NoiseStream
+    ) -> list[tuple[list[int], float]]:
+        blocks = Blocks()
+        ids = torch.tensor([prompt], device=self._target.device)
+        seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
+        with torch.random.fork_rng(), self._assistant() as assistant:
+            torch.manual_seed(seed)  # transformers draws from the global generator: lend it one
+            self._target.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=config_of(limits, warp),
+                streamer=blocks,
+                **assistant,
+            )
+        return blocks.blocks
+
+    @contextmanager
+    def _assistant(self) -> Iterator[dict[str, Any]]:
+        """The argument that makes generation assisted, K set where transformers reads it."""
+        draft = self._draft
+        if draft is None or self._k == 0:
+            yield {}
+            return
+        before = draft.generation_config
+        config = copy.deepcopy(before)
+        config.num_assistant_tokens = self._k
+        config.num_assistant_tokens_schedule = "constant"
+        config.assistant_confidence_threshold = 0.0
+        draft.generation_config = config
+        try:
+            yield {"assistant_model": draft}
+        finally:
+            draft.generation_config = before
+
+
+def config_of(limits: Limits, warp: Warp) -> GenerationConfig:
+    """The cell's sampling in transformers' words."""
+    sampling: dict[str, Any] = {"do_sample": False}
+    if warp.temperature > 0:
+        sampling = {
+            "do_sample": True,
+            "temperature": warp.temperature,
+            "top_k": warp.top_k,
+            "top_p": warp.top_p,
+        }
+    return GenerationConfig(
+        max_new_tokens=limits.max_new_tokens,
+        eos_token_id=sorted(limits.eos) or None,
+        pad_token_id=0,
+        **sampling,
+    )

@@ -1,0 +1,1 @@
+"""Summaries -> files for people and programs, one format a file."""

@@ -1,0 +1,120 @@
+"""The columns of every table, and their cells as text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spsbench.intervals import Estimate
+from spsbench.results import Cell
+from spsbench.summary import Summary
+
+ABSENT = "n/a"
+
+Show = Callable[[Estimate, int, str], str]
+"""An estimate, its digits and its unit -> text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of a table."""
+
+    heading: str
+    figure: str  # its name in `Summary.figures`
+    digits: int
+    unit: str = ""  # "x", "%" (the value times 100), ...
+
+    def text(self, summary: Summary, show: Show) -> str:
+        """The figure as `show` writes it, `n/a` where there is none."""
+        estimate = summary.figures.get(self.figure)
+        return ABSENT if estimate is None else show(estimate, self.digits, self.unit)
+
+
+COLUMNS = (
+    Column("speed-up", "speedup", 2, "x"),
+    Column("ms/token", "mean_token_time_ms", 2),
+    Column("alpha", "alpha", 3),
+    Column("tau", "block_efficiency", 2),
+    Column("tau/(K+1)", "efficiency", 3),
+    Column("loop ms", "loop_time_ms", 2),
+    Column("TTFT ms", "ttft_ms", 1),
+)
+
+
+def columns(rows: Sequence[Summary]) -> list[Column]:
+    """The columns that a table of `rows` has: quality first, then those of COLUMNS."""
+    names = list(dict.fromkeys(name for s in rows for name in s.quality))
+    return [Column(name, f"quality.{name}", 4) for name in names] + list(COLUMNS)
+
+
+def method(cell: Cell) -> str:
+    """The sampling method of a row: how it drafts and verifies."""
+    if cell.k == 0:
+        return "ArS"
+    how = "" if cell.drafter.name == "model" else f" {cell.drafter}"
+    rule = "" if cell.verifier.name in ("sps", "auto", "match") else f" {cell.verifier}"
+    depth = f" {cell.schedule}" if cell.k is None else f" K={cell.k}"
+    return f"SpS{how}{rule}{depth}"
+
+
+def setting(cell: Cell) -> str:
+    """The warp of a row, as the paper's Table 1 names it."""
+    if cell.temperature == 0:
+        return "greedy"
+    parts = [f"top-p {cell.top_p:g}"] if cell.top_p < 1 else []
+    parts += [f"top-k {cell.top_k}"] if cell.top_k else []
+    parts += [f"T {cell.temperature:g}"] if cell.temperature != 1 else []
+    return ", ".join(parts) or "T 1"
+
+
+NAMES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
+    ("task", lambda s: str(s.cell.task or "")),
+    ("target", lambda s: s.cell.target.id),
+    ("draft", lambda s: s.cell.draft.id if s.cell.draft else ""),
+    ("method", lambda s: method(s.cell)),
+    ("setting", lambda s: setting(s.cell)),
+    ("engine", lambda s: str(s.cell.engine)),
+)
+"""The columns that say what a row is. Their text is other people's: quote it."""
+
+
+def counted(summary: Summary) -> str:
+    """How many generations a row stands on, and how many failed."""
+    return f"{summary.n}" + (f" ({summary.failures} failed)" if summary.failures else "")
+
+
+def brief(estimate: Estimate, digits: int, unit: str = "") -> str:
+    """`1.92x ±0.03`: the longer side of the interval, where there is one."""
+    mean = f"{estimate.mean:.{digits}f}{unit}"
+    if estimate.low is None or estimate.high is None:
+        return mean
+    side = max(estimate.mean - estimate.low, estimate.high - estimate.mean)
+    return f"{mean} ±{side:.{digits}f}"
+
+
+def full(estimate: Estimate, digits: int, unit: str = "") -> str:
+    """`1.92x [1.90, 1.94]`; no brackets where there is no interval."""
+    mean = f"{estimate.mean:.{digits}f}{unit}"
+    if estimate.low is None or estimate.high is None:
+        return mean
+    return f"{mean} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
+
+
+def table(
+    rows: Sequence[Summary], show: Show = full
+) -> tuple[list[str], list[tuple[list[str], list[str]]]]:
+    """Headings, and for each row its names (to be quoted) and its figures.
+
+    Names that are the same in all rows but the method and setting are left out of a table of
+    several rows, for its width; the files for programs keep them.
+    """
+    named = [
+        (heading, read)
+        for heading, read in NAMES
+        if heading in ("method", "setting") or len({read(s) for s in rows}) > 1
+    ]
+    chosen = columns(rows)
+    headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in chosen]
+    lines = [
+        ([read(s) for _, read in named], [counted(s)] + [c.text(s, show) for c in chosen])
+        for s in rows
+    ]
+    return headings, lines

@@ -1,0 +1,37 @@
+"""Comma-separated values: one row a cell, four columns a figure."""
+
+import csv as writer
+from collections.abc import Sequence
+from io import StringIO
+
+from spsbench.reports.columns import NAMES
+from spsbench.reports.quoting import csv_text
+from spsbench.reports.reporter import Title
+from spsbench.summary import Summary
+
+COUNTS = ("samples", "n", "failures", "cut", "timed", "horizon")
+
+
+def csv(rows: Sequence[Summary], title: Title) -> bytes:
+    """UTF-8 (RFC 4180); a figure that does not apply is empty. Numbers are in full."""
+    figures = list(dict.fromkeys(name for s in rows for name in s.figures))
+    parts = ("mean", "low", "high", "n")
+    file = StringIO()
+    out = writer.writer(file)
+    out.writerow(
+        ["run", "cell", "k", *(heading for heading, _ in NAMES), *COUNTS]
+        + [
+            csv_text(name if part == "mean" else f"{name}.{part}")
+            for name in figures
+            for part in parts
+        ]
+    )
+    for s in rows:
+        known = s.figures
+        out.writerow(
+            [csv_text(title.run), s.cell.id, "" if s.cell.k is None else s.cell.k]
+            + [csv_text(read(s)) for _, read in NAMES]
+            + [getattr(s, count) for count in COUNTS]
+            + [value for name in figures for value in (known.get(name) or (None,) * len(parts))]
+        )
+    return file.getvalue().encode()

@@ -1,0 +1,44 @@
+"""`summary.json`: every figure with its interval, for programs."""
+
+import json as encoder
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from spsbench.reports.reporter import Title, remarks
+from spsbench.results import SCHEMA
+from spsbench.summary import Summary
+
+
+def json(rows: Sequence[Summary], title: Title) -> bytes:
+    """ASCII; null where a figure does not apply.
+
+    Raises:
+        ValueError: a figure that is no finite number.
+    """
+    report = {
+        "schema": SCHEMA,
+        "run": title.run,
+        "task": title.task,
+        "remarks": remarks(rows, title),
+        "rows": [_row(s) for s in rows],
+    }
+    return (encoder.dumps(report, indent=2, allow_nan=False) + "\n").encode("ascii")
+
+
+def _row(summary: Summary) -> dict[str, object]:
+    return {
+        "id": summary.cell.id,
+        "k": summary.cell.k,
+        "cell": asdict(summary.cell),
+        "samples": summary.samples,
+        "n": summary.n,
+        "failures": summary.failures,
+        "cut": summary.cut,
+        "timed": summary.timed,
+        "horizon": summary.horizon,
+        "spread_ms": summary.spread._asdict() if summary.spread else None,
+        "metrics": {
+            name: estimate._asdict() if estimate else None
+            for name, estimate in summary.figures.items()
+        },
+    }

@@ -1,0 +1,178 @@
+"""An append-only log of JSON objects, one a line, that knows when it is damaged.
+
+Each line carries its number and the CRC-32 of what stands before it. One fsync a record: killed at
+any time, a log has lost at most the record in progress. A torn tail is cut (and kept beside it);
+damage anywhere else is refused with its line, never skipped.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, WriteError
+from spsbench.store.atomic import next_free, replace_file, sync_folder
+from spsbench.store.lock import Lock
+
+MARK = b',"crc":"'
+TAIL = len(MARK) + len('01234567"}\n')
+OWN = {"n", "crc"}  # the fields that the log itself puts into a line
+
+
+class Log:
+    """A log that this process alone may append to. Use it as a context manager."""
+
+    def __init__(self, path: Path, each: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """Open or create `path`, take its lock, cut a torn tail, and call `each` on every record.
+
+        Raises:
+            InUseError: another process holds the lock.
+            DataError: damage before the tail; says line and byte.
+            WriteError: the file cannot be created or cut.
+        """
+        self.path = path
+        self.count = 0  # records in the log
+        self._lock = Lock(path)
+        self._file = -1
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            sync_folder(path.parent)
+            self._size = 0
+            for end, values in entries(path):
+                self._size, self.count = end, self.count + 1
+                if each is not None:
+                    each(values)
+            self._cut()
+        except OSError as error:
+            self.close()
+            raise WriteError.of(error, path) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the lock; nothing can be appended any more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self._lock.close()
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Write one record and wait until it is on the disk.
+
+        Raises:
+            WriteError: it could not be written whole. The log is as it was, and closed: after a
+                failed fsync nobody knows what the disk holds, so the next start reads it anew.
+            ValueError: NaN or infinity in the record, or a field that is the log's own.
+        """
+        line = encode(self.count, values)
+        try:
+            self._check()
+            rest = line
+            while rest:  # a full disk takes a part first, and tells its reason at the next call
+                rest = rest[os.write(self._file, rest) :]
+            os.fsync(self._file)
+        except OSError as error:
+            if self._file >= 0:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+                self.close()
+            raise WriteError.of(error, self.path) from error
+        self.count += 1
+        self._size += len(line)
+
+    def _check(self) -> None:
+        """Nobody may have removed the file or written to it: records would be lost silently."""
+        state = os.fstat(self._file)
+        if state.st_nlink == 0:
+            raise OSError(errno.ENOENT, "the file was removed while it was written")
+        if state.st_size != self._size:
+            self._size = state.st_size  # what another program wrote is not ours to cut
+            raise OSError(errno.EBUSY, "another program changed the file")
+
+    def _cut(self) -> None:
+        size = os.fstat(self._file).st_size
+        if size == self._size:
+            return
+        torn = os.pread(self._file, size - self._size, self._size)
+        replace_file(next_free(self.path, "torn"), torn)
+        os.ftruncate(self._file, self._size)
+        os.fsync(self._file)
+
+
+def iterate(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a log, checked, one at a time; a torn tail is left out.
+
+    Raises:
+        DataError: damage before the tail; says line and byte.
+        MissingError: there is no such file.
+        PermissionDeniedError: it may not be read.
+    """
+    try:
+        for _, values in entries(path):
+            yield values
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"no such log ({path}): expected records of a run. Check the folder"
+        ) from error
+    except PermissionError as error:
+        raise PermissionDeniedError(
+            f"cannot read {path} (permission denied): expected a readable file. Change its mode"
+        ) from error
+
+
+def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each record with the byte at which it ends. Raises like `iterate`, and OSError."""
+    end = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            values = decode(line, number)
+            if values is None:
+                if is_torn(line, file):
+                    return
+                raise DataError(
+                    f"damaged record ({path}, line {number + 1}, byte {end}): expected record "
+                    f"{number} with its checksum. Restore the file from a copy, or start anew"
+                )
+            end += len(line)
+            yield end, values
+
+
+def encode(number: int, values: Mapping[str, Any]) -> bytes:
+    """The line of a record: ASCII JSON with its number first and its CRC last."""
+    if not OWN.isdisjoint(values):
+        raise ValueError(f"{sorted(OWN & values.keys())}: fields of the log itself")
+    body = json.dumps({"n": number, **values}, allow_nan=False, separators=(",", ":"))
+    head = body[:-1].encode("ascii")
+    return head + MARK + f'{zlib.crc32(head):08x}"}}\n'.encode()
+
+
+def decode(line: bytes, number: int) -> dict[str, Any] | None:
+    """The record of a line, None if it is not record `number` whole and unchanged."""
+    head, mark, tail = line[:-TAIL], line[-TAIL : -TAIL + len(MARK)], line[-TAIL + len(MARK) :]
+    if mark != MARK or tail != f'{zlib.crc32(head):08x}"}}\n'.encode():
+        return None
+    try:
+        values = json.loads(head + b"}")
+    except (ValueError, RecursionError):  # the checksum is right: somebody made it by hand
+        return None
+    return values if isinstance(values, dict) and values.pop("n", None) == number else None
+
+
+def is_torn(line: bytes, file: BinaryIO) -> bool:
+    """Whether `line`, just read from `file`, is a write cut off: no newline, or zeros in the last.
+
+    A power cut may leave the end of a write without its beginning, which then reads as zeros. One
+    zero alone is a flipped bit: JSON holds none.
+    """
+    return not line.endswith(b"\n") or (b"\0\0" in line and not file.read(1))

@@ -1,0 +1,122 @@
+"""What a run is: its experiment, its cells, and all that can change a number in it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import spsbench
+from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.results import SCHEMA
+from spsbench.store.atomic import replace_file
+
+NAME = "manifest.json"
+ABSENT = "absent"
+
+
+def now() -> str:
+    """UTC in ISO format, for people: nothing is ordered or computed by it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The first file of a run."""
+
+    experiment: dict[str, Any]
+    cells: dict[str, dict[str, Any]]  # Cell.id -> its fields
+    fingerprint: dict[str, Any]  # flat: everything that can change a number
+    provenance: dict[str, Any]  # of the first start
+    # One a start: shard, first record number, hardware, time, and what differed, if it was forced.
+    segments: tuple[dict[str, Any], ...] = ()
+    created: str = field(default_factory=now)
+    tool: str = spsbench.__version__
+    schema: int = SCHEMA
+
+    def save(self, folder: Path) -> None:
+        """Write `manifest.json`, whole or not at all.
+
+        Raises:
+            WriteError: it could not be written; the old one is untouched.
+            ValueError: NaN or infinity in it.
+        """
+        text = json.dumps(asdict(self), allow_nan=False, indent=1)
+        replace_file(folder / NAME, text.encode("ascii") + b"\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Manifest":
+        """Read the manifest of a run.
+
+        Raises:
+            MissingError: there is none.
+            DataError: it cannot be read, or is of a newer schema.
+        """
+        path = folder / NAME
+        try:
+            return cls._of(json.loads(path.read_bytes(), parse_constant=_refuse), path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MissingError(
+                f"no run ({folder}): expected {NAME} in it. Check the folder"
+            ) from error
+        except (OSError, ValueError, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+            raise DataError(
+                f"unreadable manifest ({path}: {reason}): expected what `sps` wrote. "
+                "Restore the file from a copy, or start anew"
+            ) from error
+
+    @classmethod
+    def _of(cls, values: Any, path: Path) -> "Manifest":
+        if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
+            raise ValueError("no schema number")
+        if values["schema"] != SCHEMA:
+            raise DataError(
+                f"run of schema {values['schema']} ({path}, written by spsbench "
+                f"{values.get('tool')}): expected schema {SCHEMA}. Read it with that version"
+            )
+        wrong = {f.name for f in fields(cls)} ^ values.keys()
+        if wrong:
+            raise ValueError(f"missing or unknown: {', '.join(sorted(wrong))}")
+        for name in ("experiment", "cells", "fingerprint", "provenance"):
+            if not isinstance(values[name], dict):
+                raise ValueError(f"{name} is not an object")
+        if not isinstance(values["segments"], list):
+            raise ValueError("segments is not a list")
+        return cls(**{**values, "segments": tuple(values["segments"])})
+
+
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """The fields in which two fingerprints differ: `field: <mine>, there <theirs>`."""
+    lines = []
+    for name in sorted(mine.keys() | theirs.keys()):
+        here, there = _shown(mine, name), _shown(theirs, name)
+        if here != there:
+            lines.append(f"{name}: {here}, there {there}")
+    return lines
+
+
+def refuse_differences(mine: Manifest, theirs: Manifest, folder: Path) -> None:
+    """Check that `mine` may go on in the run that `theirs` describes.
+
+    Raises:
+        MismatchError: it may not; names every field that differs.
+    """
+    differing = differences(mine.fingerprint, theirs.fingerprint)
+    if differing:
+        raise MismatchError(
+            f"another configuration ({folder}): expected the one that the run was started with. "
+            "Give this one another folder, or start over with --overwrite. Differing:"
+            + "".join(f"\n  {line}" for line in differing)
+        )
+
+
+def _shown(fingerprint: Mapping[str, Any], name: str) -> str:
+    if name not in fingerprint:
+        return ABSENT
+    return json.dumps(fingerprint[name], sort_keys=True, allow_nan=False)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,175 @@
+"""Writing a run: each generation once, whatever stops it and however often it is resumed."""
+
+import os
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, MismatchError, UsageError
+from spsbench.results import Record
+from spsbench.store import manifest as manifests
+from spsbench.store.folder import (
+    LOCK,
+    WHOLE,
+    Key,
+    Shard,
+    belongs,
+    make,
+    move_aside,
+    record_logs,
+    records_path,
+    shard_name,
+)
+from spsbench.store.lock import Lock
+from spsbench.store.log import Log, iterate
+from spsbench.store.manifest import Manifest, differences, refuse_differences
+
+ATTEMPTS = 3  # a sample that failed so often is not tried again
+PATIENCE = 60.0  # seconds to wait for another shard that is just starting
+
+
+class RunWriter:
+    """The records of one shard, and what all shards have done. Use it as a context manager."""
+
+    def __init__(self, folder: Path, manifest: Manifest, shard: Shard) -> None:
+        """Open the log of `shard`; see `open_run`, which checks that it may be."""
+        self.folder = folder
+        self.manifest = manifest
+        self.shard = shard
+        self.done: set[Key] = set()  # recorded, or failed `ATTEMPTS` times
+        self._failures: Counter[Key] = Counter()
+        path = records_path(folder, shard)
+        try:
+            for log in record_logs(folder).values():
+                if log != path:
+                    for values in iterate(log):
+                        self._see(values)
+            self._log = Log(path, self._see)
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"foreign record ({folder}, {error}): expected the fields that this version "
+                "writes. Go on with the version that its manifest names"
+            ) from error
+
+    def __enter__(self) -> "RunWriter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process write this shard."""
+        self._log.close()
+
+    @property
+    def count(self) -> int:
+        """Records in this shard's log, failures among them."""
+        return self._log.count
+
+    def wants(self, key: Key) -> bool:
+        """Whether a generation is of this shard and still missing."""
+        return key not in self.done and belongs(key, self.shard)
+
+    def attempts(self, key: Key) -> int:
+        """How often a generation has failed."""
+        return self._failures[key]
+
+    def append(self, record: Record) -> None:
+        """Make a generation, or its failure, durable before returning.
+
+        Raises:
+            WriteError: it could not be written; what was written before is kept.
+            ValueError: it is of another shard, or done already.
+        """
+        if not self.wants(record.key):
+            raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
+        values = {"attempt": self.attempts(record.key) + 1, **record.to_json()}
+        self._log.append(values)
+        self._see(values)
+
+    def _see(self, values: dict[str, Any]) -> None:
+        key = (values["cell"], values["sample"], values["repeat"])
+        if values["error"] is not None:
+            self._failures[key] += 1
+        if values["error"] is None or self._failures[key] >= ATTEMPTS:
+            self.done.add(key)
+
+
+def open_run(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    shard: Shard = WHOLE,
+    resume: bool = False,
+    overwrite: bool = False,
+    resume_anyway: bool = False,
+) -> RunWriter:
+    """Start a run in `folder`, or go on with the one that is there.
+
+    `resume` goes on (and starts where there is nothing yet); `overwrite` moves the old run aside;
+    `resume_anyway` goes on under another configuration, in a segment that says what differs. A
+    shard that has not begun joins a run of its layout without being told to resume.
+
+    Raises:
+        UsageError: `resume` with `overwrite`; a shard that cannot be.
+        CannotCreateError, PermissionDeniedError: nothing can be written there.
+        InUseError: another process writes this shard, or the run in another layout.
+        MismatchError: a run is there, and `resume` was not said or its fingerprint differs.
+        DataError: its files are damaged.
+    """
+    if overwrite and (resume or resume_anyway):
+        raise UsageError("--resume with --overwrite: expected one of them. Leave one out")
+    if not 0 <= shard[0] < shard[1]:
+        raise UsageError(f"shard {shard[0]} of {shard[1]}: expected a number below the total")
+    folder = Path(os.path.abspath(folder))  # it may be `.`, and is moved by its name
+    make(folder)
+    with ExitStack() as locks:
+        locks.enter_context(Lock(folder / LOCK, PATIENCE))
+        if overwrite and (folder / manifests.NAME).exists():
+            move_aside(folder)
+            make(folder)
+            locks.enter_context(Lock(folder / LOCK, PATIENCE))
+        return _enter(folder, manifest, shard, resume or resume_anyway, resume_anyway)
+
+
+def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: bool) -> RunWriter:
+    """Check `mine` against what is there, open the log, and note the start in the manifest."""
+    manifest = mine
+    if (folder / manifests.NAME).exists():
+        manifest = Manifest.load(folder)
+        _refuse_begun(folder, shard, resume)
+        if not anyway:
+            refuse_differences(mine, manifest, folder)
+        manifest = replace(manifest, cells={**manifest.cells, **mine.cells})
+    manifest.save(folder)
+    writer = RunWriter(folder, manifest, shard)
+    try:
+        segment = {
+            "shard": shard_name(shard),
+            "first": writer.count,  # number of its first record in the log
+            "started": manifests.now(),
+            "provenance": mine.provenance,
+            "differences": differences(mine.fingerprint, manifest.fingerprint),
+        }
+        writer.manifest = replace(manifest, segments=(*manifest.segments, segment))
+        writer.manifest.save(folder)
+    except BaseException:
+        writer.close()
+        raise
+    return writer
+
+
+def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:
+    """Check that this shard has not begun, or is to be resumed, and no other layout is at work."""
+    for name, log in record_logs(folder).items():
+        other_layout = not name.endswith(f"-of-{shard[1]:02d}")
+        if other_layout:
+            Lock(log).close()
+        begun = other_layout or name == shard_name(shard)
+        if begun and not resume and log.stat().st_size:
+            raise MismatchError(
+                f"a run is there already ({folder}): expected an empty folder. Go on with "
+                "--resume, start over with --overwrite (the old run is kept), or name another"
+            )

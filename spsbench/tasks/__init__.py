@@ -1,0 +1,1 @@
+"""Benchmarks: prompts in, scores out; one file each, no torch."""

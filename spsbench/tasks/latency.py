@@ -1,0 +1,72 @@
+"""Prompts of random token ids: for timing, where neither data nor trained weights are wanted."""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from spsbench.errors import DataError
+from spsbench.tasks.task import Fits, Sample
+
+IDS = 256  # every vocabulary has so many
+MOST = 100_000
+
+
+class Latency:
+    """How fast a pair of models would be on this machine; what it writes means nothing."""
+
+    name = "latency"
+    stop: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+
+    def __init__(
+        self, prompt_tokens: int = 128, count: int = 20, max_new_tokens: int = 128, seed: int = 0
+    ) -> None:
+        """Choose the sizes.
+
+        Args:
+            prompt_tokens: tokens of each prompt.
+            count: prompts.
+            max_new_tokens: tokens to generate for each.
+            seed: of the prompts.
+
+        Raises:
+            ValueError: a size out of range.
+        """
+        for name, value in (
+            ("prompt_tokens", prompt_tokens),
+            ("count", count),
+            ("max_new_tokens", max_new_tokens),
+        ):
+            if not 1 <= value <= MOST:
+                raise ValueError(f"{name} is {value}: expected 1..{MOST}")
+        self.max_new_tokens = max_new_tokens
+        self._sizes = prompt_tokens, count, seed
+        self.title = (
+            f"timing only, output meaningless: {count:,} prompts of {prompt_tokens:,} random tokens"
+        )
+        self.prompt_version = f"random-1-{prompt_tokens}x{count}-{seed}"
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        """Prompts of ids written as numbers.
+
+        Raises:
+            DataError: they do not fit the context.
+        """
+        prompt_tokens, count, seed = self._sizes
+        for number in range(count):
+            draw = random.Random(f"{seed}/{number}")
+            prompt = " ".join(str(draw.randrange(IDS)) for _ in range(prompt_tokens))
+            if not fits(prompt):
+                raise DataError(
+                    f"prompts of {prompt_tokens} tokens (latency): expected room for the new ones "
+                    "in the shorter of the two contexts. Lower prompt_tokens or --max-new-tokens"
+                )
+            yield Sample(str(number), prompt)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """Nothing: there is nothing to judge."""
+        return {}
+
+    @staticmethod
+    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
+        """Nothing."""
+        return {}

@@ -1,0 +1,197 @@
+"""Rows of a data file: JSONL, gzipped JSONL, parquet, or a folder that `datasets` has saved.
+
+What a file is, its first bytes say, not its name. What is wrong with it is said with its place;
+nothing is skipped or repaired.
+"""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol, TypeVar
+
+from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.tasks.line import parse
+
+LINE_LIMIT = 16 << 20  # bytes
+SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb
+_BOM = b"\xef\xbb\xbf"
+
+
+class Identified(Protocol):
+    """Something with a name of its own."""
+
+    @property
+    def id(self) -> str:
+        """The name."""
+
+
+Item = TypeVar("Item", bound=Identified)
+
+
+class Row(NamedTuple):
+    """One object of a file."""
+
+    where: str  # file and line, for messages
+    values: dict[str, Any]
+
+    def text(self, key: str) -> str:
+        """The text under `key`.
+
+        Raises:
+            DataError: it is missing, no text, or holds half a surrogate pair.
+        """
+        value = self.values.get(key)
+        if not isinstance(value, str):
+            found = f"{key!r} is {type(value).__name__}" if key in self.values else f"no {key!r}"
+            keys = ", ".join(map(repr, self.values))[:200]
+            raise DataError(
+                f"{found} ({self.where}): expected a text. The keys there are {keys or 'none'}"
+            )
+        return well_formed(value, f"{self.where}, {key!r}")
+
+    def name(self, key: str) -> str:
+        """The id under `key`: a text that is not empty, or a whole number.
+
+        Raises:
+            DataError: anything else.
+        """
+        value = self.values.get(key)
+        if type(value) is int:
+            return str(value)
+        if not self.text(key):
+            raise DataError(f"{key!r} is empty ({self.where}): expected an id. Give it one")
+        return self.text(key)
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, one after the other.
+
+    Raises:
+        MissingError: there is no such file.
+        PermissionDeniedError: it may not be read.
+        DataError: it is damaged, too large, or not what it should be; says the line.
+    """
+    try:
+        if path.is_dir():
+            yield from _saved(path)
+            return
+        with path.open("rb") as file:
+            start = file.peek(4)
+            if start.startswith(b"PAR1"):
+                yield from _parquet(path)
+            elif start.startswith(b"\x1f\x8b"):
+                with gzip.open(file) as unpacked:
+                    yield from _lines(unpacked, path)
+            else:
+                yield from _lines(file, path)
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"no data file ({path}): expected JSONL, JSONL.gz or parquet. Check the path"
+        ) from error
+    except PermissionError as error:
+        raise PermissionDeniedError(
+            f"the data file may not be read ({path}): expected read permission. "
+            "Ask its owner, or copy it"
+        ) from error
+    except (EOFError, zlib.error, OSError, ValueError, NotImplementedError) as error:
+        raise DataError(
+            f"damaged or unreadable data ({path}, {first_line(error)}): expected a whole file. "
+            "Fetch it again"
+        ) from error
+
+
+def distinct(entries: Iterable[tuple[str, Item]]) -> tuple[list[Item], int]:
+    """The items of (place, item) pairs, each id once, and how many equal repetitions were left out.
+
+    Raises:
+        DataError: two items that differ have one id.
+    """
+    known: dict[str, tuple[str, Item]] = {}
+    repeated = 0
+    for where, item in entries:
+        first, other = known.setdefault(item.id, (where, item))
+        if other != item:
+            raise DataError(
+                f"id {item.id!r} again, with other content ({where}, first {first}): "
+                "expected one content an id. Rename one of them"
+            )
+        repeated += first != where
+    return [item for _, item in known.values()], repeated
+
+
+def well_formed(text: str, where: str) -> str:
+    """`text`, if it can be encoded.
+
+    Raises:
+        DataError: it holds half a surrogate pair.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"half a surrogate pair ({where}, character {error.start + 1}): expected Unicode text. "
+            "Correct the escape"
+        ) from error
+    return text
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's message, shortened; its kind when it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+
+
+def _lines(file: IO[bytes] | io.BufferedIOBase, path: Path) -> Iterator[Row]:
+    number, size = 0, 0
+    while line := file.readline(LINE_LIMIT + 1):
+        number, size = number + 1, size + len(line)
+        where = f"{path}:{number}"
+        if len(line) > LINE_LIMIT:
+            raise DataError(
+                f"a line longer than {LINE_LIMIT >> 20} MiB ({where}): expected one sample a line. "
+                "Split it, or check that this is JSONL"
+            )
+        _check_size(size, path)
+        line = line.removeprefix(_BOM) if number == 1 else line
+        if line.strip():
+            yield Row(where, parse(line, where))
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    import pyarrow.parquet  # type: ignore[import-untyped]  # it comes with `datasets`
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        groups = range(file.num_row_groups)
+        _check_size(sum(file.metadata.row_group(group).total_byte_size for group in groups), path)
+        batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1000))
+        yield from _numbered(chain.from_iterable(batches), path)
+
+
+def _saved(path: Path) -> Iterator[Row]:
+    import datasets
+
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except FileNotFoundError:
+        saved = None
+    if not isinstance(saved, datasets.Dataset):
+        raise DataError(
+            f"a folder that is no data set ({path}): expected a file, or a folder that "
+            "`Dataset.save_to_disk` wrote. Name one split"
+        )
+    yield from _numbered(saved, path)
+
+
+def _numbered(values: Iterable[dict[str, Any]], path: Path) -> Iterator[Row]:
+    for number, row in enumerate(values, 1):
+        yield Row(f"{path}, row {number}", row)
+
+
+def _check_size(size: int, path: Path) -> None:
+    if size > SIZE_LIMIT:
+        raise DataError(
+            f"more than {SIZE_LIMIT >> 30} GiB of data ({path}): expected a smaller file, as its "
+            "rows are kept in memory. Split it"
+        )

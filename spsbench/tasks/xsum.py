@@ -1,0 +1,81 @@
+"""XSum: news articles to sum up in one sentence, after one worked example (Narayan et al. 2018).
+
+Chen et al. 2023, section 5: one-shot prompts, 128 tokens at most, ROUGE-2. A prompt is
+
+    Article: <article of the example>
+    Summary: <its summary>
+
+    Article: <article>
+    Summary:
+
+and a summary ends where the next item would begin.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from spsbench.corpora import news
+from spsbench.errors import DataError
+from spsbench.quality import average
+from spsbench.scoring import rouge
+from spsbench.tasks.articles import articles
+from spsbench.tasks.fingerprint import fingerprint
+from spsbench.tasks.sentences import shortened
+from spsbench.tasks.task import Fits, Sample
+
+
+class XSum:
+    """XSum, or articles like it."""
+
+    name = "xsum"
+    max_new_tokens = 128
+    stop = ("\n\n", "\nArticle:", "\nSummary:")
+    metrics = rouge.METRICS
+
+    def __init__(self, data: str = "auto", count: int = 200) -> None:
+        """Read the articles.
+
+        Args:
+            data: `hub` is XSum's test split, downloaded once; `mini` generated articles that the
+                bundled pair can sum up; `auto` the split if it is cached or within reach, else
+                `mini`; anything else is a path to JSONL (perhaps gzipped), parquet, or a folder of
+                `Dataset.save_to_disk`, with `id`, `document` and `summary`.
+            count: the articles to generate for `mini`; of real ones there are those there are.
+
+        Raises:
+            ValueError: a count out of range.
+            SpsError: data that is missing, out of reach, or cannot be used.
+        """
+        self.title, self._items, self._example = articles(data, count)
+        parts = [self._prompt("")] + [text for i in self._items for text in (i.id, i.document)]
+        self.prompt_version = f"one-shot-1-{fingerprint(parts)}"
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        """All articles in the order of the data; one that does not fit is cut at a sentence's end.
+
+        Raises:
+            DataError: not even the first sentence of an article fits.
+        """
+        for item in self._items:
+            prompt = self._prompt(item.document)
+            if cut := not fits(prompt):
+                short = shortened(item.document, lambda text: fits(self._prompt(text)))
+                if short is None:
+                    raise DataError(
+                        f"article {item.id!r} ({self.title}): expected the example and at least "
+                        f"its first sentence to fit the context with {self.max_new_tokens} tokens "
+                        "to come. Choose models with a longer one"
+                    )
+                prompt = self._prompt(short)
+            yield Sample(item.id, prompt, item.summary, cut=cut)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """ROUGE-2 F in 0..100, without and with stemming, and whether the summary is empty."""
+        return rouge.score(completion, sample.reference or "")
+
+    @staticmethod
+    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
+        """Each metric's mean over the repeats of each sample."""
+        return average(scores)
+
+    def _prompt(self, document: str) -> str:
+        return news.layout([self._example], document)

@@ -1,0 +1,320 @@
+"""`sps bench` over a tiny pair: a whole run, resuming it after anything, and what is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench.errors import Exit
+from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, environment
+
+LOG = "records-00-of-01.jsonl"
+TIMINGS = {"prefill_seconds", "flags", "crc", "n"}
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
+    rows = [
+        {"id": f"p{i}", "prompt": f"the cat sat {i}", "reference": "the dog ran the cat"}
+        for i in range(8)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def arguments(pair: Pair, prompts: Path) -> tuple[str, ...]:
+    models = "--target", pair.target, "--draft", pair.draft
+    return "bench", "jsonl", "--data", str(prompts), *models, "-n", "12", "--k", "2,3"
+
+
+def measured(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run without what a clock says."""
+    found = []
+    for line in (folder / LOG).read_text().splitlines():
+        values = json.loads(line)
+        kept = {name: value for name, value in values.items() if name not in TIMINGS}
+        found.append(kept | {"rounds": [counts[:4] for counts in values["rounds"]]})
+    return found
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+
+
+def lines_in(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_for(path: Path, lines: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + PATIENCE
+    while lines_in(path) < lines:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+def test_a_run_from_prompts_to_a_table(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    ran = sps(*arguments, "--out", str(out))
+    assert ran.code == 0, ran.err
+    assert "K: 2, 3" in ran.err
+    assert "8 prompts, 8 references" in ran.err
+    for text in ("ArS", "SpS K=2", "SpS K=3", "rouge2", "Quality, jsonl T 1 SpS K=2"):
+        assert text in ran.out
+    records = measured(out)
+    assert len(records) == 8 * 3
+    assert {len(record["tokens"]) for record in records} <= set(range(1, 13))
+    scores = (out / "scores-00-of-01.jsonl").read_text().splitlines()
+    assert len(scores) == 8 * 3
+    summary = json.loads((out / "summary.json").read_text())
+    assert [row["k"] for row in summary["rows"]] == [0, 2, 3]
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["cells"].keys() == {row["id"] for row in summary["rows"]}
+    assert manifest["fingerprint"]["part0.samples"] == 1
+    assert any(name.endswith("model.safetensors") for name in manifest["fingerprint"])
+    again = sps(*arguments, "--out", str(out))
+    assert again.code == Exit.MISMATCH
+    assert "--resume" in again.err
+    resumed = sps(*arguments, "--out", str(out), "--resume")
+    assert resumed.code == 0
+    assert measured(out) == records
+    other = sps(*arguments, "--out", str(out), "--resume", "--temperature", "0.5")
+    assert other.code == Exit.MISMATCH
+    assert "part0.cells.temperature: [0.5], there [1.0]" in other.err
+    moved = sps(*arguments, "--out", str(out), "--overwrite", "--limit", "1")
+    assert moved.code == 0
+    assert len(measured(out)) == 3
+    assert len(measured(tmp_path / "run.old-1")) == 24
+
+
+def test_a_summary_recomputed_by_other_means(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert sps(*arguments, "--out", str(out)).code == 0
+    records = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
+    for row in json.loads((out / "summary.json").read_text())["rows"]:
+        own = [record for record in records if record["cell"] == row["id"]]
+        rounds = [counts for record in own for counts in record["rounds"]]
+        emitted = sum(counts[3] for counts in rounds)
+        figures = row["metrics"]
+        assert row["n"] == len(own) == 8
+        assert figures["block_efficiency"]["mean"] == pytest.approx(emitted / len(rounds))
+        drafted = sum(counts[0] for counts in rounds)
+        if drafted:
+            tested = sum(counts[1] for counts in rounds)
+            shared = sum(counts[4] for counts in rounds)
+            assert figures["alpha"]["mean"] == pytest.approx(shared / tested)
+            accepted = sum(counts[2] for counts in rounds)
+            assert figures["draft_acceptance"]["mean"] == pytest.approx(accepted / drafted)
+        timed = [record for record in own if not record["flags"]]
+        assert row["timed"] == len(timed)
+        if timed:
+            spent = sum(counts[5] for record in timed for counts in record["rounds"])
+            made = sum(len(record["tokens"]) for record in timed)
+            assert figures["mean_token_time_ms"]["mean"] == pytest.approx(1e3 * spent / made)
+
+
+def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert sps(*arguments, "--out", str(whole)).code == 0
+    for lines in (3, 9, 17):
+        process = start(*arguments, "--out", str(out), "--resume")
+        wait_for(out / LOG, lines, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert lines <= lines_in(out / LOG) <= 24
+    assert sps(*arguments, "--out", str(out), "--resume").code == 0
+    assert measured(out) == measured(whole)
+    scores = [(folder / "scores-00-of-01.jsonl").read_bytes() for folder in (whole, out)]
+    assert scores[0] == scores[1]
+
+
+def test_a_second_writer_is_refused(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    process = start(*arguments, "--out", str(out))
+    wait_for(out / LOG, 1, process)
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        ran = sps(*arguments, "--out", str(out), "--resume")
+    finally:
+        process.kill()
+        process.communicate()
+    assert ran.code == Exit.IN_USE
+    assert str(process.pid) in ran.err
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_after_the_sample_in_hand(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path, sent: int, code: int
+) -> None:
+    out = tmp_path / "run"
+    process = start(*arguments, "--out", str(out), "--samples", "50")
+    wait_for(out / LOG, 2, process)
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    last = err.decode().splitlines()[-2 if code == 130 else -1]
+    assert "Go on with: sps bench jsonl" in last
+    assert last.endswith(f"--out {out} --samples 50 --resume")
+    assert 2 <= lines_in(out / LOG) < 1200
+
+
+def test_a_dry_run_writes_nothing(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    ran = sps(*arguments, "--out", str(out), "--dry-run")
+    assert ran.code == 0, ran.err
+    assert ran.out.count("8 generations of up to 12 tokens, at most about 0:0") == 3
+    assert "in all at most about 0:0" in ran.out
+    assert not out.exists()
+
+
+def test_shards_unite_to_the_single_run(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    single = tmp_path / "single"
+    assert sps(*arguments, "--out", str(single)).code == 0
+    shards = [tmp_path / f"shard{i}" for i in range(2)]
+    for i, folder in enumerate(shards):
+        assert sps(*arguments, "--out", str(folder), "--shard", f"{i}/2").code == 0
+    merged = tmp_path / "merged"
+    ran = sps("merge", *map(str, shards), "--out", str(merged))
+    assert ran.code == 0, ran.err
+
+    def sorted_records(folder: Path) -> list[dict[str, Any]]:
+        return sorted(measured(folder), key=lambda r: (r["cell"], r["sample"], r["repeat"]))
+
+    assert sorted_records(merged) == sorted_records(single)
+    summaries = [json.loads((f / "summary.json").read_text()) for f in (single, merged)]
+    for one, other in zip(*(summary["rows"] for summary in summaries), strict=True):
+        assert one["metrics"]["quality.rouge2"] == other["metrics"]["quality.rouge2"]
+        if one["k"]:
+            alphas = [row["metrics"]["alpha"]["mean"] for row in (one, other)]
+            assert alphas[0] == pytest.approx(alphas[1])
+    foreign = tmp_path / "foreign"
+    assert sps(*arguments, "--out", str(foreign), "--seed", "1").code == 0
+    ran = sps("merge", str(single), str(foreign), "--out", str(tmp_path / "no"))
+    assert ran.code == Exit.MISMATCH
+    assert "seed: 1, there 0" in ran.err
+
+
+def test_random_weights_need_a_shape_only(
+    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
+) -> None:
+    for name in ("target", "draft"):
+        (tmp_path / name).mkdir()
+        config = Path(getattr(pair, name)) / "config.json"
+        (tmp_path / name / "config.json").write_bytes(config.read_bytes())
+    out = tmp_path / "run"
+    ran = sps(
+        *("bench", "latency:prompt_tokens=9,count=3", "-n", "16", "--random-weights"),
+        *("--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft" / "config.json")),
+        *("--out", str(out)),
+    )
+    assert ran.code == 0, ran.err
+    assert ran.out.count("eaningless") >= 2
+    records = measured(out)
+    assert {(record["prompt_tokens"], len(record["tokens"])) for record in records} == {(9, 16)}
+    assert any(counts[2] for record in records for counts in record["rounds"])
+
+
+def test_transformers_own_generate_is_a_peer(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    more = "--decoder", "native", "--decoder", "hf", "--temperature", "0", "--limit", "3"
+    ran = sps(*arguments, *more, "--out", str(out))
+    assert ran.code == 0, ran.err
+    assert "transformers' own generate" in ran.out
+    texts: dict[str, set[str]] = {}
+    for record in measured(out):
+        texts.setdefault(record["sample"], set()).add(record["text"])
+    assert len(texts) == 3
+    assert all(len(found) == 1 for found in texts.values())
+    refused = sps(
+        *arguments, "--decoder", "hf", "--verifier", "block", "--out", str(tmp_path / "x")
+    )
+    assert refused.code == Exit.USAGE
+    assert "that decoder has rules of its own" in refused.err
+
+
+def test_a_file_with_flags_that_win(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], prompts: Path, pair: Pair, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.toml"
+    lines = ['title = "Mine"', 'task = "jsonl"', f'data = "{prompts}"', f'target = "{pair.target}"']
+    lines += [f'draft = "{pair.draft}"', "k = 5", "max_new_tokens = 6", "limit = 2"]
+    file.write_text("\n".join(lines))
+    ran = sps("bench", "--config", str(file), "--k", "1", "--out", str(tmp_path / "run"))
+    assert ran.code == 0, ran.err
+    assert "K: 1" in ran.err
+    assert "Mine (but k=1)" in ran.out
+    file.write_text("\n".join([*lines, "tempature = 1.0"]))
+    ran = sps("bench", "--config", str(file))
+    assert ran.code == Exit.USAGE
+    assert "unknown key 'tempature'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((), "no task"),
+        (("sums",), "no task 'sums'"),
+        (("xsum", "--data", "mini", "--k", "8..2"), "--k '8..2'"),
+        (("xsum", "--data", "mini", "--shard", "2/2"), "--shard 2/2"),
+        (("xsum", "--data", "mini", "--resume", "--overwrite"), "--resume with --overwrite"),
+        (("humaneval", "--data", "x"), "--data with humaneval"),
+        (("xsum", "--data", "mini", "--limit", "0"), "--limit is 0"),
+        (("xsum", "--setting", "greedy", "--temperature", "1"), "--setting with --temperature"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    sps: Callable[..., Ran], pair: Pair, given: tuple[str, ...], said: str
+) -> None:
+    models = ("--target", pair.target, "--draft", pair.draft) if given else ()
+    ran = sps("bench", *given, *models)
+    assert ran.code == Exit.USAGE
+    assert said in ran.err
+
+
+def test_a_place_that_cannot_be_written_is_told_before_models_load(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert sps(*arguments, "--out", str(file)).code == Exit.CANNOT_CREATE
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    assert sps(*arguments, "--out", str(tmp_path / "other")).code == Exit.CANNOT_CREATE
+
+
+def test_a_bar_on_a_terminal(
+    terminal: Callable[..., Terminal], arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The table on stdout; the bar on stderr only where that is a terminal."""
+    ran = terminal(*arguments, "--out", str(tmp_path / "run"), "--limit", "2").end()
+    assert ran.code == 0, ran.err
+    assert "SpS K=3" in ran.out
+    assert "\x1b[" not in ran.out

@@ -1,0 +1,101 @@
+"""`sps report`: tables of a run in every format, and against an earlier one."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import Exit
+from spsbench.store.log import encode
+from tests.cli.conftest import Pair, Ran
+
+
+@pytest.fixture
+def run(sps: Callable[..., Ran], pair: Pair, tmp_path: Path) -> Path:
+    data = tmp_path / "prompts.jsonl"
+    rows = [{"id": f"p{i}", "prompt": f"the cat {i}", "reference": "the dog"} for i in range(6)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "run"
+    ran = sps(
+        *("bench", "jsonl", "--data", str(data), "--target", pair.target, "--draft", pair.draft),
+        *("-n", "10", "--k", "1..3", "--warmup", "0", "--out", str(out)),
+    )
+    assert ran.code == 0, ran.err
+    return out
+
+
+def slower(run: Path, copy: Path, factor: float) -> Path:
+    """A copy of a run in which all rounds took `factor` times as long, and nothing is flagged."""
+    copy.mkdir()
+    for path in run.iterdir():
+        if path.name.startswith("records"):
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+            with (copy / path.name).open("wb") as file:
+                for number, row in enumerate(rows):
+                    del row["crc"], row["n"]
+                    row["flags"] = []
+                    row["rounds"] = [[*r[:5], *(factor * t for t in r[5:])] for r in row["rounds"]]
+                    file.write(encode(number, row))
+        elif path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+def test_every_format(sps: Callable[..., Ran], run: Path) -> None:
+    shown = {f: sps("report", str(run), "--format", f) for f in ("table", "md", "csv", "latex")}
+    assert {ran.code for ran in shown.values()} == {0}
+    for form, ran in shown.items():
+        assert "SpS K=2" in ran.out, form
+    assert shown["csv"].out.startswith("run,cell,k")
+    made = json.loads(sps("report", str(run), "--format", "json").out)
+    assert made == json.loads((run / "summary.json").read_text())
+    both = json.loads(sps("report", str(run), str(run), "--format", "json").out)
+    assert both == [made, made]
+
+
+def test_the_plot(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+    ran = sps("report", str(run), "--plot", str(tmp_path / "figure"))
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "figure.svg").read_bytes()
+    assert sps("report", str(run), "--plot", str(tmp_path / "f.pdf")).code == Exit.USAGE
+
+
+def test_against_an_earlier_run(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+    base, same = slower(run, tmp_path / "base", 1.0), slower(run, tmp_path / "same", 1.0)
+    worse = slower(run, tmp_path / "worse", 30.0)
+    ran = sps("report", str(same), "--against", str(base))
+    assert ran.code == 0
+    assert "0 regressions" in ran.err
+    ran = sps("report", str(worse), "--against", str(base), "--margin", "0.5")
+    assert ran.code == 1
+    assert "mean_token_time_ms changed by 29.000" in ran.err
+    assert "regression" in ran.err
+    assert sps("report", str(run), "--margin", "0.1").code == Exit.USAGE
+    assert sps("report", str(run), "--against", str(base), "--margin", "2").code == Exit.USAGE
+
+
+def test_another_machines_timings_stand_apart(
+    sps: Callable[..., Ran], run: Path, tmp_path: Path
+) -> None:
+    moved = slower(run, tmp_path / "moved", 1.0)
+    manifest = json.loads((moved / "manifest.json").read_text())
+    first = manifest["segments"][0]
+    hardware = first["provenance"]["hardware"] | {"cpu": "another"}
+    second = first | {"first": 12, "provenance": first["provenance"] | {"hardware": hardware}}
+    manifest["segments"].append(second)
+    (moved / "manifest.json").write_text(json.dumps(manifest))
+    ran = sps("report", str(moved))
+    assert ran.code == 0, ran.err
+    assert "(1 of 2 machines or settings)" in ran.out
+    assert "(2 of 2 machines or settings)" in ran.out
+
+
+def test_what_is_no_run_is_refused(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+    assert sps("report", str(tmp_path / "absent")).code == Exit.MISSING
+    log = run / "records-00-of-01.jsonl"
+    log.write_bytes(log.read_bytes().replace(b"the", b"teh", 1).replace(b'"n":3', b'"n":4', 1))
+    ran = sps("report", str(run))
+    assert ran.code == Exit.DATA
+    assert "damaged record" in ran.err

@@ -1,0 +1,115 @@
+"""transformers' own generate as a decoder: the same greedy text, and K where it is really read."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from spsbench.decode import decode, never
+from spsbench.decoders.hf import HfDecoder, config_of
+from spsbench.drafters.none import NoDrafter
+from spsbench.engines.eager import EagerLM
+from spsbench.noise import PhiloxStream
+from spsbench.sampling import Warp
+from spsbench.schedules.constant import Constant
+from spsbench.types import Limits, Round
+from spsbench.verifiers.sps import Sps
+
+PROMPT = [1, 5, 2, 7]
+VOCAB = 24
+GREEDY = Warp(temperature=0.0)
+Make = Callable[..., PreTrainedModel]
+
+
+@pytest.fixture(scope="module")
+def target(model: Make) -> PreTrainedModel:
+    return model("llama", vocab=VOCAB, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def draft(model: Make) -> PreTrainedModel:
+    return model("llama", vocab=VOCAB, dtype=torch.float32, noise=0.1)
+
+
+def native(target: PreTrainedModel, limits: Limits, warp: Warp = GREEDY) -> list[int]:
+    rounds = decode(
+        PROMPT,
+        target=EagerLM(target),
+        drafter=NoDrafter(),
+        verifier=Sps(),
+        schedule=Constant(0),
+        warp=warp,
+        noise=PhiloxStream(0),
+        limits=limits,
+    )
+    return [token for done in rounds for token in done.tokens]
+
+
+def run(decoder: HfDecoder, limits: Limits, warp: Warp = GREEDY, stop=never, seed=0) -> list[Round]:
+    noise = PhiloxStream(seed)
+    return list(decoder(PROMPT, limits=limits, warp=warp, noise=noise, stop=stop))
+
+
+def tokens(rounds: list[Round]) -> list[int]:
+    return [token for done in rounds for token in done.tokens]
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_greedy_text_is_that_of_the_native_loop(target, draft, k: int) -> None:
+    limits = Limits(40)
+    rounds = run(HfDecoder(target, draft if k else None, k), limits)
+    assert tokens(rounds) == native(target, limits)
+    assert rounds[-1].finish == "length"
+    assert all(done.seconds > 0 for done in rounds)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_k_is_the_tokens_drafted_a_round(target, k: int) -> None:
+    """The target drafts for itself, so that every round but the last makes K + 1 tokens."""
+    rounds = run(HfDecoder(target, target, k), Limits(30))
+    assert {len(done.tokens) for done in rounds[:-1]} == {k + 1}
+    assert {done.accepted for done in rounds[:-1]} == {k}
+    assert sum(len(done.tokens) for done in rounds) == 30
+
+
+def test_the_draft_models_own_settings_stay(target, draft) -> None:
+    before = draft.generation_config
+    run(HfDecoder(target, draft, 3), Limits(8))
+    assert draft.generation_config is before
+
+
+def test_it_ends_at_an_end_token(target) -> None:
+    plain = native(target, Limits(40))
+    end = plain[20]
+    limits = Limits(40, frozenset({end}))
+    rounds = run(HfDecoder(target, target, 4), limits)
+    assert tokens(rounds) == plain[: plain.index(end) + 1]
+    assert rounds[-1].finish == "eos"
+
+
+def test_a_stop_string_cuts_inside_a_block(target) -> None:
+    plain = native(target, Limits(40))
+    rounds = run(HfDecoder(target, target, 4), Limits(40), stop=lambda out: len(out) == 7)
+    assert tokens(rounds) == plain[:7]
+    assert rounds[-1].finish == "stop"
+
+
+def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
+    warp, limits = Warp(temperature=0.7, top_p=0.9), Limits(24)
+    before = torch.get_rng_state()
+    first = run(HfDecoder(target, draft, 3), limits, warp, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert tokens(first) == tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=1))
+    assert tokens(first) != tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=2))
+    config = config_of(limits, warp)
+    assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 0)
+
+
+def test_no_token_to_make_is_no_round(target) -> None:
+    assert run(HfDecoder(target, None, 0), Limits(0)) == []
+
+
+def test_a_warp_that_it_cannot_honour_is_refused(target) -> None:
+    with pytest.raises(TypeError, match=r"expected sampling\.Warp"):
+        run(HfDecoder(target, None, 0), Limits(4), warp=lambda logits: logits.softmax(-1))

@@ -1,0 +1,87 @@
+"""Tiny random transformers, and noisy copies of them that agree with them now and then."""
+
+import copy
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+ARCHITECTURES = ("llama", "gpt2", "qwen2", "qwen3")
+ROTARY: dict[str, type[PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+    "mistral": MistralConfig,
+}
+
+
+def config(architecture: str, vocab: int, context: int, **more: Any) -> PreTrainedConfig:
+    no_ids: dict[str, Any] = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    if architecture == "gpt2":
+        return GPT2Config(
+            vocab_size=vocab, n_positions=context, n_embd=32, n_layer=2, n_head=4, **no_ids, **more
+        )
+    return ROTARY[architecture](
+        vocab_size=vocab,
+        max_position_embeddings=context,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        **no_ids,
+        **more,
+    )
+
+
+def tiny(
+    architecture: str,
+    vocab: int = 12,
+    context: int = 512,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    attention: str = "sdpa",
+    scale: float = 3.0,
+    noise: float = 0.0,
+    **more: Any,
+) -> PreTrainedModel:
+    """A model with weights `scale` times wider than usual, so that its laws are peaked and vary.
+
+    With `noise` each weight is moved by that part of its spread: a draft model for the same model
+    without it, which agrees with it often but not always.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = AutoModelForCausalLM.from_config(
+            config(architecture, vocab, context, **more), attn_implementation=attention
+        )
+        for name, weight in made.named_parameters():
+            if weight.dim() > 1:
+                with torch.no_grad():
+                    weight.copy_(torch.randn_like(weight) * scale / weight.shape[-1] ** 0.5)
+                    if "lm_head" in name or "embed" in name or "wte" in name:
+                        weight.div_(scale)
+        if noise:
+            torch.manual_seed(seed + 1000)
+            for weight in made.parameters():
+                if weight.dim() > 1:
+                    with torch.no_grad():
+                        weight.add_(torch.randn_like(weight) * weight.std() * noise)
+    return copy.copy(made).eval().to(dtype).requires_grad_(False)
+
+
+def laws(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    """[n, V] logits of a pass without a cache."""
+    ids = torch.tensor([tokens])
+    with torch.inference_mode():
+        return model(input_ids=ids, use_cache=False).logits[0]

@@ -1,0 +1,78 @@
+"""Made-up records and manifests, and a run that writes them: a program to be killed."""
+
+import sys
+from pathlib import Path
+
+from spsbench.results import Record, RoundRecord
+from spsbench.store.manifest import Manifest
+from spsbench.store.run import RunWriter, open_run
+
+FINGERPRINT = {
+    "target": "nano",
+    "target.revision": None,
+    "target.files.config.json": "c0ffee",
+    "target.files.model.safetensors": "0ddba11",
+    "target.files.tokenizer.json": "decade",
+    "draft": "nano-draft",
+    "draft.files.model.safetensors": "facade",
+    "dtype": "float32",
+    "device": "cpu",
+    "attention": "sdpa",
+    "temperature": 0.8,
+    "top_k": 0,
+    "top_p": 0.95,
+    "k": [0, 4],
+    "drafter": "model",
+    "verifier": "sps",
+    "schedule": "constant:lookahead=4",
+    "engine": "eager",
+    "max_new_tokens": 128,
+    "stop": ["\n\n"],
+    "ignore_eos": False,
+    "prompt_version": "1",
+    "task.sha256": "5eed",
+    "seed": 0,
+    "version.torch": "2.13",
+    "version.transformers": "5.23",
+}
+
+
+def manifest(**changed: object) -> Manifest:
+    return Manifest(
+        experiment={"task": "humaneval"},
+        cells={"c0": {"k": 0}, "c4": {"k": 4}},
+        fingerprint=FINGERPRINT | changed,
+        provenance={"hardware": {"cpu": "made up"}},
+    )
+
+
+def record(number: int, *, cell: str = "c4", error: str | None = None) -> Record:
+    rounds = [
+        RoundRecord(4, 3, 2, 3, 1.5, 0.01, 0.004, 0.005),
+        RoundRecord(4, -1, 4, 5, None, 1e-9, 0.1, 0),
+    ]
+    return Record(
+        cell=cell,
+        sample=f"task/{number}",
+        prompt_tokens=number,
+        tokens=[] if error else [number, 2, 3],
+        text="" if error else f'"{number}"\n\x1b[31m\u2028 ünïcode \ud800',
+        finish="error" if error else "length",
+        prefill_seconds=0.25,
+        rounds=[] if error else rounds,
+        error=error,
+        flags=("first",) if number == 0 else (),
+    )
+
+
+def write(writer: RunWriter, count: int) -> None:
+    for number in range(count):
+        made = record(number)
+        if writer.wants(made.key):
+            writer.append(made)
+            print(number, flush=True)
+
+
+if __name__ == "__main__":
+    with open_run(Path(sys.argv[1]), manifest(), resume=True) as writer:
+        write(writer, int(sys.argv[2]))

@@ -1,0 +1,60 @@
+import errno
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from spsbench.errors import WriteError
+from spsbench.store.atomic import next_free, replace_file
+
+REPLACE = """
+import sys
+from pathlib import Path
+from spsbench.store.atomic import replace_file
+for n in range(10_000):
+    replace_file(Path(sys.argv[1]), (f"{n} " * 2000).encode())
+    print(n, flush=True)
+"""
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch, call):
+    path = tmp_path / "summary.json"
+    replace_file(path, b"old")
+
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, fail)
+        with pytest.raises(WriteError, match="No space left"):
+            replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_killed_it_leaves_the_old_file_or_the_new(tmp_path):
+    path = tmp_path / "summary.json"
+    draw = random.Random(0)
+    for _ in range(4):
+        command = [sys.executable, "-S", "-c", REPLACE, path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            for _ in range(draw.randrange(1, 20)):
+                child.stdout.readline()
+            for _ in range(200):  # a reader sees it whole at any time
+                words = path.read_text().split()
+                assert len(words) == 2000
+                assert len(set(words)) == 1
+            child.kill()
+        words = path.read_text().split()
+        assert len(words) == 2000
+        assert len(set(words)) == 1
+
+
+def test_numbers_count_on(tmp_path):
+    run = tmp_path / "run"
+    assert next_free(run, "old").name == "run.old-1"
+    (tmp_path / "run.old-1").symlink_to("nowhere")
+    assert next_free(run, "old").name == "run.old-2"

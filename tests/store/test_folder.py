@@ -1,0 +1,124 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import Exit, InUseError, PermissionDeniedError
+from spsbench.store.folder import (
+    CannotCreateError,
+    belongs,
+    check_writable,
+    make,
+    move_aside,
+    record_logs,
+    records_path,
+)
+from spsbench.store.log import Log
+
+
+def test_the_check_leaves_nothing(tmp_path):
+    check_writable(tmp_path)
+    check_writable(tmp_path / "not" / "there")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("below", ["", "run", "run/deep"])
+def test_a_file_in_the_way(tmp_path, below):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(CannotCreateError, match="no folder") as raised:
+        check_writable(tmp_path / "file" / below)
+    assert raised.value.code == Exit.CANNOT_CREATE == 73
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["nul\0", "x" * 300, "link", "link/run"])
+def test_a_name_that_cannot_be(tmp_path, name):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(CannotCreateError):
+        check_writable(tmp_path / name)
+
+
+@pytest.mark.parametrize("number", ["EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT"])
+def test_a_place_that_refuses(tmp_path, monkeypatch, number):
+    error = OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
+
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises((CannotCreateError, PermissionDeniedError), match=error.strerror) as raised:
+        check_writable(tmp_path / "run")
+    assert raised.value.code == (77 if number in ("EACCES", "EPERM") else 73)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_of_somebody_else():
+    with pytest.raises(PermissionDeniedError):
+        check_writable(Path("/run-of-mine"))
+
+
+def test_a_link_to_a_folder_is_followed(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    make(tmp_path / "link")
+    make(tmp_path / "link" / "run")
+    assert (tmp_path / "real" / "run").is_dir()
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path):
+    make(tmp_path)  # empty
+    (tmp_path / ".hidden").write_text("")  # what a killed start may leave
+    make(tmp_path)
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(CannotCreateError, match=r"holds thesis.tex"):
+        make(tmp_path)
+    (tmp_path / "manifest.json").write_text("")
+    make(tmp_path)
+
+
+def test_an_old_run_is_moved_not_deleted(tmp_path):
+    for number in (1, 2):
+        make(tmp_path / "run")
+        (tmp_path / "run" / "manifest.json").write_text(str(number))
+        assert move_aside(tmp_path / "run").name == f"run.old-{number}"
+        assert (tmp_path / f"run.old-{number}" / "manifest.json").read_text() == str(number)
+
+
+def test_a_run_in_use_is_not_moved(tmp_path):
+    folder = tmp_path / "run"
+    make(folder)
+    with Log(folder / "scores-00-of-01.jsonl"), pytest.raises(InUseError):
+        move_aside(folder)
+    assert folder.exists()
+
+
+def test_a_folder_that_cannot_be_moved(tmp_path):
+    with pytest.raises(CannotCreateError):
+        move_aside(tmp_path / "none")
+
+
+def test_logs_are_found_by_shard(tmp_path):
+    for shard in ((1, 2), (0, 2), (11, 128)):
+        records_path(tmp_path, shard).touch()
+    for name in ("records-.jsonl", "records-00-of-02.jsonl.torn-1", "scores-00-of-02.jsonl"):
+        (tmp_path / name).touch()
+    assert list(record_logs(tmp_path)) == ["00-of-02", "01-of-02", "11-of-128"]
+
+
+@pytest.mark.parametrize("total", [1, 2, 4, 7])
+def test_each_generation_has_one_shard_whatever_its_method(total):
+    sizes = [0] * total
+    for number in range(400):
+        for repeat in range(2):
+            key = ("cell", f"HumanEval/{number}", repeat)
+            shards = [n for n in range(total) if belongs(key, (n, total))]
+            assert len(shards) == 1
+            assert belongs(("other", *key[1:]), (shards[0], total))
+            sizes[shards[0]] += 1
+    assert min(sizes) > 800 / total * 0.7
+
+
+def test_shards_are_the_same_in_every_process():
+    first = [n for n in range(12) if belongs(("c", f"s{n}", 0), (0, 2))]
+    assert first == [0, 1, 5, 6, 9]

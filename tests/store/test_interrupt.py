@@ -1,0 +1,87 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from spsbench.store.interrupt import SIGNALS, graceful
+
+WORK = """
+import sys, time
+from spsbench.store.interrupt import graceful
+with graceful() as interrupt:
+    print("ready", flush=True)
+    while not interrupt.requested:
+        time.sleep(0.005)
+    print("noted", flush=True)
+    if sys.argv[1] == "stuck":
+        time.sleep(60)
+sys.exit(interrupt.code)
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_is_noted_and_handlers_come_back(number):
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with graceful() as interrupt:
+        assert not interrupt.requested
+        assert interrupt.code == 0
+        os.kill(os.getpid(), number)
+        assert interrupt.requested
+    assert interrupt.code == {1: 129, 2: 130, 15: 143}[number]
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_handlers_come_back_after_an_error():
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with pytest.raises(KeyError), graceful():
+        raise KeyError
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_the_second_interrupt_is_raised_at_once():
+    with graceful() as interrupt:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert interrupt.code == 143
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("how", ["once", "stuck"])
+def test_a_process_ends_in_time(number, how):
+    command = [sys.executable, "-S", "-c", WORK, how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(number)
+        assert child.stdout.readline() == b"noted\n"
+        if how == "stuck":
+            child.send_signal(number)
+        child.wait(20)
+    assert child.returncode == (128 + number if how == "once" else -number)
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with graceful() as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupt.requested
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_another_thread_gets_no_handlers():
+    codes = []
+
+    def work():
+        with graceful() as interrupt:
+            codes.append(interrupt.code)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert codes == [0]

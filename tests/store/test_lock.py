@@ -1,0 +1,111 @@
+import errno
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from spsbench.errors import InUseError, WriteError
+from spsbench.store.lock import Lock, boot_id, has_ended
+
+HOLD = "import sys, time; from pathlib import Path; from spsbench.store.lock import Lock; "
+HOLD += "lock = Lock(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "log"
+
+
+@pytest.fixture(params=["flock", "file"])
+def kind(request, monkeypatch):
+    """The lock of the file system, and the one for those that have none."""
+    if request.param == "file":
+
+        def refuse(*arguments):
+            raise OSError(errno.ENOLCK, "no locks available")
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+    return request.param
+
+
+def test_one_holder_at_a_time(path, kind):
+    with Lock(path), pytest.raises(InUseError, match=f"process {os.getpid()}"):
+        Lock(path)
+    with Lock(path) as lock:
+        lock.close()  # twice does no harm
+    assert [p.name for p in path.parent.iterdir()] == ["log"]
+
+
+def test_it_waits_for_the_holder(path, kind):
+    before = time.monotonic()
+    with Lock(path), pytest.raises(InUseError):
+        Lock(path, wait=0.1)
+    assert time.monotonic() - before >= 0.1
+
+
+def test_a_killed_holder_holds_nothing(path):
+    child = subprocess.Popen([sys.executable, "-S", "-c", HOLD, path], stdout=subprocess.PIPE)
+    with child:
+        child.stdout.readline()
+        with pytest.raises(InUseError, match=f"process {child.pid}"):
+            Lock(path)
+        child.kill()
+    Lock(path).close()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("what", ["pid", "boot", "host"])
+def test_a_file_left_behind_is_removed_if_its_holder_surely_ended(path, monkeypatch, what, ended):
+    def refuse(*arguments):
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    done = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpid())"], stdout=-1)
+    pid = done.stdout.decode().strip() if ended and what == "pid" else os.getpid()
+    boot = "before" if ended and what == "boot" else boot_id()
+    host = "elsewhere" if what == "host" else socket.gethostname()
+    held = path.with_name(".log.held")
+    held.write_text(f"{host} {boot} {pid}")
+    if ended and what != "host":  # of another machine nobody knows
+        with Lock(path, wait=1):
+            assert held.read_text().endswith(f" {os.getpid()}")
+    else:
+        with pytest.raises(InUseError, match=rf"process {pid} on {host}.*remove .log.held"):
+            Lock(path)
+
+
+def test_a_process_of_another_user_is_alive(monkeypatch):
+    def deny(*arguments):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", deny)
+    assert not has_ended(f"{socket.gethostname()} {boot_id()} 1")
+
+
+def test_a_file_that_was_moved_away_is_not_the_one_to_lock(path, monkeypatch):
+    real = fcntl.flock
+    moved = []
+
+    def move_once(file, how):
+        if not moved:
+            moved.append(path.rename(path.with_name("old")))
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", move_once)
+    with Lock(path, wait=1):
+        assert path.exists()
+        with pytest.raises(InUseError):
+            Lock(path)
+
+
+def test_other_failures_are_told(path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(WriteError, match="Input/output error"):
+        Lock(path)

@@ -1,0 +1,103 @@
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from spsbench.errors import DataError, Exit, MismatchError, MissingError, WriteError
+from spsbench.store.manifest import Manifest, differences, refuse_differences
+from tests.store import made
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    manifest = replace(made.manifest(), segments=({"shard": "00-of-01", "first": 0},))
+    manifest.save(tmp_path)
+    assert Manifest.load(tmp_path) == manifest
+    assert manifest.created.endswith("+00:00")
+    assert manifest.schema == 1
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_refused(tmp_path, number):
+    with pytest.raises(ValueError, match="Out of range"):
+        made.manifest(temperature=number).save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    made.manifest().save(tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(path.read_text().replace("0.95", "NaN"))
+    with pytest.raises(DataError, match="NaN"):
+        Manifest.load(tmp_path)
+
+
+def test_a_failed_save_leaves_the_old(tmp_path, monkeypatch):
+    old = made.manifest()
+    old.save(tmp_path)
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(WriteError):
+        made.manifest(seed=1).save(tmp_path)
+    assert Manifest.load(tmp_path) == old
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value: line 1"),
+        ('{"schema": 1', "line 1 column"),
+        ("[]", "no schema number"),
+        ('{"schema": "1"}', "no schema number"),
+        ('{"schema": 1}', "missing or unknown: cells"),
+        ("[" * 100_000, "recursion|Recursion"),
+    ],
+)
+def test_a_broken_one_is_refused_with_its_reason(tmp_path, text, reason):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match=reason):
+        Manifest.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("cells", []), ("segments", {}), ("fingerprint", None), ("more", 1)]
+)
+def test_a_field_of_another_kind_is_refused(tmp_path, name, value):
+    made.manifest().save(tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(DataError, match=name):
+        Manifest.load(tmp_path)
+
+
+@pytest.mark.parametrize("schema", [0, 2])
+def test_another_schema_is_refused_with_its_version(tmp_path, schema):
+    replace(made.manifest(), schema=schema, tool="9.9").save(tmp_path)
+    with pytest.raises(DataError, match=rf"schema {schema} .*spsbench 9.9.*expected schema 1"):
+        Manifest.load(tmp_path)
+
+
+def test_no_manifest_is_no_run(tmp_path):
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(MissingError):
+            Manifest.load(folder)
+
+
+@pytest.mark.parametrize("name", made.FINGERPRINT)
+def test_each_field_that_changes_is_named(tmp_path, name):
+    mine, theirs = made.manifest(**{name: "changed"}), made.manifest()
+    line = f'{name}: "changed", there {json.dumps(made.FINGERPRINT[name])}'
+    assert differences(mine.fingerprint, theirs.fingerprint) == [line]
+    with pytest.raises(MismatchError) as raised:
+        refuse_differences(mine, theirs, tmp_path)
+    assert str(raised.value).endswith(f"Differing:\n  {line}")
+    assert raised.value.code == Exit.MISMATCH == 5
+
+
+def test_differences_tell_kinds_and_absence_apart():
+    assert differences({"a": 1, "b": [1]}, {"a": 1, "b": (1,)}) == []
+    assert differences({"a": 1, "b": None}, {"a": True, "c": 0}) == [
+        "a: 1, there true",
+        "b: null, there absent",
+        "c: absent, there 0",
+    ]

@@ -1,0 +1,106 @@
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.store import provenance as module
+from spsbench.store.provenance import git_state, hash_files, provenance
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A checkout with a package in it."""
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "first"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    return package
+
+
+def test_it_is_json_without_secrets(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = provenance()
+    text = json.dumps(found, allow_nan=False)
+    assert found["environment"]["OMP_NUM_THREADS"] == "3"
+    assert "hf_secret" not in text
+    assert str(Path.home()) not in text or str(Path.home()) == "/"
+    assert found["versions"]["torch"]
+    assert found["hardware"]["threads"] >= 1
+
+
+def test_a_package_that_is_missing_has_no_version(monkeypatch):
+    monkeypatch.setattr(module, "MORE_PACKAGES", ("no-such-package",))
+    assert module.versions()["no-such-package"] is None
+
+
+def test_the_state_of_a_checkout(package):
+    clean = git_state(package)
+    assert len(clean["commit"]) == 40
+    assert clean["diff"] is None
+    assert clean["untracked"] == 0
+    (package / "__init__.py").write_text("changed = 'secret'\n")
+    (package / "new.py").write_text("")
+    dirty = git_state(package)
+    assert dirty["commit"] == clean["commit"]
+    assert len(dirty["diff"]) == 64
+    assert dirty["untracked"] == 1
+    (package / "__init__.py").write_text("changed = 'again'\n")
+    assert git_state(package)["diff"] != dirty["diff"]
+
+
+def test_an_installed_package_has_no_checkout(package, monkeypatch):
+    installed = package.parent / ".venv" / "package"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("")
+    assert git_state(installed) is None
+    monkeypatch.setenv("PATH", "")
+    assert git_state(package) is None
+
+
+def test_the_files_that_decide_are_hashed(tmp_path):
+    files = {"config.json": b"{}", "tokenizer.json": b"1", "model.safetensors": b"2" * 3_000_000}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "README.md").write_text("")
+    (tmp_path / "tokenizer").mkdir()
+    found = hash_files(tmp_path)
+    assert found == {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.write(b"3")
+    changed = hash_files(tmp_path)
+    assert [name for name in found if found[name] != changed[name]] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(PermissionError(13, "denied", "x"), PermissionDeniedError), (OSError(5, "I/O"), DataError)],
+)
+def test_files_that_cannot_be_read_are_named(tmp_path, monkeypatch, error, kind):
+    (tmp_path / "config.json").write_text("{}")
+
+    def fail(path):
+        raise error
+
+    monkeypatch.setattr(module, "hash_file", fail)
+    with pytest.raises(kind, match="cannot read"):
+        hash_files(tmp_path)
+    with pytest.raises(MissingError):
+        hash_files(tmp_path / "none")
+
+
+def test_the_store_loads_no_torch():
+    modules = sorted(p.stem for p in Path(module.__file__).parent.glob("*.py"))
+    program = "".join(f"import spsbench.store.{name}\n" for name in modules if name != "__init__")
+    program += "import sys; sys.exit('torch' in sys.modules)"
+    root = Path(module.__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program], env={"PYTHONPATH": str(root)}, check=True)

@@ -1,0 +1,164 @@
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from spsbench.errors import DataError, MismatchError, MissingError, UsageError, WriteError
+from spsbench.store.folder import CannotCreateError, records_path
+from spsbench.store.log import Log
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import merge, records, segmented
+from spsbench.store.run import open_run
+from tests.store import made
+
+
+def run(folder, numbers, *, manifest=None, errors=(), **options):
+    with open_run(folder, manifest or made.manifest(), **options) as writer:
+        for number in numbers:
+            record = made.record(number, error="x" if number in errors else None)
+            if writer.wants(record.key):
+                writer.append(record)
+    return folder
+
+
+def keyed(folder):
+    found = list(records(folder))
+    by_key = {record.key: record for record in found}
+    assert len(by_key) == len(found)
+    return by_key
+
+
+def test_records_know_their_segment(tmp_path):
+    for end in (2, 2, 5):
+        run(tmp_path, range(end), resume=True)
+    assert [place.segment for place in segmented(tmp_path)] == [0, 0, 2, 2, 2]
+
+
+def test_a_record_of_no_segment_is_refused(tmp_path):
+    run(tmp_path, range(2))
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"segments": []}))
+    with pytest.raises(DataError, match="line 1"):
+        list(records(tmp_path))
+
+
+def test_a_record_of_other_fields_is_refused(tmp_path):
+    run(tmp_path, range(1))
+    with Log(records_path(tmp_path, (0, 1))) as log:
+        log.append({"rounds": [], "flags": [], "by": "another version"})
+    with pytest.raises(DataError, match="line 2: "):
+        list(records(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["same", "other"])
+def test_a_generation_in_two_logs_is_one_only_if_it_is_the_same(tmp_path, text):
+    run(tmp_path, [0], shard=(0, 1))
+    manifest = Manifest.load(tmp_path)
+    second = manifest.segments[0] | {"shard": "00-of-02"}
+    replace(manifest, segments=(*manifest.segments, second)).save(tmp_path)
+    values = made.record(0).to_json()
+    with Log(records_path(tmp_path, (0, 2))) as log:
+        log.append(values | ({"text": text} if text == "other" else {}))
+    if text == "other":
+        with pytest.raises(DataError, match="two measurements of c4/task/0/0"):
+            list(records(tmp_path))
+    else:
+        assert list(records(tmp_path)) == [made.record(0)]
+
+
+@pytest.mark.parametrize("total", [1, 2, 4])
+def test_merged_shards_are_the_single_run(tmp_path, total):
+    single = run(tmp_path / "single", range(12), errors=(5,))
+    parts = [
+        run(tmp_path / f"{n}", reversed(range(12)), errors=(5,), shard=(n, total))
+        for n in range(total)
+    ]
+    merged = merge(list(reversed(parts)), tmp_path / "merged")
+    assert keyed(tmp_path / "merged") == keyed(single)
+    assert Manifest.load(tmp_path / "merged") == merged
+    assert {place.segment for place in segmented(tmp_path / "merged")} == set(range(total))
+    run(tmp_path / "merged", range(13), resume=True)  # it is a run like any other
+    assert len(keyed(tmp_path / "merged")) == 13
+
+
+def test_copies_are_tolerated(tmp_path):
+    first = run(tmp_path / "a", range(4), errors=(2,))
+    copy = shutil.copytree(first, tmp_path / "b")
+    run(copy, range(6), errors=(), resume=True)
+    merge([first, copy], tmp_path / "merged")
+    assert keyed(tmp_path / "merged") == keyed(copy)
+    assert (tmp_path / "merged" / "records-00-of-01.jsonl").read_bytes().count(b"\n") == 7
+    assert not (tmp_path / "merged" / ".lock").exists()
+
+
+def test_differing_measurements_are_refused(tmp_path, monkeypatch):
+    first = run(tmp_path / "a", range(4))
+    real = made.record
+    monkeypatch.setattr(made, "record", lambda n, error: replace(real(n), text="another"))
+    second = run(tmp_path / "b", range(3, 5))
+    with pytest.raises(DataError, match="two measurements of c4/task/3/0"):
+        merge([first, second], tmp_path / "merged")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_other_configurations_are_refused(tmp_path):
+    first = run(tmp_path / "a", range(2))
+    second = run(tmp_path / "b", range(2, 4), manifest=made.manifest(seed=1))
+    with pytest.raises(MismatchError, match="\n  seed: 1, there 0"):
+        merge([first, second], tmp_path / "merged")
+
+
+def test_what_cannot_be_merged(tmp_path):
+    first = run(tmp_path / "a", range(2))
+    with pytest.raises(UsageError):
+        merge([], tmp_path / "merged")
+    with pytest.raises(MissingError):
+        merge([first, tmp_path / "none"], tmp_path / "merged")
+    with pytest.raises(CannotCreateError):
+        merge([first], first)
+    assert len(keyed(first)) == 2
+
+
+def test_a_failed_merge_leaves_nothing(tmp_path, monkeypatch):
+    first = run(tmp_path / "a", range(2))
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr("spsbench.store.records.check_writable", lambda folder: None)
+    with pytest.raises(WriteError, match="No space left"):
+        merge([first], tmp_path / "merged")
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_keeps_the_run(small_disk):
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(40_000))
+    folder = small_disk / "run"
+    with open_run(folder, made.manifest()) as writer, pytest.raises(WriteError, match="No space"):
+        made.write(writer, 500)
+    kept = len(keyed(folder))
+    assert kept > 5
+    with pytest.raises((CannotCreateError, WriteError), match="No space"):
+        run(folder, range(1), resume=True)
+    assert len(keyed(folder)) == kept
+    ballast.unlink()
+    run(folder, range(kept + 5), resume=True)
+    assert keyed(folder).keys() == {made.record(n).key for n in range(kept + 5)}

@@ -1,0 +1,278 @@
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import DataError, Exit, InUseError, MismatchError, UsageError, WriteError
+from spsbench.store import manifest as manifests
+from spsbench.store.folder import CannotCreateError, belongs, record_logs, records_path
+from spsbench.store.lock import Lock
+from spsbench.store.log import Log, iterate
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records
+from spsbench.store.run import ATTEMPTS, open_run
+from tests.store import made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
+
+
+def begin(folder, count=3, manifest=None, **options):
+    with open_run(folder, manifest or made.manifest(), **options) as writer:
+        made.write(writer, count)
+    return writer
+
+
+def test_a_run_is_written_and_read(folder):
+    begin(folder)
+    assert list(records(folder)) == [made.record(n) for n in range(3)]
+    manifest = Manifest.load(folder)
+    assert manifest.fingerprint == made.FINGERPRINT
+    assert [(s["shard"], s["first"]) for s in manifest.segments] == [("00-of-01", 0)]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        ".lock",
+        "manifest.json",
+        "records-00-of-01.jsonl",
+    ]
+
+
+def test_a_run_goes_on_where_it_stopped(folder):
+    begin(folder, resume=True)  # of nothing: a start
+    with open_run(folder, made.manifest(), resume=True) as writer:
+        assert writer.done == {made.record(n).key for n in range(3)}
+        assert not writer.wants(made.record(2).key)
+        with pytest.raises(ValueError, match="not missing"):
+            writer.append(made.record(2))
+        made.write(writer, 5)
+    assert list(records(folder)) == [made.record(n) for n in range(5)]
+    assert [s["first"] for s in Manifest.load(folder).segments] == [0, 3]
+
+
+def test_a_run_that_is_there_is_never_mixed_in(folder):
+    begin(folder)
+    before = {p: p.read_bytes() for p in folder.iterdir()}
+    for manifest in (made.manifest(), made.manifest(seed=1)):
+        with pytest.raises(MismatchError, match="--resume") as raised:
+            open_run(folder, manifest)
+        assert raised.value.code == Exit.MISMATCH
+    with pytest.raises(UsageError):
+        open_run(folder, made.manifest(), resume=True, overwrite=True)
+    assert before == {p: p.read_bytes() for p in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", made.FINGERPRINT)
+def test_no_other_configuration_goes_on(folder, name):
+    begin(folder, 1)
+    before = {p: p.read_bytes() for p in folder.iterdir()}
+    with pytest.raises(MismatchError, match=f'\n  {name}: "other", there '):
+        open_run(folder, made.manifest(**{name: "other"}), resume=True)
+    assert before == {p: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_another_configuration_goes_on_when_forced(folder):
+    begin(folder, 1)
+    other = replace(made.manifest(dtype="bfloat16"), cells={"c5": {"k": 5}})
+    begin(folder, 2, other, resume_anyway=True)
+    manifest = Manifest.load(folder)
+    assert manifest.fingerprint == made.FINGERPRINT
+    assert list(manifest.cells) == ["c0", "c4", "c5"]
+    assert manifest.segments[0]["differences"] == []
+    assert manifest.segments[1]["differences"] == ['dtype: "bfloat16", there "float32"']
+
+
+def test_overwriting_moves_the_old_run_aside(folder):
+    begin(folder)
+    begin(folder, 1, made.manifest(seed=1), overwrite=True)
+    begin(folder, 2, made.manifest(seed=2), overwrite=True)
+    seeds = [
+        Manifest.load(folder.with_name(name)).fingerprint["seed"]
+        for name in ("run.old-1", "run.old-2", "run")
+    ]
+    assert seeds == [0, 1, 2]
+    assert len(list(records(folder.with_name("run.old-1")))) == 3
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_others_wait_until_a_start_is_noted(folder, monkeypatch, overwrite):
+    begin(folder, 0)
+    real = Manifest.save
+
+    def save(self, where):
+        with pytest.raises(InUseError):
+            Lock(where / ".lock")
+        real(self, where)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "save", save)
+        begin(folder, 1, overwrite=overwrite)
+    Lock(folder / ".lock").close()
+
+
+def test_a_folder_of_another_kind_is_not_overwritten(tmp_path):
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(CannotCreateError):
+        open_run(tmp_path, made.manifest(), overwrite=True)
+
+
+def test_a_start_that_recorded_nothing_needs_no_resume(folder):
+    begin(folder, 0)
+    begin(folder, 1)
+    assert len(list(records(folder))) == 1
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {"shard": (0, 2)}])
+def test_a_second_writer_is_turned_away(folder, options):
+    with open_run(folder, made.manifest()) as writer:
+        made.write(writer, 1)
+        with pytest.raises(InUseError) as raised:
+            open_run(folder, made.manifest(), **options)
+        assert raised.value.code == Exit.IN_USE == 4
+        made.write(writer, 2)
+    assert len(list(records(folder))) == 2
+
+
+def test_a_sample_that_always_fails_is_tried_three_times(folder):
+    bad, key = made.record(7, error="RuntimeError: out"), made.record(7).key
+    with open_run(folder, made.manifest()) as writer:
+        writer.append(bad)
+        made.write(writer, 1)
+        assert writer.wants(key)
+        assert writer.attempts(key) == 1
+    with open_run(folder, made.manifest(), resume=True) as writer:
+        assert writer.attempts(key) == 1
+        for _ in range(ATTEMPTS - 1):
+            writer.append(bad)
+        assert not writer.wants(key)
+        with pytest.raises(ValueError, match="not missing"):
+            writer.append(bad)
+    with open_run(folder, made.manifest(), resume=True) as writer:
+        assert key in writer.done
+    assert list(records(folder)) == [made.record(0), bad]
+    stored = [v for v in iterate(records_path(folder, (0, 1))) if v["error"]]
+    assert [v["attempt"] for v in stored] == [1, 2, 3]
+
+
+def test_a_failure_that_is_made_good_is_replaced(folder):
+    with open_run(folder, made.manifest()) as writer:
+        writer.append(made.record(1, error="MemoryError"))
+        writer.append(made.record(1))
+        assert writer.done == {made.record(1).key}
+    assert list(records(folder)) == [made.record(1)]
+
+
+@pytest.mark.parametrize("total", [1, 2, 4])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_shards_and_order_do_not_matter(folder, total, seed):
+    wanted = [made.record(n, cell=cell) for n in range(12) for cell in ("c0", "c4")]
+    order = list(reversed(wanted)) if seed is None else random.Random(seed).sample(wanted, 24)
+    for number in range(total):
+        with open_run(folder, made.manifest(), shard=(number, total)) as writer:
+            for record in order:
+                if writer.wants(record.key):
+                    writer.append(record)
+    by_key = {record.key: record for record in records(folder)}
+    assert by_key == {record.key: record for record in wanted}
+    assert len(record_logs(folder)) == len(Manifest.load(folder).segments) == total
+
+
+def test_shards_work_side_by_side(folder):
+    with (
+        open_run(folder, made.manifest(), shard=(0, 2)) as first,
+        open_run(folder, made.manifest(), shard=(1, 2)) as second,
+    ):
+        made.write(second, 9)
+        made.write(first, 9)
+        with pytest.raises(ValueError, match="shard 00-of-02"):
+            first.append(
+                next(r for n in range(20, 99) if not belongs((r := made.record(n)).key, (0, 2)))
+            )
+        with pytest.raises(MismatchError):
+            open_run(folder, made.manifest(seed=1), shard=(1, 2), resume=True)
+    assert len(list(records(folder))) == 9
+    with pytest.raises(MismatchError, match="--resume"):
+        open_run(folder, made.manifest(), shard=(1, 2))
+
+
+def test_a_run_goes_on_in_another_layout(folder):
+    begin(folder, 6)
+    with pytest.raises(MismatchError):
+        open_run(folder, made.manifest(), shard=(0, 3))
+    for number in range(3):
+        begin(folder, 12, shard=(number, 3), resume=True)
+    assert sorted(r.prompt_tokens for r in records(folder)) == list(range(12))
+
+
+@pytest.mark.parametrize("shard", [(1, 1), (-1, 2), (0, 0)])
+def test_a_shard_that_cannot_be(folder, shard):
+    with pytest.raises(UsageError):
+        open_run(folder, made.manifest(), shard=shard)
+    assert not folder.exists()
+
+
+def test_a_moved_run_goes_on(folder, tmp_path):
+    begin(folder)
+    there = folder.rename(tmp_path / "elsewhere")
+    begin(there, 4, resume=True)
+    assert len(list(records(there))) == 4
+
+
+def test_a_run_may_be_named_from_within(folder, monkeypatch):
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    begin(Path())
+    begin(Path(), 1, overwrite=True)
+    assert len(list(records(folder))) == 1
+    assert len(list(records(folder.with_name("run.old-1")))) == 3
+
+
+def test_a_clock_that_goes_back_does_no_harm(folder, monkeypatch):
+    begin(folder, 2)
+    monkeypatch.setattr(manifests, "now", lambda: "1970-01-01T00:00:00+00:00")
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    begin(folder, 4, resume=True)
+    assert list(records(folder)) == [made.record(n) for n in range(4)]
+    assert [s["first"] for s in Manifest.load(folder).segments] == [0, 2]
+
+
+def test_damage_is_refused_and_the_log_is_free_again(folder):
+    begin(folder)
+    path = records_path(folder, (0, 1))
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b"task/1", b"task/7"))
+    for _ in range(2):
+        with pytest.raises(DataError, match="line 2"):
+            open_run(folder, made.manifest(), resume=True)
+    path.write_bytes(sound)
+    begin(folder, 4, resume=True)
+
+
+@pytest.mark.parametrize("values", [{"by": "hand"}, {"cell": [], "sample": "", "repeat": 0}])
+def test_a_log_of_something_else_is_refused(folder, values):
+    begin(folder, 1)
+    with Log(records_path(folder, (0, 1))) as log:
+        log.append({"error": None} | values)
+    with pytest.raises(DataError, match="foreign record"):
+        open_run(folder, made.manifest(), resume=True)
+
+
+def test_a_start_that_cannot_note_itself_lets_go(folder, monkeypatch):
+    begin(folder, 1)
+    saves = []
+    real = Manifest.save
+
+    def fail_second(self, where):
+        saves.append(where)
+        if len(saves) == 2:
+            raise WriteError("full")
+        real(self, where)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "save", fail_second)
+        with pytest.raises(WriteError):
+            open_run(folder, made.manifest(), resume=True)
+    begin(folder, 2, resume=True)

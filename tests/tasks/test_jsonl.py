@@ -1,0 +1,125 @@
+"""Prompts from a file: our rows, Spec-Bench's questions, and what is neither."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import DataError, MissingError
+from spsbench.tasks.jsonl import Jsonl
+from spsbench.tasks.task import Sample, Task
+
+
+def written(folder: Path, *rows: dict[str, object]) -> str:
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def always(prompt: str) -> bool:
+    return True
+
+
+def test_prompts_with_and_without_a_reference(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"id": "a", "prompt": " as it is\n", "reference": "the cat sat", "group": "cats"},
+        {"id": 2, "prompt": "b", "category": "dogs", "more": [1]},
+        {"id": "c", "prompt": "c", "reference": None, "group": None},
+    )
+    task: Task = Jsonl(path)
+    samples = list(task.samples(always))
+    assert samples == [
+        Sample("a", " as it is\n", "the cat sat", "cats"),
+        Sample("2", "b", None, "dogs"),
+        Sample("c", "c"),
+    ]
+    assert task.title == f"{path}: 3 prompts, 1 references"
+    assert task.metrics[0] == "rouge2"
+    assert task.score(samples[0], "The cat sat.")["rouge2"] == pytest.approx(100)
+    assert task.score(samples[1], "The cat sat.") == {}
+
+
+def test_questions_of_spec_bench_are_asked_by_their_first_turn(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"question_id": 81, "category": "writing", "turns": ["first", "second"]},
+        {"question_id": 82, "category": "math", "turns": ["one"], "reference": ["two", "three"]},
+    )
+    samples = list(Jsonl(path).samples(always))
+    assert samples == [Sample("81", "first", None, "writing"), Sample("82", "one", "two", "math")]
+
+
+def test_without_references_there_are_no_metrics(tmp_path: Path) -> None:
+    task = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"}))
+    assert task.metrics == ()
+    assert task.combine([]) == {}
+
+
+def test_limits_and_stop_strings_are_arguments(tmp_path: Path) -> None:
+    path = written(tmp_path, {"id": 1, "prompt": "a"})
+    assert (Jsonl(path).max_new_tokens, Jsonl(path).stop) == (128, ())
+    task = Jsonl(path, max_new_tokens=7, stop=r"\n\n|END")
+    assert (task.max_new_tokens, task.stop) == (7, ("\n\n", "END"))
+    with pytest.raises(ValueError, match="path=FILE"):
+        Jsonl()
+    with pytest.raises(ValueError, match="max_new_tokens is 0"):
+        Jsonl(path, max_new_tokens=0)
+
+
+def test_references_that_rouge_cannot_read_are_counted(tmp_path: Path) -> None:
+    row = {"id": 1, "prompt": "a", "reference": "猫が座った"}
+    assert "1 references without Latin words" in Jsonl(written(tmp_path, row)).title
+
+
+def test_repeated_lines_are_counted_and_contradictions_refused(tmp_path: Path) -> None:
+    one = {"id": 1, "prompt": "a"}
+    assert "1 repeated lines left out" in Jsonl(written(tmp_path, one, one)).title
+    with pytest.raises(DataError, match=r"id '1' again.*:2, first"):
+        Jsonl(written(tmp_path, one, {"id": "1", "prompt": "b"}))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "no id"},
+        {"id": "1"},
+        {"id": "1", "prompt": ""},
+        {"id": "1", "prompt": None},
+        {"id": "1", "prompt": ["a"]},
+        {"id": "1", "prompt": "\ud800"},
+        {"id": "1", "prompt": "a", "reference": 3},
+        {"id": "1", "prompt": "a", "reference": [3]},
+        {"id": "1", "prompt": "a", "group": 3},
+        {"question_id": 1, "turns": []},
+        {"question_id": 1, "turns": "first"},
+        {"question_id": 1, "turns": [{"role": "user"}]},
+        {"question_id": 1, "turns": ["\ud800"]},
+        {"turns": ["a"]},
+    ],
+)
+def test_a_row_of_another_kind_is_named(tmp_path: Path, row: dict[str, object]) -> None:
+    good = {"id": "0", "prompt": "a"}
+    with pytest.raises(DataError, match=r"prompts.jsonl:2") as caught:
+        Jsonl(written(tmp_path, good, row))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prompt_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    task = Jsonl(written(tmp_path, {"id": "short", "prompt": "a"}, {"id": "long", "prompt": "aa"}))
+    samples = task.samples(lambda prompt: len(prompt) < 2)
+    assert next(samples).id == "short"
+    with pytest.raises(DataError, match="prompt 'long'"):
+        next(samples)
+
+
+def test_no_file_and_no_rows(tmp_path: Path) -> None:
+    with pytest.raises(MissingError):
+        Jsonl(str(tmp_path / "nowhere.jsonl"))
+    with pytest.raises(DataError, match="no prompts"):
+        Jsonl(written(tmp_path))
+
+
+def test_the_prompt_version_changes_with_any_prompt(tmp_path: Path) -> None:
+    before = Jsonl(written(tmp_path, {"id": 1, "prompt": "a"})).prompt_version
+    assert Jsonl(written(tmp_path, {"id": 1, "prompt": "b"})).prompt_version != before

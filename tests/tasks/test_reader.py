@@ -1,0 +1,151 @@
+"""Whatever is in a data file, the user hears where and what, in one line."""
+
+import gzip
+import json
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from spsbench.errors import DataError, MissingError, SpsError
+from spsbench.tasks import reader
+from spsbench.tasks.reader import Row, distinct, rows
+from spsbench.tasks.task import Sample
+
+GOOD = b'{"id": 1, "prompt": "a"}\n'
+ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]
+
+
+def written(folder: Path, content: bytes, name: str = "data.jsonl") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(SpsError) as caught:
+        list(rows(path))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+def as_jsonl() -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "gzip", "parquet", "folder"])
+def test_every_form_gives_the_same_rows(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "data"  # the name says nothing
+    if form == "jsonl":
+        path.write_bytes(as_jsonl())
+    elif form == "gzip":
+        path.write_bytes(gzip.compress(as_jsonl()))
+    elif form == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path, row_group_size=2)
+    else:
+        datasets.Dataset.from_list(ROWS).save_to_disk(str(path))
+    assert [row.values for row in rows(path)] == ROWS
+
+
+def test_marks_and_line_ends_of_other_systems_are_read_over(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbf{"id": "\xc3\xa9"}\r\n\r\n  \n{"id": 2}'
+    read = list(rows(written(tmp_path, content)))
+    assert [row.values for row in read] == [{"id": "é"}, {"id": 2}]
+    assert read[1].where.endswith("data.jsonl:4")
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "what"),
+    [
+        (b'{"id": "\xff"}\n', ":2:9)", "not UTF-8"),
+        (b'{"id": 1, "prompt": "a', ":2:21", "may have been cut off"),
+        (b'{"id": 1,}\n', ":2:10", "no JSON"),
+        (b"[1, 2]\n", ":2)", "JSON list"),
+        (b"null\n", ":2)", "JSON NoneType"),
+        (b'{"id": NaN}\n', ":2)", "the number NaN"),
+        (b'{"id": -Infinity}\n', ":2)", "the number -Infinity"),
+        (b'{"id": 1e999}\n', ":2)", "the number 1e999"),
+        (b'{"id": ' + b"9" * 5000 + b"}\n", ":2)", "digits"),
+        (b'{"id": 1, "id": 2}\n', ":2)", "key 'id' is there twice"),
+        (b'{"a": ' + b"[" * 100_000 + b"\n", ":2)", "nested too deeply"),
+        (b'{"a":' * 100_000 + b"\n", ":2)", "nested too deeply"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: bytes, place: str, what: str) -> None:
+    message = complaint(written(tmp_path, GOOD + line))
+    assert what in message
+    assert f"data.jsonl{place}" in message
+
+
+def test_a_line_without_end_is_not_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "LINE_LIMIT", 1 << 20)
+    bomb = gzip.compress(b"\0" * (8 << 20))
+    assert len(bomb) < 1 << 20
+    assert "longer than 1 MiB" in complaint(written(tmp_path, bomb))
+
+
+def test_a_gzip_of_many_lines_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "SIZE_LIMIT", 1 << 16)
+    assert "GiB of data" in complaint(written(tmp_path, gzip.compress(GOOD * 10_000)))
+    table = pyarrow.Table.from_pydict({"id": list(range(100_000))})
+    pyarrow.parquet.write_table(table, tmp_path / "data.parquet")
+    assert "GiB of data" in complaint(tmp_path / "data.parquet")
+
+
+@pytest.mark.parametrize("cut", [5, 40, -1])
+def test_a_gzip_that_was_cut_off(tmp_path: Path, cut: int) -> None:
+    whole = gzip.compress(b"".join(b'{"id": %d}\n' % n for n in range(999)))
+    assert "damaged" in complaint(written(tmp_path, whole[:cut]))
+
+
+def test_a_gzip_with_flipped_bits(tmp_path: Path) -> None:
+    damaged = bytearray(gzip.compress(GOOD * 99))
+    damaged[-6] ^= 1  # of the checksum
+    assert "damaged" in complaint(written(tmp_path, bytes(damaged)))
+
+
+def test_a_parquet_that_is_none(tmp_path: Path) -> None:
+    assert "damaged" in complaint(written(tmp_path, b"PAR1 and nothing else"))
+
+
+def test_a_folder_that_is_no_data_set(tmp_path: Path) -> None:
+    assert "no data set" in complaint(tmp_path)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="nowhere"):
+        list(rows(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({}, "no 'prompt'"),
+        ({"prompt": None}, "'prompt' is NoneType"),
+        ({"prompt": 3}, "'prompt' is int"),
+        ({"prompt": "\ud800"}, "half a surrogate pair"),
+    ],
+)
+def test_a_text_is_a_text(values: dict[str, object], what: str) -> None:
+    with pytest.raises(DataError, match=what):
+        Row("data.jsonl:7", values).text("prompt")
+
+
+@pytest.mark.parametrize("value", ["", None, True, 1.5, ["a"]])
+def test_an_id_is_a_text_or_a_whole_number(value: object) -> None:
+    assert Row("f:1", {"id": 7}).name("id") == Row("f:1", {"id": "7"}).name("id") == "7"
+    with pytest.raises(DataError, match=r"f:1"):
+        Row("f:1", {"id": value}).name("id")
+
+
+def test_equal_repetitions_are_counted_and_others_refused() -> None:
+    one, two = Sample("1", "a"), Sample("2", "b")
+    assert distinct([("f:1", one), ("f:2", two), ("f:3", Sample("1", "a"))]) == ([one, two], 1)
+    with pytest.raises(DataError, match=r"id '1' again.*f:2, first f:1"):
+        distinct([("f:1", one), ("f:2", Sample("1", "b"))])

@@ -1,0 +1,185 @@
+"""XSum: one layout for all data, cut at sentences, and a title that says what was used."""
+
+import json
+import os
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from spsbench.corpora import news
+from spsbench.errors import DataError
+from spsbench.tasks import articles, hubfile
+from spsbench.tasks.sentences import sentence_ends
+from spsbench.tasks.task import Sample, Task
+from spsbench.tasks.xsum import XSum
+
+REAL = os.environ.get("SPSBENCH_XSUM")  # a file of real articles, if there is one
+
+
+def always(prompt: str) -> bool:
+    return True
+
+
+def written(folder: Path, *documents: str, summary: str = "It rained.") -> str:
+    path = folder / "articles.jsonl"
+    rows = [
+        {"id": str(n), "document": document, "summary": summary}
+        for n, document in enumerate(documents)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def ending(prompt: str) -> str:
+    """The article that a prompt asks about."""
+    return prompt.rpartition("\n\nArticle: ")[2].removesuffix("\nSummary:")
+
+
+def test_mini_is_two_hundred_held_out_items_after_a_training_one() -> None:
+    task: Task = XSum("mini")
+    samples = list(task.samples(always))
+    assert len({sample.id for sample in samples}) == len(samples) == 200
+    generated = {item.id: item for item in islice(news.items(articles.MINI_SEED, "heldout"), 300)}
+    assert [sample.id for sample in samples] == list(generated)[:200]
+    example = next(news.items(articles.MINI_SEED, "train"))
+    for sample in samples:
+        assert ending(sample.prompt) == generated[sample.id].document
+        assert sample.prompt == news.layout([example], generated[sample.id].document)
+        assert sample.reference == generated[sample.id].summary
+        assert not sample.cut
+    assert "not XSum" in task.title
+    assert samples == list(XSum("mini").samples(always))
+
+
+def test_mini_can_be_longer_and_begins_alike() -> None:
+    some, more = XSum("mini", count=20), XSum("mini", count=300)
+    assert list(more.samples(always))[:20] == list(some.samples(always))
+    assert some.prompt_version != more.prompt_version
+    with pytest.raises(ValueError, match="count is 0"):
+        XSum("mini", count=0)
+
+
+def test_a_file_is_asked_in_the_layout_of_the_bundled_pair(tmp_path: Path) -> None:
+    task = XSum(written(tmp_path, "It  rained\nall day.\n\nArticle: of faith.\nSummary: none."))
+    (sample,) = task.samples(always)
+    document = "It rained all day. Article: of faith. Summary: none."
+    assert sample.prompt == news.layout([articles.WRITTEN], document)
+    assert sample.prompt.count("\n\n") == 1  # an article cannot look like the layout around it
+    assert sample.reference == "It rained."
+
+
+def test_the_example_is_short_and_sound() -> None:
+    document, summary = articles.WRITTEN.document, articles.WRITTEN.summary
+    assert document == " ".join(document.split())
+    assert len(document.split()) < 110
+    assert len(sentence_ends(summary)) == 1
+    assert summary not in document
+
+
+def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin() -> None:
+    items = list(islice(news.items(3, "heldout"), 3))
+    text = news.layout(items)
+    after = text[len(news.layout([], items[0].document)) :]
+    assert after[: min(after.find(s) for s in XSum.stop if s in after)].strip() == items[0].summary
+    assert not any(stop in f" {item.summary}" for item in items for stop in XSum.stop)
+
+
+def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path: Path) -> None:
+    document = " ".join(f"This is sentence number {n}." for n in range(500))
+    task = XSum(written(tmp_path, document, "Short."))
+    room = len(news.layout([articles.WRITTEN], document)) // 2
+    long, short = task.samples(lambda prompt: len(prompt) <= room)
+    assert long.cut
+    assert not short.cut
+    kept = ending(long.prompt)
+    assert document.startswith(kept)
+    assert len(kept) in sentence_ends(document)
+    assert len(long.prompt) <= room < len(long.prompt) + len(" This is sentence number 300.")
+    assert long.reference == "It rained."
+
+
+def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path: Path) -> None:
+    task = XSum(written(tmp_path, "Fits.", "This sentence is far too long. Fits."))
+    room = len(news.layout([articles.WRITTEN], "Fits."))
+    samples = task.samples(lambda prompt: len(prompt) <= room)
+    assert next(samples).id == "0"
+    with pytest.raises(DataError, match="article '1'"):
+        next(samples)
+
+
+def test_the_prompt_version_changes_with_any_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = XSum(written(tmp_path, "One.", "Two.")).prompt_version
+    assert XSum(written(tmp_path, "One.", "Two.")).prompt_version == before
+    assert XSum(written(tmp_path, "One.", "Two!")).prompt_version != before
+    path = written(tmp_path, "One.", "Two.")
+    monkeypatch.setattr(articles, "WRITTEN", articles.WRITTEN.__class__("x", "Other.", "Words."))
+    assert XSum(path).prompt_version != before
+
+
+@pytest.mark.parametrize("row", [{"summary": None}, {"document": 3}, {"id": ""}])
+def test_a_row_of_other_types_is_refused(tmp_path: Path, row: dict[str, object]) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps({"id": "1", "document": "a", "summary": "b"} | row) + "\n")
+    with pytest.raises(DataError, match=r"bad.jsonl:1"):
+        XSum(str(path))
+
+
+def test_an_empty_file_is_no_data(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(DataError, match="no articles"):
+        XSum(str(tmp_path / "empty.jsonl"))
+
+
+def test_an_empty_summary_scores_nothing_and_is_counted(tmp_path: Path) -> None:
+    task = XSum(written(tmp_path, "One.", summary="  "))
+    assert "1 without a summary" in task.title
+    (sample,) = task.samples(always)
+    assert task.score(sample, "It rained today.")["rouge2"] == 0
+
+
+def test_scores_have_the_names_that_are_announced() -> None:
+    task = XSum("mini", count=1)
+    sample = Sample("1", "", reference="the cat sat on the mat")
+    assert tuple(task.score(sample, "a cat")) == task.metrics
+    half = task.score(sample, "the cat sat")
+    assert half["rouge2"] == pytest.approx(100 * 2 * 1.0 * 0.4 / 1.4)
+    none = task.score(sample, "")
+    assert none == {"rouge2": 0, "rouge2_stemmed": 0, "empty": 1}
+    combined = task.combine([[half, none], [none, none]])
+    assert combined["rouge2"] == pytest.approx([half["rouge2"] / 2, 0])
+    assert combined["empty"] == [0.5, 1]
+
+
+def test_auto_takes_mini_where_the_hub_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubfile, "cached", lambda: None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    task = XSum(count=5)
+    assert "not XSum" in task.title
+    assert "HF_HUB_OFFLINE is set" in task.title
+    assert len(list(task.samples(always))) == 5
+
+
+@pytest.mark.parametrize("data", ["auto", "hub"])
+def test_the_split_of_the_hub_says_what_it_is(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(written(tmp_path, "One.", "Two."))
+    monkeypatch.setattr(hubfile, "cached", lambda: path)
+    monkeypatch.setattr(hubfile, "fetch", lambda: path)
+    task = XSum(data)
+    assert task.title.startswith("XSum test split, 2 articles (EdinburghNLP/xsum at 7d4d486c")
+    assert "11,305" in task.title
+
+
+@pytest.mark.skipif(not REAL, reason="SPSBENCH_XSUM names no file")
+def test_real_articles_are_cut_to_any_context() -> None:
+    task = XSum(str(REAL))
+    whole = {sample.id: sample for sample in task.samples(always)}
+    room = sorted(len(sample.prompt) for sample in whole.values())[len(whole) // 3]
+    for sample in task.samples(lambda prompt: len(prompt) <= room):
+        assert len(sample.prompt) <= room
+        assert sample.cut == (len(whole[sample.id].prompt) > room)
+        assert len(ending(sample.prompt)) in sentence_ends(ending(whole[sample.id].prompt))

@@ -2,9 +2,8 @@
 
 The draft is the target's first layers under the same embeddings and head. What the target's later
 layers add is scaled by one number, found by bisection, so that greedy speculation keeps as many
-tokens as asked for; logits are scaled so that laws have a few nats of entropy, as a trained model's
-have. Decode cost does not depend on the weights' values. Both are saved once, in bfloat16, so that
-every engine in either dtype runs the very same numbers.
+tokens as asked for. Decode cost does not depend on the weights' values. Both are saved once, in
+bfloat16, so that every engine in either dtype runs the very same numbers.
 
     python -m arena.pairs FOLDER CONFIG LAYERS
 """
@@ -29,10 +28,11 @@ from transformers import (
 
 from arena.vocabulary import numbered_tokenizer
 
-ENTROPY = 3.6  # nats of a law at temperature 1
+SPREAD = 4.2  # of the logits: laws of a few nats, as a trained model's
+SHARPNESS = 2.0  # of queries and of keys: texts follow their context and do not run in circles
 CONTEXT = 1024
 TAU, TOLERANCE, K = 3.5, 0.15, 4
-PROMPTS, PROMPT_TOKENS, TOKENS = 8, 48, 48  # what the acceptance is measured on
+PROMPTS, PROMPT_TOKENS, TOKENS = 8, 48, 32  # what the acceptance is measured on
 TRIES = 9
 OUTPUTS = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # what a layer adds comes from
 LAYERS_KEY = {"gpt2": "n_layer"}  # else num_hidden_layers
@@ -67,6 +67,7 @@ class Acceptance:
     agreement: float  # of the two argmaxes
     alpha: float  # mean of sum_x min(p, q) at temperature 1
     entropy: float  # nats, of the target's law at temperature 1
+    distinct: float  # tokens of a text that are not in it twice: near 1, texts do not repeat
 
 
 def shape(name: str) -> tuple[PreTrainedConfig, int]:
@@ -79,19 +80,26 @@ def shape(name: str) -> tuple[PreTrainedConfig, int]:
 
 
 def random_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
-    """A model in which no layer is lost in the embeddings and laws have `ENTROPY` nats."""
+    """A model whose greedy texts depend on all they hold, as a trained model's do.
+
+    As initialised, tied embeddings would make every token its own most likely successor: so layers
+    add much more than embeddings do, without the constant part of their activations.
+    """
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if name.endswith(OUTPUTS):  # Conv1D keeps [in, out], Linear [out, in]
-                fan_in = weight.shape[0] if "c_proj" in name else weight.shape[1]
-                weight.normal_(std=2 / math.sqrt(fan_in))
-        # Gaussian logits of spread s have about ln V - s^2 / 2 nats.
-        spread = math.sqrt(2 * (math.log(config.vocab_size) - ENTROPY))
+            if name.endswith(OUTPUTS):
+                inputs = 0 if "c_proj" in name else 1  # Conv1D keeps [in, out], Linear [out, in]
+                weight.normal_(std=2 / math.sqrt(weight.shape[inputs]))
+                weight.sub_(weight.mean(inputs, keepdim=True))
+            elif name.endswith(("q_proj.weight", "k_proj.weight")):
+                weight.mul_(SHARPNESS)
+            elif name.endswith("c_attn.weight"):
+                weight[:, : 2 * weight.shape[0]].mul_(SHARPNESS)
         head = model.get_output_embeddings().weight
-        final_norm(model).weight.fill_(spread / float(head.std()) / math.sqrt(head.shape[1]))
+        final_norm(model).weight.fill_(SPREAD / float(head.std()) / math.sqrt(head.shape[1]))
     return model.to(torch.bfloat16).eval().requires_grad_(False)
 
 
@@ -110,9 +118,9 @@ def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
     weights = target.state_dict()
     draft.load_state_dict({name: weights[name] for name in draft.state_dict()}, assign=True)
     buffers = dict(target.named_buffers())  # rotary frequencies are in no state
-    for name, buffer in draft.named_buffers():
-        module = draft.get_submodule(name.rpartition(".")[0])
-        setattr(module, name.rpartition(".")[2], buffers[name])
+    for name in [name for name, _ in draft.named_buffers()]:
+        module, _, attribute = name.rpartition(".")
+        setattr(draft.get_submodule(module), attribute, buffers[name])
     draft.tie_weights()
     return draft.eval().requires_grad_(False)
 
@@ -140,9 +148,10 @@ def acceptance(target: PreTrainedModel, draft: PreTrainedModel, scale: float) ->
     p, q = p.float().softmax(-1), q.float().softmax(-1)
     entropy = -(q * q.clamp_min(1e-30).log()).sum(-1).mean()
     overlap = torch.minimum(p, q).sum(-1).mean()
+    distinct = sum(len(set(text)) for text in texts[:, PROMPT_TOKENS:].tolist()) / agree.numel()
     return Acceptance(
         scale, block_efficiency(agree.tolist(), K), float(agree.float().mean()),
-        float(overlap), float(entropy),
+        float(overlap), float(entropy), distinct,
     )  # fmt: skip
 
 
@@ -166,7 +175,7 @@ def bisect(target: PreTrainedModel, draft: PreTrainedModel, late: list[Tensor]) 
         scale = math.exp((low + high) / 2)
         rescale(late, originals, scale)
         found = acceptance(target, draft, scale)
-        print(f"scale {scale:.4f}: tau {found.tau:.2f}", file=sys.stderr)
+        print(f"scale {scale:.4f}: {found}", file=sys.stderr)
         if best is None or abs(found.tau - TAU) < abs(best.tau - TAU):
             best = found
         if abs(found.tau - TAU) <= TOLERANCE:

@@ -24,12 +24,16 @@ class Engine:
     name: str
     spec: str  # module:class[:argument]
     python: str = sys.executable
+    converts: bool = False  # wants the models in a form of its own
 
 
 @dataclass
 class Process:
-    """A worker process. It is stopped (SIGSTOP) whenever it has nothing to answer, so that its
-    idle threads cost the others nothing."""
+    """A worker process.
+
+    It is frozen (SIGSTOP) whenever it has nothing to answer, so that its idle threads cost the
+    others nothing.
+    """
 
     engine: Engine
     log: Path
@@ -64,7 +68,7 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Is there a process?"""
+        """Whether there is a process."""
         return self._process is not None
 
     def stop(self) -> None:

@@ -5,9 +5,11 @@
 Answers go to the first standard output; what libraries print goes to standard error.
 """
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -17,6 +19,7 @@ from typing import Any
 from arena.contenders.contender import Setting
 
 WARM_TOKENS = 8
+PR_SET_PDEATHSIG = 1  # Linux
 
 
 def memory() -> dict[str, int]:
@@ -66,13 +69,18 @@ class Worker:
         turn = self._contender.generate(arm, prompt, tokens)
         return {**turn.to_json(), **memory()}
 
+    def read(self, cores: int) -> dict[str, Any]:
+        """Bytes per second; only of the reader of memory."""
+        return dict(self._contender.read(cores))
+
     def steps(self, prompt: list[int], repeats: int) -> dict[str, Any]:
         """Single passes."""
         return dict(self._contender.steps(prompt, repeats))
 
 
 def serve(spec: str) -> None:
-    """Answer until the input ends."""
+    """Answer until the input ends, or whoever asks is gone."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # even while it is stopped
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library that prints must not answer for us
     worker: Worker | None = None

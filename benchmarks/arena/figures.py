@@ -44,15 +44,11 @@ class Decoding:
         return self.tokens / self.passes
 
 
-def decoding(turn: Mapping[str, Any]) -> Decoding:
-    """The part of a turn that counts.
-
-    Raises:
-        ValueError: fewer than three blocks: nothing is left.
-    """
-    blocks = turn["blocks"][1:-1]
+def decoding(turn: Mapping[str, Any]) -> Decoding | None:
+    """The part of a turn that counts; None where nothing is left."""
+    blocks = turn["blocks"] if turn["whole"] else turn["blocks"][1:-1]
     if not blocks:
-        raise ValueError(f"a turn of {len(turn['blocks'])} blocks: expected 3 or more")
+        return None
     return Decoding(sum(b[0] for b in blocks), len(blocks), sum(b[1] for b in blocks))
 
 
@@ -61,9 +57,12 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(median(values), min(values), max(values))
 
 
-def over_turns(facts: Mapping[str, Any], arm: str, of: Callable[[Decoding], float]) -> Spread:
-    """A figure of an arm over its repeats."""
-    return spread([of(decoding(turn)) for turn in facts["turns"][arm]])
+def over_turns(
+    facts: Mapping[str, Any], arm: str, of: Callable[[Decoding], float]
+) -> Spread | None:
+    """A figure of an arm over its repeats; None where all were too short."""
+    values = [of(found) for turn in facts["turns"][arm] if (found := decoding(turn))]
+    return spread(values) if values else None
 
 
 def step(facts: Mapping[str, Any], kind: str) -> Spread | None:
@@ -91,13 +90,17 @@ class Ratio(NamedTuple):
 
 
 def ratio(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> Ratio | None:
-    """Over the repeats that both have; None when there is none."""
-    pairs = [(decoding(a), decoding(b)) for a, b in zip(ours, theirs, strict=False)]
+    """Over the repeats that both have, long enough; None when there is none."""
+    pairs = [
+        (mine, other)
+        for a, b in zip(ours, theirs, strict=False)
+        if (mine := decoding(a)) and (other := decoding(b))
+    ]
     if not pairs:
         return None
     return Ratio(
-        spread([a.ms_per_token / b.ms_per_token for a, b in pairs]),
-        spread([a.ms_per_pass / b.ms_per_pass for a, b in pairs]),
+        spread([mine.ms_per_token / other.ms_per_token for mine, other in pairs]),
+        spread([mine.ms_per_pass / other.ms_per_pass for mine, other in pairs]),
     )
 
 

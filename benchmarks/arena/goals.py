@@ -114,9 +114,9 @@ def _against(
     engines: Mapping[str, Mapping[str, Any]], mine: Mapping[str, Any]
 ) -> Iterator[tuple[str, Spread]]:
     rivals = {name: engines.get(name, {}) for name in ("hf", "openvino", "llamacpp")}
-    plain = [_rival(mine, rivals["hf"], "ars", arm) for arm in fastest_plain(rivals["hf"])]
-    if plain and plain[0]:
-        yield ARS, plain[0].by_token
+    for arm in fastest_plain(rivals["hf"])[:1]:
+        if found := _rival(mine, rivals["hf"], "ars", arm):
+            yield ARS, found.by_token
     for what, name in ((SPS, "hf"), (OPENVINO, "openvino"), (LLAMA_SPS, "llamacpp")):
         if found := _rival(mine, rivals[name], "sps", "sps"):
             yield what, found.by_pass
@@ -126,8 +126,13 @@ def _against(
 
 def fastest_plain(hf: Mapping[str, Any]) -> list[str]:
     """The plain variants of transformers, the quickest first."""
-    arms = [arm for arm in hf.get("turns", {}) if arm.startswith("ars")]
-    return sorted(arms, key=lambda arm: over_turns(hf, arm, lambda d: d.ms_per_token).median)
+    times = {
+        arm: over_turns(hf, arm, lambda d: d.ms_per_token)
+        for arm in hf.get("turns", {})
+        if arm.startswith("ars")
+    }
+    known = {arm: time.median for arm, time in times.items() if time is not None}
+    return sorted(known, key=lambda arm: known[arm])
 
 
 def _rival(mine: Any, theirs: Any, my_arm: str, their_arm: str) -> Ratio | None:

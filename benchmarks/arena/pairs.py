@@ -29,7 +29,7 @@ from transformers import (
 from arena.vocabulary import numbered_tokenizer
 
 SPREAD = 4.2  # of the logits: laws of a few nats, as a trained model's
-SHARPNESS = 2.0  # of queries and of keys: texts follow their context and do not run in circles
+GAIN, SHARPNESS = 0.7, 1.4  # of projections; of those to queries and keys, whose product attends
 CONTEXT = 1024
 TAU, TOLERANCE, K = 3.5, 0.15, 4
 PROMPTS, PROMPT_TOKENS, TOKENS = 8, 48, 32  # what the acceptance is measured on
@@ -88,17 +88,20 @@ def random_target(config: PreTrainedConfig, seed: int = 0) -> PreTrainedModel:
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    head = model.get_output_embeddings().weight
     with torch.no_grad():
         for name, weight in model.named_parameters():
+            if weight.dim() != 2:
+                continue
+            inputs = 0 if ".c_" in name else 1  # Conv1D keeps [in, out], Linear [out, in]
+            width = weight.shape[inputs]
+            weight.normal_(std=GAIN / math.sqrt(width))
             if name.endswith(OUTPUTS):
-                inputs = 0 if "c_proj" in name else 1  # Conv1D keeps [in, out], Linear [out, in]
-                weight.normal_(std=2 / math.sqrt(weight.shape[inputs]))
-                weight.sub_(weight.mean(inputs, keepdim=True))
+                weight.mul_(2 / GAIN).sub_(weight.mean(inputs, keepdim=True))
             elif name.endswith(("q_proj.weight", "k_proj.weight")):
-                weight.mul_(SHARPNESS)
+                weight.mul_(SHARPNESS / GAIN)
             elif name.endswith("c_attn.weight"):
-                weight[:, : 2 * weight.shape[0]].mul_(SHARPNESS)
-        head = model.get_output_embeddings().weight
+                weight[:, : 2 * width].mul_(SHARPNESS / GAIN)
         final_norm(model).weight.fill_(SPREAD / float(head.std()) / math.sqrt(head.shape[1]))
     return model.to(torch.bfloat16).eval().requires_grad_(False)
 

@@ -53,7 +53,7 @@ class Cacheless:
         seconds = time.perf_counter() - began
         count, passes = len(text) - len(prompt), len(marks)
         blocks = [(count / passes, seconds / passes)] * passes
-        return Turn(text[len(prompt) :], blocks)
+        return Turn(text[len(prompt) :], blocks, whole=True)
 
     def _laws(self, model: PreTrainedModel, marks: list[float]) -> Callable[[list[int]], Tensor]:
         @torch.inference_mode()

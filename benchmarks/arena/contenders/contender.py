@@ -36,6 +36,7 @@ class Turn:
     tokens: list[int]
     blocks: list[tuple[int, float]]  # tokens of a round, seconds it took; the first has a prefill
     parts: dict[str, float] = field(default_factory=dict)  # seconds by part, where they are known
+    whole: bool = False  # every block counts: none holds more than its share of the prefill
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

@@ -62,7 +62,7 @@ def find_pair(given: str, layers: int, work: Path) -> Pair:
         subprocess.run(
             [sys.executable, "-m", "arena.pairs", str(folder), given, str(layers)],
             check=True,
-            env=environment(usable_cores(), os.environ),
+            env=environment(os.environ),
         )
     return Pair(name, folder / "target", folder / "draft", folder, made=True)
 

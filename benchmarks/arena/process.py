@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 BENCHMARKS = Path(__file__).parents[1]
+THREADS = "OMP_NUM_THREADS"  # libraries that find it set do not choose for themselves
 
 
 class EngineError(RuntimeError):
@@ -37,8 +38,7 @@ class Process:
 
     engine: Engine
     log: Path
-    cores: int
-    facts: dict[str, Any] = field(default_factory=dict)  # what loading it told
+    threads: int | None = None
     _process: subprocess.Popen[str] | None = None
 
     def ask(self, do: str, **values: Any) -> dict[str, Any]:
@@ -87,20 +87,21 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment(self.cores, os.environ),
+                env=environment(os.environ, self.threads),
             )
         return self._process
 
 
-def environment(cores: int, given: Mapping[str, str]) -> dict[str, str]:
-    """A worker's variables: this repository's code first, as many threads as cores, no hub."""
+def environment(given: Mapping[str, str], threads: int | None = None) -> dict[str, str]:
+    """A worker's variables: this repository's code first, no hub, threads only if asked for."""
     paths = [str(BENCHMARKS), str(BENCHMARKS.parent)]
     if given.get("PYTHONPATH"):
         paths.append(given["PYTHONPATH"])
+    inherited = {name: value for name, value in given.items() if name != THREADS}
     return {
-        **given,
+        **inherited,
+        **({THREADS: str(threads)} if threads else {}),
         "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": str(cores),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }

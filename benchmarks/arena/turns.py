@@ -32,7 +32,7 @@ class Arena:
         self.run = Run()
 
     def _process(self, engine: Engine) -> Process:
-        return Process(engine, self._logs / f"{engine.name}.log", self._setting.cores)
+        return Process(engine, self._logs / f"{engine.name}.log", self._setting.threads)
 
     def measure(self, prompts: Sequence[list[int]], tokens: int) -> Run:
         """A repeat for each prompt but the first, which only warms up.

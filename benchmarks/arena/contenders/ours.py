@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -38,7 +39,9 @@ class Ours:
                 ignore_eos=True,
             )
         )
-        self._loaded: Loaded = load(self._cell, offline=True)
+        self._choices: dict[str, Any] = {}
+        told = {"choices": self._choices} if "choices" in signature(load).parameters else {}
+        self._loaded: Loaded = load(self._cell, offline=True, **told)
         if setting.threads is None and self._spec.partition(":")[0] not in CHOOSES_THREADS:
             self._choose_threads(setting.cores)
 
@@ -101,11 +104,9 @@ class Ours:
         """Threads, versions, and what the engine says of itself."""
         import transformers
 
-        target = build(self._cell, self._loaded).decoder.target
-        inner = getattr(target, "_lm", target)
         return {
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
-            "choices": str(getattr(inner, "choices", "")),
+            "choices": {name: str(choice) for name, choice in self._choices.items()},
         }

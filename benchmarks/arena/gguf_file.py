@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -47,6 +46,8 @@ def write(folder: Path, path: Path, dtype: str) -> None:
     Raises:
         ValueError: an architecture that is neither.
     """
+    from gguf import GGUFWriter
+
     config = json.loads((folder / "config.json").read_text())
     kind = config["model_type"]
     if kind not in ("gpt2", "llama"):
@@ -96,7 +97,9 @@ def arranged(name: str, weight: Tensor, config: dict[str, Any]) -> Tensor:
     return weight
 
 
-def _add(writer: GGUFWriter, name: str, weight: Tensor, dtype: str) -> None:
+def _add(writer: Any, name: str, weight: Tensor, dtype: str) -> None:
+    from gguf import GGMLQuantizationType
+
     if dtype == "bfloat16" and weight.dim() == 2 and name != "position_embd.weight":
         raw = weight.to(torch.bfloat16).contiguous().view(torch.uint8).numpy()
         writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType.BF16)
@@ -104,7 +107,7 @@ def _add(writer: GGUFWriter, name: str, weight: Tensor, dtype: str) -> None:
         writer.add_tensor(name, weight.float().numpy())
 
 
-def _describe(writer: GGUFWriter, config: dict[str, Any]) -> None:
+def _describe(writer: Any, config: dict[str, Any]) -> None:
     gpt2 = config["model_type"] == "gpt2"
     heads = config["n_head" if gpt2 else "num_attention_heads"]
     width = config["n_embd" if gpt2 else "hidden_size"]

@@ -61,6 +61,7 @@ class Process:
             status = process.wait()
             raise EngineError(f"{self.engine.name} died at {do!r} with status {status}: {self.log}")
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise EngineError(f"{self.engine.name} at {do!r}: {answer['error']}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from arena.contenders.contender import Setting
 from arena.figures import best_bandwidth
-from arena.goals import Result, results
+from arena.goals import OURS, Result, results
 from arena.table import engines_table, goals_table, overheads
 from arena.turns import Run
 
@@ -55,6 +55,7 @@ def text(made: Mapping[str, Any]) -> str:
     """The Markdown of a record."""
     setting, pair, about = made["setting"], made["pair"], made["about"]
     ours = [name for name in made["engines"] if name.partition(":")[0] in about["ours"]]
+    judged = [name for name in ours if name.partition(":")[0] == OURS] or ours[:1]
     parts = [
         f"### {pair['name']}, {setting['dtype']}, K = {setting['k']}, temperature "
         f"{setting['temperature']:g}",
@@ -64,10 +65,10 @@ def text(made: Mapping[str, Any]) -> str:
         f"{made['bandwidth_bytes_per_second'] / GB:.1f} GB/s at best, so one token cannot take "
         f"less than {made['limit_ms']:.1f} ms.",
         f"Made by `{about['command']}`.",
-        engines_table(made["engines"], made["limit_ms"]),
+        engines_table(made["engines"], made["limit_ms"], greedy=setting["temperature"] == 0),
         *(
             f"Ratios of `{name}`, smaller is better:\n\n{goals_table(ratios(made, name))}"
-            for name in ours
+            for name in judged
         ),
         *overheads(made["engines"]),
         *(f"Not measured, {name}: {why}" for name, why in made["failures"].items()),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-TAU, TOLERANCE, K = 3.5, 0.15, 4
+TAU, TOLERANCE, K = 3.5, 0.2, 4
 PROMPTS, PROMPT_TOKENS, TOKENS = 8, 48, 32  # what the acceptance is measured on
 TRIES = 9
 

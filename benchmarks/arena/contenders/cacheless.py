@@ -20,7 +20,7 @@ from spsbench.sampling import Warp
 
 __all__ = ["Cacheless", "convert"]
 
-PART = 8  # of the token budget it gets this part: it is that slow
+PART = 4  # of the token budget it gets this part: it is that slow
 
 
 class Cacheless:

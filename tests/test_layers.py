@@ -25,7 +25,7 @@ LAYERS = (
     {"parity", "summaries", "compare", "reports"},
     {"experiment", "findings"},
     {"scores", "identity"},
-    {"digest", "build"},
+    {"digest", "loading", "build"},
     {"generation", "bench", "audit", "planner"},
     {"runners", "api"},
     {"cli"},

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
-from spsbench.tasks.reader import first_line
+from spsbench.wording import first_line
 
 REPOSITORY = "EdinburghNLP/xsum"
 REVISION = "7d4d486c2f8ef850b1a11aead99b894ff3dd7da9"

@@ -30,13 +30,13 @@ LAYERS = (
     {"drafters", "verifiers", "schedules", "engines", "decoders"},
     {"corpora", "models"},
     {"train"},
-    {"config", "metrics", "quality", "totals", "terms", "environment", "options", "sandbox"},
+    {"config", "metrics", "quality", "totals", "terms", "environment", "options"},
     {"store", "tasks", "gains", "summary"},
-    {"parity", "summaries", "compare", "reports"},
+    {"parity", "summaries", "compare", "reports", "sandbox"},
     {"experiment", "findings"},
-    {"scores", "identity"},
+    {"scores", "identity", "verdicts"},
     {"digest", "loading", "build"},
-    {"generation", "bench", "audit", "planner"},
+    {"generation", "bench", "audit", "planner", "judging"},
     {"runners", "api"},
     {"cli"},
 )
@@ -46,7 +46,7 @@ RECORD_SIDE = {
     *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest"),
+    *("scores", "identity", "digest", "verdicts", "judging"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

@@ -13,7 +13,7 @@ from spsbench.sandbox.level import Level
 from spsbench.sandbox.limits import Limits
 from spsbench.sandbox.pool import outcomes
 from spsbench.sandbox.verdict import Verdict
-from spsbench.scores import write_scores
+from spsbench.scores import read_scores, write_scores
 from spsbench.scoring.passk import Tally
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import Shard, belongs, record_logs
@@ -80,8 +80,10 @@ def of_run(folder: Path) -> list[Record]:
 
 
 def score_run(folder: Path, made: Sequence[Record], known: Mapping[Key, Judged]) -> None:
-    """Write the score `passed` of every record that has a verdict, beside the records."""
-    scores = [
+    """Write the score `passed` of every record that has a verdict, beside the other scores."""
+    asked = {record.cell for record in made}
+    scores = [score for score in read_scores(folder) if score.cell not in asked]
+    scores += [
         Score(*record.key, {"passed": float(judged.verdict is Verdict.PASSED)})
         for record in made
         if (judged := known.get(Key.of(record.sample, record.text))) is not None

@@ -38,7 +38,7 @@ LAYERS = (
     {"digest", "loading", "build"},
     {"generation", "bench", "audit", "planner", "judging"},
     {"runners", "api"},
-    {"cli"},
+    {"cli", "__main__"},
 )
 PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reports"}
 ALONE = {"registry", "errors", "results"}  # import nothing of spsbench

@@ -1,13 +1,12 @@
 """One program in a fresh interpreter at one level: started, bounded, killed, judged."""
 
-import json
 import os
 import secrets
 import selectors
 import signal
 import subprocess
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spsbench.sandbox.interpreter import ENVIRONMENT
 from spsbench.sandbox.level import Level
@@ -37,7 +36,7 @@ def run(program: str, level: Level, limits: Limits) -> Outcome:
     bounds = {"memory": limits.memory, "cpu": limits.cpu, "file": limits.file}
     with level.start() as start:
         order = {"program": program, "mark": mark, "ready": ready, "limits": bounds, **start.order}
-        ended = converse(start.command, start.folder, json.dumps(order).encode(), limits)
+        ended = converse(start.command, start.folder, ascii(order).encode(), limits)
     before, told, rest = ended.output.partition(f"{ready}\n".encode())
     if not told and not ended.limit:
         last = before.decode("ascii", "replace").strip().splitlines() or ["it said nothing"]
@@ -66,10 +65,10 @@ def judged(ended: Ended, output: bytes, mark: str) -> tuple[Verdict, str]:
 
 
 def _told(line: bytes) -> tuple[Verdict, str]:
+    verdict, _, detail = line.decode("ascii", "replace").rstrip("\n").partition("\t")
     try:
-        values: dict[str, Any] = json.loads(line)
-        return Verdict(values["verdict"]), str(values["detail"])
-    except (ValueError, KeyError, TypeError):
+        return Verdict(verdict), detail
+    except ValueError:
         return Verdict.ENDED_EARLY, "a broken last line"
 
 

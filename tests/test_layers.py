@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 LAYERS = (
     # A line may import the lines above it and, in no circle, its own; no plug-in its neighbours.
     {"registry", "errors", "results", "text", "ranges", "load_guard", "intervals", "bandwidth"},
-    {"types", "parts"},
+    {"types", "parts", "transfer"},
     {"sampling", "noise", "trees", "scoring"},
     {"decode", "reference", "timing"},
     {"drafters", "verifiers", "schedules", "engines", "decoders"},

@@ -1,0 +1,174 @@
+"""Passes of a model whose shapes and addresses do not change, so that one recording serves all.
+
+What varies from pass to pass (tokens, where they stand, what they see) is in tensors of the pass;
+the mask over the whole row count is made from them on the device. On CUDA a pass is recorded as a
+graph when it is first wanted and replayed from then on; elsewhere it is simply run.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.engines.buffers import BufferCache, rows_for
+from spsbench.transfer import send
+from spsbench.trees import block_visible, depths
+
+SIZES = (1, 2, 3, 5, 9, 17, 33, 65)  # tokens fed: one, two, and K + 1 for each K of two's powers
+WARM_UP = 2  # runs before a recording: libraries choose kernels and take memory in the first ones
+
+
+class Shape(NamedTuple):
+    """What is fixed in a pass."""
+
+    fed: int  # tokens, one of SIZES
+    reads: int  # rows of the cache
+    tree: bool
+
+
+class Output(NamedTuple):
+    """What a pass returns, as a model does."""
+
+    logits: Tensor  # [1, m, V]
+    hidden_states: dict[int, Tensor]  # layer -> [1, m, D]
+
+
+def size_for(tokens: int) -> int | None:
+    """The least of `SIZES` that holds `tokens`; a function of their number alone, like the rows."""
+    return next((size for size in SIZES if tokens <= size), None)
+
+
+class StaticPass:
+    """One shape. `fed` may be more than the tokens given: what pads them is seen by none."""
+
+    def __init__(self, shape: Shape, model: PreTrainedModel, limit: int | None) -> None:
+        device, fed = model.device, shape.fed
+        self._shape, self._limit = shape, limit
+        self._ids = torch.zeros(1, fed, dtype=torch.int64, device=device)
+        self._start = torch.zeros((), dtype=torch.int64, device=device)
+        self._steps = torch.arange(fed, device=device)
+        self._columns = torch.arange(shape.reads, device=device)
+        self._depths = self._steps.clone()  # of a tree's nodes: places after `start`
+        self._sees = torch.ones(fed, fed, dtype=torch.bool, device=device).tril()
+        self._shown = torch.zeros((), dtype=model.dtype, device=device)
+        self._hidden = torch.full_like(self._shown, torch.finfo(model.dtype).min)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._output: Output | None = None
+
+    def fill(self, tokens: Tensor, start: int, parents: Tensor | None) -> None:
+        """Say what the next run feeds: `tokens` [m] after `start` cached ones."""
+        m, device = len(tokens), self._ids.device
+        self._ids[0, :m] = send(tokens, device)
+        self._start.fill_(start)
+        if parents is not None:
+            place = torch.arange(m)
+            place[m - len(parents) :] = m - len(parents) + depths(parents)
+            self._depths[:m] = send(place, device)
+            self._sees[:m, :m] = send(block_visible(parents, m), device)
+
+    def run(self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...]) -> Output:
+        """The pass itself: nothing in it is read by the host."""
+        slots = self._start + self._steps
+        places = self._start + self._depths if self._shape.tree else slots
+        if self._limit is not None:
+            places = places.clamp(max=self._limit - 1)  # what pads may stand beyond the context
+        cache.aim(0, self._shape.reads, slots)
+        mask = torch.where(self._seen(slots), self._shown, self._hidden)  # [fed, reads]
+        out = model(
+            input_ids=self._ids,
+            position_ids=places[None],
+            attention_mask=mask[None, None],
+            past_key_values=cache,
+            use_cache=True,
+            output_hidden_states=bool(layers),
+        )
+        return Output(out.logits, {layer: out.hidden_states[layer] for layer in layers})
+
+    def _seen(self, slots: Tensor) -> Tensor:
+        """[fed, reads] bool: a row sees what is cached and, of the block, itself and before it."""
+        if not self._shape.tree:
+            return self._columns <= slots[:, None]
+        after = self._columns - self._start
+        block = self._sees[:, after.clamp(0, self._shape.fed - 1)]
+        return (after < 0) | (block & (after < self._shape.fed))
+
+    def record(
+        self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...], pool: Any
+    ) -> Any:
+        """Record a CUDA graph of the pass as it is filled; returns the memory pool it uses.
+
+        Raises:
+            RuntimeError: the model's forward waits for the device, or does what a graph cannot.
+        """
+        with torch.cuda.device(model.device):
+            self._graph, self._output = self._recorded(model, cache, layers, pool)
+        return self._graph.pool()
+
+    def _recorded(
+        self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...], pool: Any
+    ) -> tuple[torch.cuda.CUDAGraph, Output]:
+        here, aside = torch.cuda.current_stream(model.device), torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):  # each writes the same rows again
+                self.run(model, cache, layers)
+        here.wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            output = self.run(model, cache, layers)
+        return graph, output  # held as long as the graph: another one may not take its memory
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a graph to replay."""
+        return self._graph is not None
+
+    def replay(self) -> Output:
+        """Run the graph; the output is overwritten by the next replay."""
+        if self._graph is None or self._output is None:
+            raise RuntimeError("no graph was recorded: expected `record` before `replay`")
+        self._graph.replay()
+        return self._output
+
+
+class StaticRunner:
+    """The passes of one session: a cache, and a `StaticPass` for each shape met so far.
+
+    It does not hold the model, so that it may be kept beside it for the next session.
+    """
+
+    def __init__(self, layers: tuple[int, ...], limit: int | None) -> None:
+        self.cache = BufferCache()
+        self._layers, self._limit = layers, limit
+        self._passes: dict[Shape, StaticPass] = {}
+        self._pool: Any = None
+
+    def reserve(self, tokens: int, used: int) -> int:
+        """Make room for `tokens`, keeping `used`; returns the rows to read. Growth costs graphs."""
+        rows = rows_for(tokens)
+        if self.cache.grow(rows, used):
+            self._passes.clear()  # they hold the old addresses
+            self._pool = None
+        return rows
+
+    def __call__(
+        self, model: PreTrainedModel, tokens: Tensor, start: int, parents: Tensor | None
+    ) -> Output:
+        """Feed `tokens` [m], one to `SIZES[-1]`, after `start` cached ones."""
+        m, fed = len(tokens), size_for(len(tokens))
+        if fed is None:
+            raise ValueError(f"{m} tokens: expected at most {SIZES[-1]}")
+        shape = Shape(fed, self.reserve(start + fed, start), parents is not None)
+        if shape not in self._passes:
+            self._passes[shape] = StaticPass(shape, model, self._limit)
+        run = self._passes[shape]
+        run.fill(tokens, start, parents)
+        if model.device.type == "cuda":
+            if not run.recorded:
+                self._pool = run.record(model, self.cache, self._layers, self._pool)
+            out = run.replay()
+        else:
+            out = run.run(model, self.cache, self._layers)
+        hidden = {layer: states[:, :m].clone() for layer, states in out.hidden_states.items()}
+        return Output(out.logits[:, :m].clone(), hidden)  # the next replay overwrites the graph's

@@ -159,7 +159,8 @@ def read(draft: Draft, q: Tensor, verdict: Verdict, position: int) -> Ruling:
     overlap = (overlaps(draft, q) * tested_slots).sum()
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
     picked = draft.tokens[verdict.path.clamp(min=0)]
-    host = torch.cat([verdict.path, picked, torch.stack([s.double() for s in scalars])]).tolist()
+    packed = torch.cat([verdict.path, picked, torch.stack([s.double() for s in scalars])])
+    host = packed.cpu().tolist()
 
     path = [int(node) for node in host[:n] if node >= 0]
     token, tested, shared, *masses = host[2 * n :]

@@ -1,5 +1,6 @@
 """Passes of fixed shape give what `eager` gives, whatever was fed, rejected, or grown past."""
 
+import gc
 import random
 from collections.abc import Callable
 
@@ -7,14 +8,25 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import buffers, graphs
+from spsbench.decode import decode
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines import buffers, eager, graphs, static
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
-from tests.engines.test_eager import ancestry, close, tree
-from tests.tiny_models import ARCHITECTURES
+from spsbench.noise import PhiloxStream
+from spsbench.sampling import Warp
+from spsbench.schedules.constant import Constant
+from spsbench.types import Limits, Verifier
+from spsbench.verifiers.match import Match
+from spsbench.verifiers.sps import Sps
+from tests.engines.test_eager import ancestry, close, over_caches, tree
+from tests.enumeration import prove
+from tests.parts import FixedDrafter
+from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 Make = Callable[..., PreTrainedModel]
 VOCAB = 12
+WARPED, SPS = Warp(0.8, top_k=8, top_p=0.9), Sps()
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
@@ -60,3 +72,230 @@ def test_any_script_gives_the_logits_of_eager(
             rows |= {shape.reads for shape in ours._runner._passes}
         assert ours.reason is None
     assert len(rows) > 2
+
+
+@architectures
+def test_hidden_states_are_those_of_eager(model: Make, architecture: str) -> None:
+    target = model(architecture)
+    lms = EagerLM(target, layers=(0, 2)), GraphLM(target, layers=(0, 2))
+    for fed, keep in ([3, 1, 4, 1], 0), ([5, 9, 2, 6], 4), ([5], 1):
+        plain, ours = (lm.append(torch.tensor(fed), keep) for lm in lms)
+        assert plain.hidden.keys() == ours.hidden.keys() == {0, 2}
+        assert all(close(plain.hidden[layer], ours.hidden[layer]) for layer in (0, 2))
+
+
+@architectures
+def test_prompts_in_chunks_and_passes_beyond_the_largest_shape(
+    model: Make, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eager, "PREFILL_CHUNK", 7)
+    target, rng = model(architecture), random.Random(1)
+    ids = torch.tensor([rng.randrange(VOCAB) for _ in range(120)])
+    ours = GraphLM(target)
+    ours.append(ids[:30], keep=0)
+    assert not ours._runner._passes
+    logits = [ours.append(ids[30:100], keep=3).logits, ours.append(ids[100:], keep=20).logits]
+    truth = laws(target, ids.tolist())
+    assert close(logits[0], truth[97:100])
+    assert close(logits[1], truth[100:])
+    assert {shape.fed for shape in ours._runner._passes} == {33}
+
+
+@architectures
+def test_what_pads_a_pass_may_stand_beyond_the_context(model: Make, architecture: str) -> None:
+    target = model(architecture, context=16)
+    ours, ids = GraphLM(target), [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]
+    ours.append(torch.tensor(ids[:12]), keep=0)
+    assert close(ours.append(torch.tensor(ids[12:]), keep=4).logits, laws(target, ids)[12:])
+    assert ours.reason is None
+    with pytest.raises(ValueError, match="the context holds 16"):
+        ours.append(torch.tensor([1]), keep=1)
+
+
+def test_logits_are_not_overwritten_by_the_next_pass(model: Make) -> None:
+    ours = GraphLM(model("llama"))
+    first = ours.append(torch.tensor([1]), keep=1).logits
+    kept = first.clone()
+    ours.append(torch.tensor([2]), keep=1)
+    assert torch.equal(first, kept)
+
+
+def test_sessions_in_turn_share_a_runner_and_sessions_at_once_do_not(model: Make) -> None:
+    target = model("gpt2")
+    one, two = GraphLM(target), GraphLM(target)
+    assert one._runner is not two._runner
+    one.append(torch.tensor([5, 6, 7]), keep=3)
+    assert close(two.append(torch.tensor([1, 2]), keep=2).logits, laws(target, [1, 2]))
+    runner = one._runner
+    del one
+    three = GraphLM(target)
+    assert three._runner is runner
+    assert three.length == 0
+    assert close(three.append(torch.tensor([1, 2]), keep=2).logits, laws(target, [1, 2]))
+    other = GraphLM(target, layers=(1,))
+    assert other._runner not in (runner, two._runner)
+
+
+def test_runners_go_with_their_model() -> None:
+    target = tiny("llama")
+    GraphLM(target).append(torch.tensor([1, 2]), keep=2)
+    assert len(graphs._IDLE) == 1
+    assert sum(len(idle) for idle in graphs._IDLE[target].values()) == 1
+    del target
+    gc.collect()
+    assert len(graphs._IDLE) == len(graphs._REASONS) == 0
+
+
+def test_numbers_that_are_none_do_not_outlive_their_generation(model: Make) -> None:
+    target = model("llama")
+    ours = GraphLM(target)
+    ours.append(torch.tensor([1, 2, 3, 4]), keep=4)
+    for layer in ours._cache.layers:
+        with torch.inference_mode():
+            layer.values.fill_(float("nan"))
+    ours.commit(0)
+    assert close(ours.append(torch.tensor([1, 2]), keep=2).logits, laws(target, [1, 2]))
+
+
+def generate(
+    kind: type[EagerLM],
+    target: PreTrainedModel,
+    draft: PreTrainedModel,
+    k: int,
+    warp: Warp = WARPED,
+    verifier: Verifier = SPS,
+) -> list[tuple]:
+    """What is compared of a generation's rounds: all but their times."""
+    rounds = decode(
+        [1, 2, 3, 4],
+        target=kind(target),
+        drafter=ModelDrafter(kind(draft)),
+        verifier=verifier,
+        schedule=Constant(k),
+        warp=warp,
+        noise=PhiloxStream(3),
+        limits=Limits(40),
+    )
+    return [(turn.drafted, turn.accepted, turn.tokens, turn.finish) for turn in rounds]
+
+
+@architectures
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_same_tokens_as_eager(model: Make, architecture: str, dtype: torch.dtype) -> None:
+    target, draft = model(architecture, dtype=dtype), model(architecture, dtype=dtype, noise=0.1)
+    accepted = set()
+    for k in 0, 1, 3, 4:
+        for warp in Warp(), Warp(0), WARPED:
+            plain = generate(EagerLM, target, draft, k, warp)
+            assert generate(GraphLM, target, draft, k, warp) == plain
+            accepted |= {(turn[0], turn[1]) for turn in plain}
+    assert {(4, 0), (4, 4), (4, 2)} <= accepted
+    assert graphs._REASONS[target] is graphs._REASONS[draft] is None
+
+
+def test_the_law_of_the_loop_over_it() -> None:
+    case = over_caches("sps", Sps(), "llama", schedule=Constant(2))
+    plain = case.lm
+    case.lm = lambda case, text, target: GraphLM(plain(case, text, target).model)
+    proof = prove(case)
+    assert proof.constant
+    assert proof.distance < 1e-9
+    assert {"none", "some", "all"} <= proof.kinds
+
+
+def test_the_law_of_the_loop_over_it_with_trees() -> None:
+    case = over_caches("match", Match(), "qwen3", GraphLM, schedule=Constant(2))
+    case.drafter = lambda lm: FixedDrafter((0, 1, 2, 0), (-1, -1, 0, 1))
+    proof = prove(case)
+    assert proof.constant
+    assert proof.distance < 1e-9
+    assert {"none", "some"} <= proof.kinds
+
+
+# What does not fit runs as `eager`, and says why.
+
+
+def test_windows_and_other_layers_run_as_eager(model: Make) -> None:
+    target = model("mistral", sliding_window=4)
+    ours = GraphLM(target)
+    assert ours.reason == "MistralForCausalLM has layers without full attention (sliding)"
+    ids = [3, 1, 4, 1, 5, 9]
+    assert close(ours.append(torch.tensor(ids), keep=6).logits, laws(target, ids))
+    ours.commit(3)
+    again = ours.append(torch.tensor([2, 6]), keep=2).logits
+    assert close(again, laws(target, [3, 1, 4, 2, 6])[3:])
+    mixed = tiny("qwen3")
+    mixed.config.layer_types = ["full_attention", "sliding_attention"]
+    assert "(sliding_attention)" in str(GraphLM(mixed).reason)
+
+
+def test_what_a_model_says_of_itself_is_believed() -> None:
+    remote, flex, short = tiny("llama"), tiny("llama"), tiny("llama", context=6)
+    remote._can_compile_fullgraph = False
+    flex.config._attn_implementation = "flex_attention"
+    assert "does not say that the forward of LlamaForCausalLM" in str(GraphLM(remote).reason)
+    assert "attention flex_attention takes no ready mask" in str(GraphLM(flex).reason)
+    assert "has a context of 6" in str(GraphLM(short).reason)
+
+
+def test_a_frozen_length_is_found(model: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a model that counts on the host: a recording would repeat the first count."""
+    fill = static.StaticPass.fill
+    monkeypatch.setattr(static.StaticPass, "fill", lambda self, t, s, p: fill(self, t, 3, p))
+    for architecture in ARCHITECTURES:
+        assert "are off by" in str(GraphLM(model(architecture)).reason)
+
+
+def test_a_forward_that_asks_for_a_length_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tiny("llama")
+    forward = target.forward
+
+    def asks(**given: object) -> object:
+        given["past_key_values"].get_seq_length()
+        return forward(**given)
+
+    monkeypatch.setattr(target, "forward", asks)
+    reason = str(GraphLM(target).reason)
+    assert "LlamaForCausalLM cannot be recorded" in reason
+    assert "asks the cache for its length" in reason
+
+
+def test_a_failure_on_the_way_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = tiny("gpt2"), tiny("gpt2", noise=0.1)
+    plain = generate(EagerLM, target, draft, 3)
+    call, calls = static.StaticRunner.__call__, []
+
+    def fails(self: object, model: PreTrainedModel, *given: object) -> object:
+        calls.append(model is target)
+        if sum(calls) == 6 and calls[-1]:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        return call(self, model, *given)
+
+    monkeypatch.setattr(static.StaticRunner, "__call__", fails)
+    assert generate(GraphLM, target, draft, 3) == plain
+    assert graphs._REASONS[draft] is None
+    said = "GPT2LMHeadModel cannot be recorded (RuntimeError: operation not permitted when stream"
+    assert GraphLM(target).reason == f"{said} is capturing)"
+    assert generate(GraphLM, target, draft, 3) == plain
+    assert sum(calls) == 6
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        lambda self, slots: self._columns < slots[:, None],
+        lambda self, slots: self._columns <= slots[:, None] + 1,
+        lambda self, slots: (self._columns <= slots[-1]).expand(len(slots), -1),
+    ],
+    ids=["itself", "the next", "all"],
+)
+def test_a_wrong_mask_is_found(
+    model: Make, monkeypatch: pytest.MonkeyPatch, bug: Callable[..., torch.Tensor]
+) -> None:
+    monkeypatch.setattr(static.StaticPass, "_seen", bug)
+    assert "are off by" in str(GraphLM(model("llama")).reason)
+
+
+def test_shapes_depend_on_lengths_alone() -> None:
+    assert [static.size_for(n) for n in (1, 2, 4, 6, 65, 66)] == [1, 2, 5, 9, 65, None]
+    assert [buffers.rows_for(n) for n in (1, 8, 9, 33)] == [8, 8, 16, 64]

@@ -16,6 +16,7 @@ from spsbench.transfer import send
 from spsbench.trees import block_visible, depths
 
 SIZES = (1, 2, 3, 5, 9, 17, 33, 65)  # tokens fed: one, two, and K + 1 for each K of two's powers
+ROOM = 2048  # rows allocated at first, if the context is not shorter: growth costs all recordings
 WARM_UP = 2  # runs before a recording: libraries choose kernels and take memory in the first ones
 
 
@@ -37,6 +38,11 @@ class Output(NamedTuple):
 def size_for(tokens: int) -> int | None:
     """The least of `SIZES` that holds `tokens`; a function of their number alone, like the rows."""
     return next((size for size in SIZES if tokens <= size), None)
+
+
+def records(device: torch.device) -> bool:
+    """Whether passes are recorded there."""
+    return device.type == "cuda"
 
 
 class StaticPass:
@@ -145,9 +151,10 @@ class StaticRunner:
         self._pool: Any = None
 
     def reserve(self, tokens: int, used: int) -> int:
-        """Make room for `tokens`, keeping `used`; returns the rows to read. Growth costs graphs."""
+        """Make room for `tokens`, keeping `used`; returns the rows to read."""
         rows = rows_for(tokens)
-        if self.cache.grow(rows, used):
+        least = ROOM if self._limit is None else min(ROOM, rows_for(self._limit))
+        if self.cache.grow(max(rows, least), used):
             self._passes.clear()  # they hold the old addresses
             self._pool = None
         return rows
@@ -164,7 +171,7 @@ class StaticRunner:
             self._passes[shape] = StaticPass(shape, model, self._limit)
         run = self._passes[shape]
         run.fill(tokens, start, parents)
-        if model.device.type == "cuda":
+        if records(model.device):
             if not run.recorded:
                 self._pool = run.record(model, self.cache, self._layers, self._pool)
             out = run.replay()

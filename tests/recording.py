@@ -52,17 +52,19 @@ class Recording(TorchDispatchMode):
 
 
 class Stream:
-    def __init__(self, device: object = None) -> None:
-        pass
-
     def wait_stream(self, other: object) -> None:
         pass
 
 
 @contextmanager
-def recorded(graph: TapeGraph, pool: object = None, capture_error_mode: str = "") -> Iterator[None]:
-    with Recording(graph):
-        yield
+def recorded(
+    graph: TapeGraph, pool: object, stream: object, capture_error_mode: str
+) -> Iterator[None]:
+    try:
+        with Recording(graph):
+            yield
+    except RuntimeError as error:  # what ends the recording says less
+        raise RuntimeError("operation failed due to a previous error during capture") from error
 
 
 def record_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +73,6 @@ def record_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", TapeGraph)
     monkeypatch.setattr(torch.cuda, "graph", recorded)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())

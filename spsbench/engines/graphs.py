@@ -8,6 +8,7 @@ altogether, for a reason that is kept.
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,10 +19,28 @@ from spsbench.engines.eager import EagerLM
 from spsbench.engines.static import SIZES, StaticRunner
 from spsbench.transfer import send
 
-Idle = dict[tuple[int, ...], list[StaticRunner]]
 
-_IDLE: weakref.WeakKeyDictionary[PreTrainedModel, Idle] = weakref.WeakKeyDictionary()
-_REASONS: weakref.WeakKeyDictionary[PreTrainedModel, str | None] = weakref.WeakKeyDictionary()
+@dataclass(slots=True)
+class Known:
+    """What is known of a model while its weights stay where they are."""
+
+    places: int  # of the weights: recordings hold their addresses
+    reason: str | None  # why it runs as `eager` does
+    idle: dict[tuple[int, ...], list[StaticRunner]]  # layers -> runners that no session uses
+
+
+_KNOWN: weakref.WeakKeyDictionary[PreTrainedModel, Known] = weakref.WeakKeyDictionary()
+
+
+def known(model: PreTrainedModel) -> Known:
+    """What is known of `model`; at first, and after its weights have moved, by trial."""
+    places = hash(tuple(weight.data_ptr() for weight in model.parameters()))
+    found = _KNOWN.get(model)
+    if found is None or found.places != places:
+        found = _KNOWN[model] = Known(places, unsupported(model), {})
+        if found.reason is None:
+            found.reason = unfaithful(model)
+    return found
 
 
 class GraphLM(EagerLM):
@@ -41,18 +60,15 @@ class GraphLM(EagerLM):
         layers: Sequence[int] = (),
     ) -> None:
         super().__init__(model, vocab_size=vocab_size, layers=layers)
-        if model not in _REASONS:
-            _REASONS[model] = unsupported(model)
-            if _REASONS[model] is None:
-                _REASONS[model] = unfaithful(model)
-        self.reason = _REASONS[model]
+        self._known = known(model)
+        self.reason = self._known.reason
         if self.reason is None:
             self._lend()
 
     @torch.inference_mode()
     def _lend(self) -> None:
         """Take a runner that no session uses; give it back when this one is dropped."""
-        idle = _IDLE.setdefault(self.model, {}).setdefault(self.layers, [])
+        idle = self._known.idle.setdefault(self.layers, [])
         self._runner = idle.pop() if idle else StaticRunner(self.layers, self.limit)
         self._cache = self._runner.cache
         self._cache.clear()
@@ -69,15 +85,17 @@ class GraphLM(EagerLM):
         try:
             out = self._runner(self.model, tokens, self._length, parents)
         except Exception as error:  # a foreign forward may raise anything
-            self._give_up(f"{type(error).__name__}: {error}")
+            self._give_up(error)
             return super()._forward(tokens, keep, parents)
         self._length += len(tokens)
         return out
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """Go on as `eager` does, here and in the sessions to come."""
-        line = reason.splitlines()[0]
-        self.reason = _REASONS[self.model] = (
+        while error.__context__ is not None:  # the first one: ending a failed recording fails too
+            error = error.__context__
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        self.reason = self._known.reason = (
             f"{type(self.model).__name__} cannot be recorded ({line})"
         )
         self._cache = self._runner.cache.dynamic(self._length)

@@ -5,19 +5,19 @@ the mask over the whole row count is made from them on the device. On CUDA a pas
 graph when it is first wanted and replayed from then on; elsewhere it is simply run.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.buffers import BufferCache, rows_for
+from spsbench.engines.recorder import Recorder, Recording
 from spsbench.transfer import send
 from spsbench.trees import block_visible, depths
 
 SIZES = (1, 2, 3, 5, 9, 17, 33, 65)  # tokens fed: one, two, and K + 1 for each K of two's powers
 ROOM = 2048  # rows allocated at first, if the context is not shorter: growth costs all recordings
-WARM_UP = 2  # runs before a recording: libraries choose kernels and take memory in the first ones
 
 
 class Shape(NamedTuple):
@@ -59,8 +59,7 @@ class StaticPass:
         self._sees = torch.ones(fed, fed, dtype=torch.bool, device=device).tril()
         self._shown = torch.zeros((), dtype=model.dtype, device=device)
         self._hidden = torch.full_like(self._shown, torch.finfo(model.dtype).min)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._output: Output | None = None
+        self.recording: Recording[Output] | None = None
 
     def fill(self, tokens: Tensor, start: int, parents: Tensor | None) -> None:
         """Say what the next run feeds: `tokens` [m] after `start` cached ones."""
@@ -99,44 +98,6 @@ class StaticPass:
         block = self._sees[:, after.clamp(0, self._shape.fed - 1)]
         return (after < 0) | (block & (after < self._shape.fed))
 
-    def record(
-        self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...], pool: Any
-    ) -> Any:
-        """Record a CUDA graph of the pass as it is filled; returns the memory pool it uses.
-
-        Raises:
-            RuntimeError: the model's forward waits for the device, or does what a graph cannot.
-        """
-        with torch.cuda.device(model.device):
-            self._graph, self._output = self._recorded(model, cache, layers, pool)
-        return self._graph.pool()
-
-    def _recorded(
-        self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...], pool: Any
-    ) -> tuple[torch.cuda.CUDAGraph, Output]:
-        here, aside = torch.cuda.current_stream(model.device), torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
-            for _ in range(WARM_UP):  # each writes the same rows again
-                self.run(model, cache, layers)
-        here.wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            output = self.run(model, cache, layers)
-        return graph, output  # held as long as the graph: another one may not take its memory
-
-    @property
-    def recorded(self) -> bool:
-        """Whether there is a graph to replay."""
-        return self._graph is not None
-
-    def replay(self) -> Output:
-        """Run the graph; the output is overwritten by the next replay."""
-        if self._graph is None or self._output is None:
-            raise RuntimeError("no graph was recorded: expected `record` before `replay`")
-        self._graph.replay()
-        return self._output
-
 
 class StaticRunner:
     """The passes of one session: a cache, and a `StaticPass` for each shape met so far.
@@ -148,7 +109,7 @@ class StaticRunner:
         self.cache = BufferCache()
         self._layers, self._limit = layers, limit
         self._passes: dict[Shape, StaticPass] = {}
-        self._pool: Any = None
+        self._recorder: Recorder | None = None
 
     def reserve(self, tokens: int, used: int) -> int:
         """Make room for `tokens`, keeping `used`; returns the rows to read."""
@@ -156,7 +117,7 @@ class StaticRunner:
         least = ROOM if self._limit is None else min(ROOM, rows_for(self._limit))
         if self.cache.grow(max(rows, least), used):
             self._passes.clear()  # they hold the old addresses
-            self._pool = None
+            self._recorder = None
         return rows
 
     def __call__(
@@ -171,11 +132,15 @@ class StaticRunner:
             self._passes[shape] = StaticPass(shape, model, self._limit)
         run = self._passes[shape]
         run.fill(tokens, start, parents)
-        if records(model.device):
-            if not run.recorded:
-                self._pool = run.record(model, self.cache, self._layers, self._pool)
-            out = run.replay()
-        else:
-            out = run.run(model, self.cache, self._layers)
+        out = self._replayed(run, model) if records(model.device) else self._run(run, model)
         hidden = {layer: states[:, :m].clone() for layer, states in out.hidden_states.items()}
         return Output(out.logits[:, :m].clone(), hidden)  # the next replay overwrites the graph's
+
+    def _run(self, run: StaticPass, model: PreTrainedModel) -> Output:
+        return run.run(model, self.cache, self._layers)
+
+    def _replayed(self, run: StaticPass, model: PreTrainedModel) -> Output:
+        if run.recording is None:
+            self._recorder = self._recorder or Recorder(model.device)
+            run.recording = self._recorder.record(lambda: self._run(run, model))
+        return run.recording.replay()

@@ -13,6 +13,7 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import buffers, eager, graphs, static
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
+from spsbench.engines.recorder import Recorder
 from spsbench.noise import PhiloxStream
 from spsbench.sampling import Warp
 from spsbench.schedules.constant import Constant
@@ -37,8 +38,7 @@ def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 8, 16, 32, ..., so that short texts grow past several of them."""
     monkeypatch.setattr(buffers, "SMALLEST", 8)
     monkeypatch.setattr(static, "ROOM", 8)
-    monkeypatch.setattr(graphs, "_IDLE", type(graphs._IDLE)())
-    monkeypatch.setattr(graphs, "_REASONS", type(graphs._REASONS)())
+    monkeypatch.setattr(graphs, "_KNOWN", type(graphs._KNOWN)())
 
 
 @pytest.fixture(params=[False, True], ids=["run", "recorded"])
@@ -80,7 +80,9 @@ def test_any_script_gives_the_logits_of_eager(
                 lm.commit(length, path)
                 assert lm.length == length + len(path)
             rows |= {shape.reads for shape in ours._runner._passes}
-            assert all(run.recorded == recording for run in ours._runner._passes.values())
+            assert all(
+                (run.recording is not None) == recording for run in ours._runner._passes.values()
+            )
         assert ours.reason is None
     assert len(rows) > 2
 
@@ -142,11 +144,22 @@ def test_sessions_in_turn_share_a_runner_and_sessions_at_once_do_not(model: Make
 def test_runners_go_with_their_model() -> None:
     target = tiny("llama")
     GraphLM(target).append(torch.tensor([1, 2]), keep=2)
-    assert len(graphs._IDLE) == 1
-    assert sum(len(idle) for idle in graphs._IDLE[target].values()) == 1
+    assert len(graphs._KNOWN) == 1
+    assert [len(idle) for idle in graphs.known(target).idle.values()] == [1]
     del target
     gc.collect()
-    assert len(graphs._IDLE) == len(graphs._REASONS) == 0
+    assert len(graphs._KNOWN) == 0
+
+
+def test_weights_that_have_moved_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    record_on_the_cpu(monkeypatch)
+    target = tiny("llama")
+    GraphLM(target).append(torch.tensor([1, 2]), keep=2)
+    for weight in target.parameters():
+        weight.data = weight.data * 1.5
+    ours = GraphLM(target)
+    assert close(ours.append(torch.tensor([1, 2]), keep=2).logits, laws(target, [1, 2]))
+    assert len(graphs._KNOWN) == 1
 
 
 def test_numbers_that_are_none_do_not_outlive_their_generation(model: Make) -> None:
@@ -196,7 +209,7 @@ def test_the_same_tokens_as_eager(
             accepted |= {(turn[0], turn[1]) for turn in plain}
     assert {(4, 0), (4, 4)} <= accepted
     assert any(0 < kept < drafted for drafted, kept in accepted)
-    assert graphs._REASONS[target] is graphs._REASONS[draft] is None
+    assert graphs.known(target).reason is graphs.known(draft).reason is None
 
 
 def test_the_law_of_the_loop_over_it() -> None:
@@ -251,12 +264,8 @@ def test_a_shape_is_recorded_once_and_once_more_after_growth(
     record_on_the_cpu(monkeypatch)
     monkeypatch.setattr(static, "ROOM", room)
     target, draft, made = model("llama"), model("llama", noise=0.1), []
-    record = static.StaticPass._recorded
-    monkeypatch.setattr(
-        static.StaticPass,
-        "_recorded",
-        lambda self, *g: made.append(self._shape) or record(self, *g),
-    )
+    record = Recorder.record
+    monkeypatch.setattr(Recorder, "record", lambda self, w: made.append(w) or record(self, w))
     counts = []
     for _ in range(4):
         generate(GraphLM, target, draft, 3)
@@ -345,7 +354,7 @@ def test_a_failure_on_the_way_changes_no_token(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(static.StaticRunner, "__call__", fails)
     assert generate(GraphLM, target, draft, 3) == plain
-    assert graphs._REASONS[draft] is None
+    assert graphs.known(draft).reason is None
     said = "GPT2LMHeadModel cannot be recorded (RuntimeError: operation not permitted when stream"
     assert GraphLM(target).reason == f"{said} is capturing)"
     assert generate(GraphLM, target, draft, 3) == plain

@@ -123,7 +123,7 @@ def test_a_round_waits_once(
     waits.arm(False)
     assert reads == len(rounds)
     if kind is GraphLM:
-        assert graphs._REASONS[target] is graphs._REASONS[draft] is None
+        assert graphs.known(target).reason is graphs.known(draft).reason is None
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
@@ -142,7 +142,7 @@ def test_the_tokens_are_eager_s(architecture: str, dtype: torch.dtype) -> None:
         ours = texts(generate(GraphLM, target, draft, k=k))
         assert ours == texts(generate(EagerLM, target, draft, k=k))
         assert ours == texts(generate(GraphLM, target, draft, k=k))  # now from recordings alone
-    assert graphs._REASONS[target] is None
+    assert graphs.known(target).reason is None
     if dtype == torch.float64:
         near = target.to("cpu"), draft.to("cpu")
         assert texts(generate(EagerLM, *near, tokens=40)) == texts(
@@ -173,9 +173,9 @@ def test_every_pass_is_recorded_once_and_memory_stands_still() -> None:
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     passes = {
-        id(run): run.recorded
+        id(run): run.recording is not None
         for model in (target, draft)
-        for idle in graphs._IDLE[model].values()
+        for idle in graphs.known(model).idle.values()
         for runner in idle
         for run in runner._passes.values()
     }
@@ -207,6 +207,6 @@ def test_a_forward_that_waits_runs_as_eager() -> None:
 
     target.forward = reads
     assert texts(generate(GraphLM, target, draft, tokens=40)) == plain
-    assert "cannot be recorded" in str(graphs._REASONS[target])
-    assert graphs._REASONS[draft] is None
+    assert "cannot be recorded" in str(graphs.known(target).reason)
+    assert graphs.known(draft).reason is None
     torch.cuda.synchronize()  # the failed recording left the device usable

@@ -151,13 +151,15 @@ def test_runners_go_with_their_model() -> None:
     assert len(graphs._KNOWN) == 0
 
 
-def test_weights_that_have_moved_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    record_on_the_cpu(monkeypatch)
+def test_weights_that_have_moved_are_not_replayed() -> None:
+    """As after `model.to`: a recording would read where they were."""
     target = tiny("llama")
-    GraphLM(target).append(torch.tensor([1, 2]), keep=2)
+    runner = GraphLM(target)._runner
+    assert GraphLM(target)._runner is runner
     for weight in target.parameters():
         weight.data = weight.data * 1.5
     ours = GraphLM(target)
+    assert ours._runner is not runner
     assert close(ours.append(torch.tensor([1, 2]), keep=2).logits, laws(target, [1, 2]))
     assert len(graphs._KNOWN) == 1
 

@@ -72,7 +72,7 @@ class GraphLM(EagerLM):
         self._runner = idle.pop() if idle else StaticRunner(self.layers, self.limit)
         self._cache = self._runner.cache
         self._cache.clear()
-        weakref.finalize(self, idle.append, self._runner)
+        self._returned = weakref.finalize(self, idle.append, self._runner)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         if self.reason is not None:
@@ -99,6 +99,9 @@ class GraphLM(EagerLM):
             f"{type(self.model).__name__} cannot be recorded ({line})"
         )
         self._cache = self._runner.cache.dynamic(self._length)
+        self._returned.detach()  # no session will want it: let its memory go
+        self._known.idle.clear()
+        del self._runner
 
     def _keep(self, length: int, nodes: list[int]) -> None:
         if self.reason is not None:

@@ -359,6 +359,7 @@ def test_a_failure_on_the_way_changes_no_token(monkeypatch: pytest.MonkeyPatch) 
     assert graphs.known(draft).reason is None
     said = "GPT2LMHeadModel cannot be recorded (RuntimeError: operation not permitted when stream"
     assert GraphLM(target).reason == f"{said} is capturing)"
+    assert not graphs.known(target).idle
     assert generate(GraphLM, target, draft, 3) == plain
     assert sum(calls) == 6
 

@@ -20,10 +20,11 @@ import torch
 import transformers
 
 import spsbench
-from spsbench.build import Loaded, load, resolve
+from spsbench.build import resolve
 from spsbench.config import make_cell
 from spsbench.corpora import news, stdlib
 from spsbench.generation import Generation, interleave
+from spsbench.loading import Loaded, Shelf
 from spsbench.metrics import metrics, speedup
 from spsbench.models.loader import encode
 from spsbench.results import Cell, RoundRecord
@@ -98,7 +99,7 @@ def main() -> None:
         cell = resolve(
             make_cell(k=k, verifier=flags.verifier, max_new_tokens=flags.tokens, ignore_eos=True)
         )
-        loaded = load(cell, offline=True)
+        loaded = Shelf(offline=True).load(cell)
         for kind, prompts in (("stdlib", stdlib_prompts), ("news", news_prompts)):
             figures = measure(cell, loaded, prompts(loaded, flags.prompts))
             results.append({"k": k, "verifier": flags.verifier, "prompts": kind, **figures})

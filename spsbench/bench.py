@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from spsbench.build import Loaded
 from spsbench.decode import NonFiniteError
 from spsbench.experiment import Experiment, Part
 from spsbench.generation import Generation
 from spsbench.load_guard import loaded, read_clocks
+from spsbench.loading import Loaded
 from spsbench.models.loader import encode
 from spsbench.results import Cell, Record
 from spsbench.tasks.task import Sample

@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from spsbench.build import Loaded, build, warp
+from spsbench.build import build, warp
+from spsbench.loading import Loaded
 from spsbench.noise import PhiloxStream
 from spsbench.results import Cell, Record, RoundRecord
 from spsbench.text import Origin, Piece, StopStrings, Transcript

@@ -6,8 +6,9 @@ from itertools import pairwise
 import pytest
 
 from spsbench import generate
-from spsbench.build import Loaded, resolve
+from spsbench.build import resolve
 from spsbench.generation import Generation, Update, interleave, origins
+from spsbench.loading import Loaded
 from spsbench.results import Cell, ModelRef, Spec
 from spsbench.text import Origin
 from spsbench.types import Round

@@ -13,7 +13,17 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 
 LAYERS = (
     # A line may import the lines above it and, in no circle, its own; no plug-in its neighbours.
-    {"registry", "errors", "results", "text", "ranges", "load_guard", "intervals", "bandwidth"},
+    {
+        "registry",
+        "errors",
+        "results",
+        "wording",
+        "text",
+        "ranges",
+        "load_guard",
+        "intervals",
+        "bandwidth",
+    },
     {"types", "parts", "transfer"},
     {"sampling", "noise", "trees", "scoring"},
     {"decode", "reference", "timing"},
@@ -25,7 +35,7 @@ LAYERS = (
     {"parity", "summaries", "compare", "reports"},
     {"experiment", "findings"},
     {"scores", "identity"},
-    {"digest", "build"},
+    {"digest", "loading", "build"},
     {"generation", "bench", "audit", "planner"},
     {"runners", "api"},
     {"cli"},
@@ -33,7 +43,7 @@ LAYERS = (
 PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reports"}
 ALONE = {"registry", "errors", "results"}  # import nothing of spsbench
 RECORD_SIDE = {
-    *("results", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
+    *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
     *("scores", "identity", "digest"),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from spsbench.cli.safe import is_terminal, one_line
 from spsbench.environment import PACKAGES, examine
-from spsbench.models.wording import in_words
+from spsbench.wording import in_words
 
 WIDTH = 200  # columns where nobody's window sets them
 

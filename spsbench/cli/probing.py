@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from spsbench.bench import Job, jobs, make, samples_of
-from spsbench.build import Loaded
 from spsbench.cli.notes import say
 from spsbench.cli.progress import clock
 from spsbench.experiment import Experiment
+from spsbench.loading import Loaded
 from spsbench.reports.columns import method, setting
 from spsbench.results import Cell
 

@@ -18,6 +18,12 @@ class UnsupportedModelError(ValueError):
     """A model whose cache cannot be rolled back, so drafts cannot be rejected."""
 
 
+def context_of(model: PreTrainedModel) -> int | None:
+    """The tokens that fit the context of `model`; None = unlimited."""
+    limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return limit
+
+
 class EagerLM:
     """A session with `model`: its own cache over shared weights.
 
@@ -38,7 +44,7 @@ class EagerLM:
         config = model.config.get_text_config()
         self.model = model
         self.vocab_size: int = vocab_size or config.vocab_size
-        self.limit: int | None = getattr(config, "max_position_embeddings", None)
+        self.limit = context_of(model)
         self.layers = tuple(layers)
         self._slides = getattr(config, "sliding_window", None) is not None
         self._cache = DynamicCache()

@@ -1,0 +1,106 @@
+"""The models of cells: found, checked, fit for each other, and each loaded once."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from spsbench.engines.eager import UnsupportedModelError, check_rollback, context_of
+from spsbench.errors import DataError
+from spsbench.models.source import Source, source_of
+from spsbench.results import Cell, ModelRef
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The models of a cell, fit for each other."""
+
+    target: PreTrainedModel
+    draft: PreTrainedModel | None
+    tokenizer: PreTrainedTokenizerBase
+    vocab_size: int  # tokens that both models know; padding rows are beyond
+    eos: frozenset[int]
+    folder: Path  # of the target
+
+    @property
+    def limit(self) -> int | None:
+        """The shortest context of target and draft, in tokens; None = unlimited."""
+        models = [model for model in (self.target, self.draft) if model is not None]
+        limits = [limit for model in models if (limit := context_of(model)) is not None]
+        return min(limits, default=None)
+
+
+class Shelf:
+    """Loads the models of resolved cells, and keeps them for the cells that share them.
+
+    Args:
+        offline: take nothing from the network.
+        allow_pickle: read pickled weights where there are no safetensors.
+        say: is told, a line each, what a user should know of a download or of the memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        offline: bool = False,
+        allow_pickle: bool = False,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "offline": offline,
+            "allow_pickle": allow_pickle,
+            "say": say,
+        }
+        self._kept: dict[Hashable, Any] = {}
+
+    def load(self, cell: Cell) -> Loaded:
+        """The models of `cell`; every check comes before the first weights.
+
+        Raises:
+            SpsError: a model that is missing, unfit, or does not go with the other one.
+        """
+        source = source_of(cell, **self._options)
+        refs = [ref for ref in (cell.target, cell.draft) if ref is not None]
+        return self._once((source, "all", *refs), partial(self._all, source, refs))
+
+    def _all(self, source: Source, refs: list[ModelRef]) -> Loaded:
+        folders = [self._once((source, "folder", ref), partial(source.locate, ref)) for ref in refs]
+        tokenizers = [
+            self._once((source, "tokenizer", folder), partial(source.tokenizer, folder))
+            for folder in folders
+        ]
+        if folders[0] != folders[-1]:
+            source.check_same(tokenizers[0], tokenizers[-1])
+        models = [
+            self._once((source, "model", folder), partial(_sound_model, source, folder))
+            for folder in folders
+        ]
+        target, draft = models[0], models[1] if len(models) == 2 else None
+        return Loaded(
+            target,
+            draft,
+            tokenizers[0],
+            source.vocab_size(target, models[-1], tokenizers[0]),
+            source.eos(target, tokenizers[0]),
+            folders[0],
+        )
+
+    def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        if key not in self._kept:
+            self._kept[key] = make()
+        made: Made = self._kept[key]
+        return made
+
+
+def _sound_model(source: Source, folder: Path) -> PreTrainedModel:
+    model = source.model(folder)
+    try:
+        check_rollback(model)
+    except UnsupportedModelError as error:
+        raise DataError(f"{error} ({folder}): expected a decoder-only transformer") from error
+    return model

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.noise import on_device
+from spsbench.transfer import send
 from spsbench.types import (
     LM,
     Context,
@@ -77,6 +79,8 @@ def decode(
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
     drafter.begin(prompt, prefill)  # from here on the newest token is always pending
+    device = prefill.logits.device
+    noise = on_device(noise, device)
 
     history: list[Round] = []
     last: Step | None = None
@@ -88,13 +92,12 @@ def decode(
         k = min(schedule.k(history), room(len(x), end, drafter.limit))
         draft = drafter.draft(Context(x, warp, last), k, fresh, schedule.go_on)
         check(draft, drafter)
+        parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
 
-        pending = torch.tensor(x[-1:], device=draft.tokens.device)
-        fed = torch.cat([pending, draft.tokens])  # [N + 1]
-        scores = target.append(fed, keep=len(fed), parents=draft.parents)
+        fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
+        scores = target.append(fed, keep=len(fed), parents=parents)
 
         q = warp(scores.logits)  # [N + 1, V]
-        draft = draft.to(q.device)
         verdict = verifier(draft, q, fresh)
         ruling = read(draft, q, verdict, len(x))  # the round's one host read
 
@@ -156,7 +159,8 @@ def read(draft: Draft, q: Tensor, verdict: Verdict, position: int) -> Ruling:
     overlap = (overlaps(draft, q) * tested_slots).sum()
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
     picked = draft.tokens[verdict.path.clamp(min=0)]
-    host = torch.cat([verdict.path, picked, torch.stack([s.double() for s in scalars])]).tolist()
+    packed = torch.cat([verdict.path, picked, torch.stack([s.double() for s in scalars])])
+    host = packed.cpu().tolist()
 
     path = [int(node) for node in host[:n] if node >= 0]
     token, tested, shared, *masses = host[2 * n :]

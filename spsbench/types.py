@@ -13,6 +13,8 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from spsbench.transfer import send
+
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
 
@@ -64,16 +66,16 @@ class Draft:
         """The same draft on `device`."""
         tokens, probs, parents = self.tokens, self.probs, self.parents
         return Draft(
-            tokens.to(device),
-            None if probs is None else probs.to(device),
-            None if parents is None else parents.to(device),
+            send(tokens, device),
+            None if probs is None else send(probs, device),
+            None if parents is None else send(parents, device),
         )
 
 
 class Scores(NamedTuple):
     """What one pass of a model returns."""
 
-    logits: Tensor  # [keep, V] of the last `keep` tokens fed
+    logits: Tensor  # [keep, V] of the last `keep` tokens fed; its device is the model's
     hidden: Mapping[int, Tensor]  # layer -> [m, D], the layers that were asked for
 
 
@@ -150,7 +152,10 @@ class Noise(Protocol):
     """The randomness of one round: every draw names its purpose, its position is its slot."""
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] float64 in [0, 1) on the CPU; slot i is the same number whatever n is."""
+        """[n] float64 in [0, 1); slot i is the same number whatever n is.
+
+        On the CPU or where the target's laws are; `sampling.sample` takes either.
+        """
 
 
 class NoiseStream(Protocol):

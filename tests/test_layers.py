@@ -24,7 +24,7 @@ LAYERS = (
         "intervals",
         "bandwidth",
     },
-    {"types", "parts"},
+    {"types", "parts", "transfer"},
     {"sampling", "noise", "trees", "scoring"},
     {"decode", "reference", "timing"},
     {"drafters", "verifiers", "schedules", "engines", "decoders"},

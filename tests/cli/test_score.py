@@ -222,7 +222,7 @@ def test_a_run_is_scored_and_reported(sps: Callable[..., Ran], tmp_path: Path) -
     assert "over problems" in ran.out
     assert "over samples" in ran.out
     report = sps("report", str(folder), "--format", "json").out
-    quality = [row["pass@1"]["mean"] for row in json.loads(report)["rows"]]
+    quality = [row["metrics"]["quality.pass@1"]["mean"] for row in json.loads(report)["rows"]]
     assert quality == [0.5, 0.5]
     assert "Programs ran in the sandbox landlock" in sps("report", str(folder)).out
 

@@ -33,7 +33,7 @@ LAYERS = (
     {"config", "metrics", "quality", "totals", "terms", "environment", "options", "sandbox"},
     {"store", "tasks", "gains", "summary"},
     {"parity", "summaries", "compare", "reports"},
-    {"experiment", "findings"},
+    {"experiment", "grid", "findings"},
     {"scores", "identity"},
     {"digest", "loading", "build"},
     {"generation", "bench", "audit", "planner"},
@@ -46,7 +46,7 @@ RECORD_SIDE = {
     *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest"),
+    *("scores", "identity", "digest", "grid"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
+from spsbench.config import auto_regressive
 from spsbench.intervals import Estimate
 from spsbench.reports.columns import NAMES, setting
 from spsbench.reports.quoting import visible
@@ -39,7 +40,8 @@ def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     found: dict[str, list[Summary]] = {}
     for key, first in keys.items():
         own = [s for s in drafting if _key(s.cell) == key]
-        base = [s for s in rows if s.cell.k == 0 and _work(s.cell) == _work(first.cell)]
+        plain = auto_regressive(first.cell)
+        base = [s for s in rows if s.cell.k == 0 and auto_regressive(s.cell) == plain]
         label = _label(first, list(keys.values()))
         label = label if label not in found else f"{label} ({len(found) + 1})"
         found[label] = base[:1] + sorted(own, key=lambda s: s.cell.k or 0)
@@ -130,12 +132,6 @@ def _curve(
 
 def _key(cell: Cell) -> Cell:
     return replace(cell, schedule=Spec("constant"))
-
-
-def _work(cell: Cell) -> Cell:
-    """The cell without its way of drafting."""
-    plain = Spec("none")
-    return replace(cell, draft=None, drafter=plain, verifier=plain, schedule=plain)
 
 
 def _label(summary: Summary, among: Sequence[Summary]) -> str:

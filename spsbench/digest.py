@@ -11,7 +11,7 @@ from spsbench.parity import MARGINS
 from spsbench.quality import Combine, average
 from spsbench.registry import find
 from spsbench.reports.reporter import Title
-from spsbench.results import Cell, Record, Score
+from spsbench.results import Cell, Key, Record, Score
 from spsbench.scores import read_scores
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import segmented
@@ -40,9 +40,9 @@ def tables(folder: Path, margins: Mapping[str, float] = MARGINS) -> list[Table]:
     distinct = list(dict.fromkeys(machines)) or [""]
     made = []
     for number, machine in enumerate(distinct, start=1):
-        seen: set[tuple[str, str, int]] = set()
+        seen: set[Key] = set()
         rows = _rows(folder, cells, scores, machines, machine, seen)
-        own = [score for score in scores if (score.cell, score.sample, score.repeat) in seen]
+        own = [score for score in scores if score.key in seen]
         part = f" ({number} of {len(distinct)} machines or settings)" if len(distinct) > 1 else ""
         known = _provenance(manifest, machines, machine)
         notes = findings(rows, own, combine_of, margins) + ceilings(rows, known)
@@ -87,7 +87,7 @@ def _rows(
     scores: Sequence[Score],
     machines: Sequence[str],
     machine: str,
-    seen: set[tuple[str, str, int]],
+    seen: set[Key],
 ) -> list[Summary]:
     """The summaries of one machine's records; `seen` takes their keys."""
 
@@ -98,7 +98,7 @@ def _rows(
                 yield placed.record
 
     # read after the records: a score counts where its record does
-    own = (score for score in scores if (score.cell, score.sample, score.repeat) in seen)
+    own = (score for score in scores if score.key in seen)
     try:
         return summaries(cells, records(), own, combine=combine_of)
     except (ValueError, KeyError) as error:

@@ -59,7 +59,8 @@ class Bootstrap:
                 return None
             taking_part = self._rows[:, counted] > 0
             n = int(taking_part.sum())
-            if len(np.unique(self._clusters[taking_part])) < 2:
+            inside = self._clusters[taking_part]
+            if n == 0 or inside.min() == inside.max():
                 return Estimate(mean, None, None, n)
             draws = _finite(statistic(self._draws))
             left_out = _finite(statistic(self._total - self._sums))

@@ -61,18 +61,13 @@ def merge_runs(
     debug: o.Debug = False,
 ) -> None:
     """Unite runs of one configuration, for instance shards from several machines."""
-    from spsbench.cli.reporting import print_report
-    from spsbench.digest import tables
-    from spsbench.reports.json import json
+    from spsbench.cli.reporting import conclude
     from spsbench.scores import read_scores, write_scores
-    from spsbench.store.atomic import replace_file
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge
 
     merge(runs, out)
-    scores = {(s.cell, s.sample, s.repeat): s for run in runs for s in read_scores(run)}
+    scores = {s.key: s for run in runs for s in read_scores(run)}
     if scores:
         write_scores(out, WHOLE, scores.values())
-    made = tables(out)
-    replace_file(out / "summary.json", json(made[-1].rows, made[-1].title))
-    print_report(made, "table")
+    conclude(out)

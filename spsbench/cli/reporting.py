@@ -10,10 +10,23 @@ from spsbench.digest import Table, tables
 from spsbench.errors import Exit, UsageError
 from spsbench.registry import find
 from spsbench.reports.columns import full, method, setting
+from spsbench.reports.json import json
 from spsbench.store.atomic import replace_file
 from spsbench.summary import Summary
 
 PICTURES = ("png", "svg")
+
+
+def conclude(folder: Path) -> list[Table]:
+    """Write the summary of a finished run into its folder, and show its tables.
+
+    Raises:
+        SpsError: a damaged run, or a summary that cannot be written.
+    """
+    made = tables(folder)
+    replace_file(folder / "summary.json", json(made[-1].rows, made[-1].title))
+    print_report(made, "table")
+    return made
 
 
 def print_report(made: Sequence[Table], form: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.config import K_MAX, check, make_cell, parse
 from spsbench.errors import UsageError
-from spsbench.options import METHODS, Options
+from spsbench.options import METHODS, RECORDED, Options
 from spsbench.ranges import parse_range
 from spsbench.results import Cell, Spec
 from spsbench.tasks.task import Task
@@ -49,11 +49,26 @@ def grid(table: Options, spec: Spec, task: Task, *, seed: int) -> tuple[Cell, ..
                 cell,
                 task=spec,
                 prompt_version=task.prompt_version,
-                decoder=parse("--decoder", decoder),
+                decoder=decoding(decoder, table.record),
                 random_weights=table.random_weights,
             )
             cells.setdefault(cell.id, cell)
     return tuple(cells.values())
+
+
+def decoding(decoder: str, record: str) -> Spec:
+    """The decoder, told what to record.
+
+    Raises:
+        UsageError: something unknown, or laws of a decoder that shows none.
+    """
+    check(record in RECORDED, "--record", record, " or ".join(RECORDED))
+    spec = parse("--decoder", decoder)
+    if record == "counts":
+        return spec
+    if spec.name != "native":
+        raise UsageError(f"--record laws with --decoder {spec}: expected native, which shows them")
+    return replace(spec, args=(*spec.args, ("laws", True)))
 
 
 def samplings(table: Options, task: str) -> list[dict[str, Any]]:

@@ -159,6 +159,14 @@ class RoundRecord(NamedTuple):
     target_seconds: float
 
 
+class DraftLaws(NamedTuple):
+    """The draft of one round for an audit: each token with its probability in both laws."""
+
+    tokens: list[int]
+    p: list[float]  # by the draft; 1 for a token that came by rule
+    q: list[float]  # by the target, given the tokens before it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One generation, or its failure: `error` set and no tokens. Never a zero for either."""
@@ -176,6 +184,7 @@ class Record:
     prompt_cut: bool = False  # the document was cut to fit the context
     group: str | None = None  # a category of the task, for reports by group
     flags: tuple[str, ...] = ()  # why its timing is not to be averaged: "first", "loaded"
+    laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
 
     @property
     def key(self) -> Key:
@@ -183,8 +192,11 @@ class Record:
         return self.cell, self.sample, self.repeat
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, times to the nanosecond, rounds as arrays in the order of `RoundRecord`."""
-        return {
+        """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
+
+        Laws are there only if they were recorded.
+        """
+        values = {
             "cell": self.cell,
             "sample": self.sample,
             "repeat": self.repeat,
@@ -199,6 +211,7 @@ class Record:
             "group": self.group,
             "flags": list(self.flags),
         }
+        return values if self.laws is None else values | {"laws": [list(r) for r in self.laws]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":
@@ -208,7 +221,10 @@ class Record:
             TypeError: a field is missing or unknown.
         """
         rounds = list(map(RoundRecord._make, values["rounds"]))
-        return cls(**{**values, "rounds": rounds, "flags": tuple(values["flags"])})
+        made = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
+        if "laws" in values:
+            made["laws"] = list(map(DraftLaws._make, values["laws"]))
+        return cls(**made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ def bench(
     decoder: Annotated[
         Many, o.option(WHAT, "--decoder", help="native, or hf: transformers' own generate.")
     ] = None,
+    record: Annotated[
+        str | None,
+        o.option(RUN, "--record", help="counts, or laws: p and q too.", show_default="counts"),
+    ] = None,
     max_new_tokens: Annotated[
         int | None, o.option(SIZE, "--max-new-tokens", "-n", help="Instead of the task's.")
     ] = None,
@@ -99,6 +103,7 @@ def bench(
         "schedule": schedule,
         "engine": engine,
         "decoder": decoder,
+        "record": record,
         "max_new_tokens": max_new_tokens,
         "limit": limit,
         "samples": samples,

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.notes import say
+from spsbench.cli.notes import note, say
+from spsbench.config import K_MAX
 from spsbench.errors import UsageError
 from spsbench.options import Options, options, read_tables
+from spsbench.ranges import repeated
 
 WHAT, SIZE, RUN = "What is run", "How much", "The run"
 
@@ -127,6 +129,9 @@ def bench(
     from spsbench.experiment import plan
 
     experiment = plan(tables, seed=seed, warmup=warmup, threads=threads, title=title)
+    for table in tables:
+        for number in repeated(table.k, low=0, high=K_MAX):
+            note(f"K={number} is named more than once in {table.k!r}: it is run once")
     say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
 
     from spsbench.cli.benching import Place, carry_out

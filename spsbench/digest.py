@@ -26,9 +26,18 @@ class Table(NamedTuple):
     rows: list[Summary]
     ceiling_ms: float | None  # the least time of an ArS token that memory allows; None = unknown
 
+    @property
+    def whole(self) -> list[Summary]:
+        """The rows over all groups: one a cell."""
+        return [row for row in self.rows if row.group is None]
 
-def tables(folder: Path, margins: Mapping[str, float] = MARGINS) -> list[Table]:
+
+def tables(
+    folder: Path, margins: Mapping[str, float] = MARGINS, *, by_group: bool = False
+) -> list[Table]:
     """One table for each machine that worked on the run: their timings are not pooled.
+
+    With `by_group`, rows of each group of the task stand above those of all.
 
     Raises:
         SpsError: no run, or one that is damaged.
@@ -41,11 +50,12 @@ def tables(folder: Path, margins: Mapping[str, float] = MARGINS) -> list[Table]:
     made = []
     for number, machine in enumerate(distinct, start=1):
         seen: set[Key] = set()
-        rows = _rows(folder, cells, scores, machines, machine, seen)
+        rows = _rows(folder, cells, scores, machines, machine, seen, by_group)
         own = [score for score in scores if score.key in seen]
         part = f" ({number} of {len(distinct)} machines or settings)" if len(distinct) > 1 else ""
         known = _provenance(manifest, machines, machine)
-        notes = findings(rows, own, combine_of, margins) + ceilings(rows, known)
+        whole = [row for row in rows if row.group is None]
+        notes = findings(whole, own, combine_of, margins) + ceilings(whole, known)
         asked = manifest.experiment
         titles = dict.fromkeys(p["title"] for p in asked.get("parts", ()))
         name = (asked.get("title") or folder.absolute().name) + part
@@ -88,6 +98,7 @@ def _rows(
     machines: Sequence[str],
     machine: str,
     seen: set[Key],
+    by_group: bool,
 ) -> list[Summary]:
     """The summaries of one machine's records; `seen` takes their keys."""
 
@@ -100,7 +111,7 @@ def _rows(
     # read after the records: a score counts where its record does
     own = (score for score in scores if score.key in seen)
     try:
-        return summaries(cells, records(), own, combine=combine_of)
+        return summaries(cells, records(), own, combine=combine_of, by_group=by_group)
     except (ValueError, KeyError) as error:
         raise DataError(
             f"records that do not fit their manifest ({folder}: {error}): expected one run. "

@@ -1,6 +1,6 @@
 """Records and scores -> summaries, each generation reduced to its sums as it streams by."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -26,36 +26,68 @@ def summaries(
     *,
     combine: Callable[[Cell], Combine] = lambda cell: average,
     horizon: int = HORIZON,
+    by_group: bool = False,
 ) -> list[Summary]:
     """One summary a cell, in the order of `cells`; a cell without records has figures of None.
 
     Records and scores are read once and reduced as they come. `combine` gives each cell its task's
-    way from scores to one value a sample.
+    way from scores to one value a sample. With `by_group`, those of each group of the records come
+    first, then those of all.
 
     Raises:
         ValueError: a record or score of a cell that is not in `cells`.
     """
-    tallies = {
-        cell.id: Tally(SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon))
-        for cell in cells
-    }
+
+    def tallies() -> dict[str, Tally]:
+        return {
+            cell.id: Tally(SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon))
+            for cell in cells
+        }
+
+    every = tallies()
+    groups: dict[str, dict[str, Tally]] = {}
+    group_of: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for record in records:
-        _known(record.cell, tallies).add(record, numbers.setdefault(record.sample, len(numbers)))
+        number = numbers.setdefault(record.sample, len(numbers))
+        _known(record.cell, every).add(record, number)
+        if by_group:
+            group = group_of[record.sample] = record.group or ""
+            if group not in groups:
+                groups[group] = tallies()
+            groups[group][record.cell].add(record, number)
     by_cell: dict[str, list[Score]] = {cell.id: [] for cell in cells}
     for score in scores:
         _known(score.cell, by_cell).append(score)
 
-    made = []
+    made: list[Summary] = []
+    for name, own in groups.items():
+        parted = {
+            cell: [score for score in all_scores if group_of.get(score.sample) == name]
+            for cell, all_scores in by_cell.items()
+        }
+        made += _rows(cells, own, parted, combine, name)
+    return [*made, *_rows(cells, every, by_cell, combine, None)]
+
+
+def _rows(
+    cells: Sequence[Cell],
+    tallies: Mapping[str, Tally],
+    scores: Mapping[str, Sequence[Score]],
+    combine: Callable[[Cell], Combine],
+    group: str | None,
+) -> Iterator[Summary]:
     for cell in cells:
         base = baseline(cell, cells)
         own = tallies[cell.id]
         gained = Gains() if base is None else gains(tallies[base.id], own, cell.k)
-        made.append(_summary(cell, own, gained, qualities(by_cell[cell.id], combine(cell))))
-    return made
+        quality = qualities(scores[cell.id], combine(cell))
+        yield _summary(cell, group, own, gained, quality)
 
 
-def _summary(cell: Cell, tally: Tally, gained: Gains, quality: Qualities) -> Summary:
+def _summary(
+    cell: Cell, group: str | None, tally: Tally, gained: Gains, quality: Qualities
+) -> Summary:
     rows, bootstrap = tally.rows, tally.bootstrap()
     rates = {name: bootstrap.estimate(rate, AT[rate.denominator]) for name, rate in RATES.items()}
     if not rows[:, AT["parted"]].any():  # nobody looked inside the rounds
@@ -74,6 +106,7 @@ def _summary(cell: Cell, tally: Tally, gained: Gains, quality: Qualities) -> Sum
     first = len(Totals._fields)
     return Summary(
         cell=cell,
+        group=group,
         samples=len({sample for sample, _ in tally.keys}),
         n=len(rows),
         failures=tally.failures,

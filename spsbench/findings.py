@@ -53,8 +53,9 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
     if any(cell.decoder.name != "native" for cell in cells):
         yield (
-            "Decoder hf is transformers' own generate: its prefill is in its first round, its "
-            "acceptance is counted, and its speed-up is over its own ArS."
+            "Decoder hf is transformers' own generate: its prefill is what its first round took "
+            "longer than its median one, its acceptance is counted, and its speed-up is over its "
+            "own ArS."
         )
 
 

@@ -54,8 +54,8 @@ class Generation:
             noise=self._noise,
             stop=self._stop,
         ):
-            if not self._rounds and self._parts.live:
-                self._prefill = time.perf_counter() - began - done.seconds
+            if not self._rounds:
+                self._prefill = self._prefill_of(done, time.perf_counter() - began)
             yield self._update(done)
 
     @property
@@ -70,6 +70,12 @@ class Generation:
             rounds=self._rounds,
             laws=self._laws or None,
         )
+
+    def _prefill_of(self, first: Round, seconds: float) -> float:
+        """What passed before the first round; a decoder that is not live has timed it itself."""
+        if self._parts.live:
+            return seconds - first.seconds
+        return float(getattr(self._parts.decoder, "prefill_seconds", 0.0))
 
     def _update(self, done: Round) -> Update:
         counts = done.drafted, done.tested, done.accepted, len(done.tokens)

@@ -6,6 +6,7 @@ A message says what, where and what was expected, and then what to do:
 
 from enum import IntEnum
 from pathlib import Path
+from typing import Self
 
 
 class Exit(IntEnum):
@@ -82,15 +83,19 @@ class MismatchError(SpsError):
     code = Exit.MISMATCH
 
 
+class CannotCreateError(SpsError):
+    """A place where no run can be made."""
+
+    code = Exit.CANNOT_CREATE
+
+
 class WriteError(SpsError):
     """A result that could not be written."""
 
     code = Exit.CANNOT_WRITE
 
     @classmethod
-    def of(cls, error: OSError, path: Path) -> "WriteError":
+    def of(cls, error: OSError, path: Path, todo: str = "Make room, or name another place") -> Self:
         """The line for a failed system call."""
-        return cls(
-            f"cannot write {path} ({error.strerror}): expected a writable place with room. "
-            "What was written before is kept: make room and go on with --resume"
-        )
+        reason = error.strerror or error
+        return cls(f"cannot write {path} ({reason}): expected a writable place with room. {todo}")

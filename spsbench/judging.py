@@ -91,7 +91,7 @@ def score_run(folder: Path, made: Sequence[Record], known: Mapping[Key, Judged])
     for name in record_logs(folder):
         number, _, total = name.partition("-of-")
         shard: Shard = int(number), int(total)
-        mine = (s for s in scores if belongs((s.cell, s.sample, s.repeat), shard))
+        mine = (s for s in scores if belongs(s.key, shard))
         write_scores(folder, shard, mine)
 
 

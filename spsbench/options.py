@@ -9,6 +9,7 @@ from typing import Any
 from spsbench.errors import MissingError, UsageError
 
 METHODS = ("ars", "sps")
+RECORDED = ("counts", "laws")  # of each round; laws are for audits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Options:
     schedule: tuple[str, ...] = ()
     engine: tuple[str, ...] = ("eager",)
     decoder: tuple[str, ...] = ("native",)
+    record: str = "counts"
     max_new_tokens: int | None = None
     samples: int = 1
     repeats: int = 1

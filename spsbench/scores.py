@@ -32,7 +32,7 @@ def score_missing(
     """
     if not any(part.task.metrics for part in experiment.parts):
         return
-    known = {(s.cell, s.sample, s.repeat): s for s in _scores_in(scores_path(folder, shard))}
+    known = {s.key: s for s in _scores_in(scores_path(folder, shard))}
     tasks = {cell.id: part.task for part in experiment.parts for cell in part.cells}
     by_task: dict[int, dict[str, Sample]] = {}
     for part, own in zip(experiment.parts, samples, strict=True):

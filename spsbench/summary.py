@@ -28,6 +28,7 @@ class Summary:
     """
 
     cell: Cell
+    group: str | None = None  # a category of the task; None = all of them
     samples: int  # with at least one good generation
     n: int  # good generations; failures are in no figure
     failures: int
@@ -72,7 +73,7 @@ class Summary:
         return named | {f"quality.{name}": value for name, value in self.quality.items()}
 
 
-FIGURES = frozenset(f.name for f in fields(Summary) if f.default is None and f.name != "spread")
+FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None)
 """The fields that hold one estimate."""
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from spsbench.results import DraftLaws
 from spsbench.transfer import send
 
 Finish = Literal["eos", "stop", "length", "context"]
@@ -113,6 +114,7 @@ class Round(NamedTuple):
     overlap: float | None  # sum over tested slots of sum_x min(p, q); None = not applicable
     seconds: float  # wall time of the round; the prefill is not in it
     finish: Finish | None
+    laws: DraftLaws | None = None  # of a chain, if they were asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,16 @@ def test_the_papers_settings_are_those_of_the_task() -> None:
     assert "\ndef" in made[0].stop
 
 
+def test_laws_are_recorded_by_every_arm_of_the_native_loop() -> None:
+    made = cells(record="laws", k="2")
+    assert {str(cell.decoder) for cell in made} == {"native:laws=true"}
+    assert len(made) == 2
+    with pytest.raises(UsageError, match="--record laws with --decoder hf"):
+        cells(record="laws", decoder=("native", "hf"))
+    with pytest.raises(UsageError, match="--record is all: expected counts or laws"):
+        cells(record="all")
+
+
 def test_methods_alone() -> None:
     assert [c.k for c in cells(method=("ars",), k="1..8")] == [0]
     assert [c.k for c in cells(method=("sps",), k="3")] == [3]

@@ -33,7 +33,7 @@ LAYERS = (
     {"config", "metrics", "quality", "totals", "terms", "environment", "options"},
     {"store", "tasks", "gains", "summary"},
     {"parity", "summaries", "compare", "reports", "sandbox"},
-    {"experiment", "findings"},
+    {"experiment", "grid", "findings"},
     {"scores", "identity", "verdicts"},
     {"digest", "loading", "build"},
     {"generation", "bench", "audit", "planner", "judging"},
@@ -46,7 +46,7 @@ RECORD_SIDE = {
     *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest", "verdicts", "judging"),
+    *("scores", "identity", "digest", "verdicts", "judging", "grid"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

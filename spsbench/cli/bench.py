@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.notes import say
+from spsbench.cli.notes import note, say
+from spsbench.config import K_MAX
 from spsbench.errors import UsageError
 from spsbench.options import Options, options, read_tables
+from spsbench.ranges import repeated
 
 WHAT, SIZE, RUN = "What is run", "How much", "The run"
 
@@ -45,6 +47,10 @@ def bench(
     engine: Annotated[Many, o.option(WHAT, "--engine", help="NAME[:key=value,...]")] = None,
     decoder: Annotated[
         Many, o.option(WHAT, "--decoder", help="native, or hf: transformers' own generate.")
+    ] = None,
+    record: Annotated[
+        str | None,
+        o.option(RUN, "--record", help="counts, or laws: p and q too.", show_default="counts"),
     ] = None,
     max_new_tokens: Annotated[
         int | None, o.option(SIZE, "--max-new-tokens", "-n", help="Instead of the task's.")
@@ -108,6 +114,7 @@ def bench(
         "schedule": schedule,
         "engine": engine,
         "decoder": decoder,
+        "record": record,
         "max_new_tokens": max_new_tokens,
         "limit": limit,
         "samples": samples,
@@ -131,6 +138,9 @@ def bench(
     from spsbench.experiment import plan
 
     experiment = plan(tables, seed=seed, warmup=warmup, threads=threads, title=title)
+    for table in tables:
+        for number in repeated(table.k, low=0, high=K_MAX):
+            note(f"K={number} is named more than once in {table.k!r}: it is run once")
     say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
 
     from spsbench.cli.benching import Place, carry_out

@@ -14,15 +14,12 @@ from spsbench.cli.models import Models, folders_of, memory, resolved
 from spsbench.cli.notes import say
 from spsbench.cli.probing import probe
 from spsbench.cli.progress import Pace, progress
-from spsbench.cli.reporting import print_report
-from spsbench.digest import tables
+from spsbench.cli.reporting import conclude
 from spsbench.errors import Exit
 from spsbench.experiment import Experiment
-from spsbench.identity import fingerprint, short
-from spsbench.reports.json import json
-from spsbench.results import Record
+from spsbench.identity import fingerprint
+from spsbench.results import Record, short_hash
 from spsbench.scores import score_missing
-from spsbench.store.atomic import replace_file
 from spsbench.store.folder import WHOLE, Shard, check_writable
 from spsbench.store.interrupt import Interrupt, graceful
 from spsbench.store.manifest import Manifest
@@ -60,7 +57,7 @@ def carry_out(experiment: Experiment, place: Place) -> int:
     check_writable(place.out or RESULTS)
     folders = folders_of(experiment, place.offline)
     identity = fingerprint(experiment, folders)
-    folder = place.out or RESULTS / f"{place.name}-{short(identity)}"
+    folder = place.out or RESULTS / f"{place.name}-{short_hash(identity, 8)}"
     models = Models(place.offline)
     for part in experiment.parts:
         say(f"{part.spec}: {part.task.title}")
@@ -92,9 +89,7 @@ def carry_out(experiment: Experiment, place: Place) -> int:
             return interrupt.code
         score_missing(experiment, samples, folder, place.shard)
     judged = judge_programs(experiment, folder, place.score)
-    made = tables(folder)
-    replace_file(folder / "summary.json", json(made[-1].rows, made[-1].title))
-    print_report(made, "table")
+    made = conclude(folder)
     say(f"records, scores and summary.json are in {folder}")
     failed = sum(row.failures for table in made for row in table.rows)
     if failed:

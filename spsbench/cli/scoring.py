@@ -11,8 +11,8 @@ from rich.text import Text
 
 from spsbench.cli.notes import say
 from spsbench.cli.progress import EVERY
-from spsbench.cli.reporting import print_report
-from spsbench.digest import cells_of, tables
+from spsbench.cli.reporting import conclude
+from spsbench.digest import cells_of
 from spsbench.errors import DataError, Exit
 from spsbench.judging import (
     Completion,
@@ -25,12 +25,10 @@ from spsbench.judging import (
     write_results,
 )
 from spsbench.reports.columns import method, setting
-from spsbench.reports.json import json
 from spsbench.sandbox.level import Level
 from spsbench.sandbox.limits import Limits
 from spsbench.sandbox.scratch import sweep
 from spsbench.scoring.passk import Tally, over_problems, over_samples
-from spsbench.store.atomic import replace_file
 from spsbench.store.interrupt import graceful
 from spsbench.store.manifest import Manifest
 from spsbench.verdicts import NAME, Judged, Key, Verdicts, settings_of
@@ -52,9 +50,7 @@ def score_folder(folder: Path, held: Held, ks: Sequence[int]) -> int:
     if code:
         return code
     score_run(folder, made, known)
-    found = tables(folder)
-    replace_file(folder / "summary.json", json(found[-1].rows, found[-1].title))
-    print_report(found, "table")
+    conclude(folder)
     for cell in cells_of(Manifest.load(folder), folder):
         own = [Completion(r.sample, r.text) for r in made if r.cell == cell.id]
         if own:

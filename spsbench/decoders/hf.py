@@ -3,14 +3,18 @@
 K goes where it is really read (the assistant's generation config), with a constant schedule and no
 confidence threshold; top-k is off unless asked for; the sampling is the cell's. Its loop tells
 nothing of acceptance; what reaches a streamer is one block of tokens a round, which is enough for
-the counts. Stop strings are honoured afterwards: transformers misses them inside a block. The
-prefill cannot be told apart: it is in the first round.
+the counts. Stop strings are honoured afterwards: transformers misses them inside a block.
+
+Its prefill and its first round are one pass, which nothing tells apart: what that took longer than
+the median of the later rounds is given as the prefill, as the native loop's is in no round either.
 """
 
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from statistics import median
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +22,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from spsbench.decode import cut
+from spsbench.errors import UsageError
 from spsbench.sampling import Warp
 from spsbench.types import Limits, NoiseStream, Purpose, Round, Stop
 
@@ -42,14 +47,30 @@ class HfDecoder:
     Args:
         target_model, draft_model: as loaded; their generation configs are not changed.
         k: tokens the assistant drafts a round.
+        vocab_size: tokens of the vocabulary; rows of padding beyond are never drawn.
+
+    Raises:
+        UsageError: models whose numbers of rows differ, which transformers does not assist.
     """
 
     live: ClassVar[bool] = False  # all rounds come at the end
 
     def __init__(
-        self, target_model: PreTrainedModel, draft_model: PreTrainedModel | None, k: int
+        self,
+        target_model: PreTrainedModel,
+        draft_model: PreTrainedModel | None,
+        k: int,
+        vocab_size: int | None = None,
     ) -> None:
         self._target, self._draft, self._k = target_model, draft_model, k
+        self.prefill_seconds = 0.0  # of the last generation; in its first round if there is but one
+        rows = [rows_of(model) for model in (target_model, draft_model or target_model)]
+        if rows[0] != rows[1]:
+            raise UsageError(
+                f"--decoder hf with models of {rows[0]} and {rows[1]} rows: expected the same, "
+                "else transformers needs both tokenizers. Use --decoder native"
+            )
+        self._padding = list(range(vocab_size or rows[0], rows[0]))
 
     def __call__(
         self,
@@ -71,17 +92,18 @@ class HfDecoder:
             return
         blocks = self._generate(list(prompt), limits, warp, noise)
         output: list[int] = []
-        began = blocks[0][1]  # when the prompt was handed over: the first round has the prefill
-        for tokens, at in blocks[1:]:
+        times = [at - before for (_, before), (_, at) in pairwise(blocks)]
+        self.prefill_seconds = max(0.0, times[0] - median(times[1:] or times))
+        times[0] -= self.prefill_seconds
+        for (tokens, _), seconds in zip(blocks[1:], times, strict=True):
             kept, finish = cut(tokens, output, limits, limits.max_new_tokens, stop)
             drafted = self._k if self._draft is not None else 0
             accepted = min(len(tokens) - 1, drafted)
             tested = min(accepted + 1, drafted)
-            yield Round(drafted, tested, accepted, kept, None, at - began, finish)
+            yield Round(drafted, tested, accepted, kept, None, seconds, finish)
             if finish is not None:
                 return
             output += kept
-            began = at
 
     def _generate(
         self, prompt: list[int], limits: Limits, warp: Warp, noise: NoiseStream
@@ -94,7 +116,7 @@ class HfDecoder:
             self._target.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
-                generation_config=config_of(limits, warp),
+                generation_config=config_of(limits, warp, self._padding),
                 streamer=blocks,
                 **assistant,
             )
@@ -119,8 +141,14 @@ class HfDecoder:
             draft.generation_config = before
 
 
-def config_of(limits: Limits, warp: Warp) -> GenerationConfig:
-    """The cell's sampling in transformers' words."""
+def rows_of(model: PreTrainedModel) -> int:
+    """Rows of logits: the vocabulary, and what pads it."""
+    rows: int = model.config.get_text_config().vocab_size
+    return rows
+
+
+def config_of(limits: Limits, warp: Warp, padding: Sequence[int] = ()) -> GenerationConfig:
+    """The cell's sampling in transformers' words; ids of `padding` are never drawn."""
     sampling: dict[str, Any] = {"do_sample": False}
     if warp.temperature > 0:
         sampling = {
@@ -133,5 +161,6 @@ def config_of(limits: Limits, warp: Warp) -> GenerationConfig:
         max_new_tokens=limits.max_new_tokens,
         eos_token_id=sorted(limits.eos) or None,
         pad_token_id=0,
+        suppress_tokens=list(padding) or None,
         **sampling,
     )

@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import DataError, UsageError, WriteError
-from spsbench.results import Record
+from spsbench.errors import CannotCreateError, DataError, UsageError, WriteError
+from spsbench.results import Key, Record
 from spsbench.store.atomic import sync_folder
 from spsbench.store.folder import (
     WHOLE,
-    CannotCreateError,
-    Key,
     check_writable,
     record_logs,
     records_path,

@@ -35,6 +35,7 @@ class Loaded:
     vocab_size: int  # tokens that both models know; padding rows are beyond
     eos: frozenset[int]
     folder: Any  # of the target
+    draft_tokenizer: PreTrainedTokenizerBase | None = None  # where it is another one
 
     @property
     def limit(self) -> int | None:
@@ -94,12 +95,12 @@ def resolve(cell: Cell) -> Cell:
 
 def _refuse_unheard(cell: Cell) -> None:
     """A decoder that is another library drafts and verifies in its own way only."""
-    known = cell.drafter.name in ("model", "none") and str(cell.verifier) == "sps"
-    if not known or cell.k is None:
+    known = {"model": "sps", "none": "sps", "ngram": "match"}.get(cell.drafter.name)
+    if known != str(cell.verifier) or cell.k is None:
         raise UsageError(
             f"--decoder {cell.decoder} with --drafter {cell.drafter}, --verifier {cell.verifier}, "
             f"--schedule {cell.schedule}: that decoder has rules of its own. Expected drafter "
-            "model, verifier sps and a constant K"
+            "model with verifier sps or ngram with match, and a constant K"
         )
 
 
@@ -186,19 +187,27 @@ def load(
 
     def tokenizer_in(folder: Any) -> PreTrainedTokenizerBase:
         read = load_tokenizer(folder, trust_remote_code=cell.trust_remote_code)
-        if folder != target_folder:
+        if folder != target_folder and not translates:
             check_same(tokenizer, read)
         return read
 
+    decoder = plug_in("decoders", cell.decoder)
+    translates = "assistant_tokenizer" in inspect.signature(decoder).parameters
+
     tokenizer = once(("tokenizer", str(target_folder)), lambda: tokenizer_in(target_folder))
+    theirs: PreTrainedTokenizerBase | None = None
     if draft_folder:
-        once(("same", str(target_folder), str(draft_folder)), lambda: tokenizer_in(draft_folder))
+        key = "same", translates, str(target_folder), str(draft_folder)
+        theirs = once(key, lambda: tokenizer_in(draft_folder))
     target = kept_model(target_folder)
     draft = kept_model(draft_folder) if draft_folder else None
     sizes = [m.config.get_text_config().vocab_size for m in (target, draft) if m is not None]
-    vocab_size = common_size(sizes[0], sizes[-1], tokenizer)
+    other = theirs if translates and sizes[0] != sizes[-1] else None  # as transformers decides
+    if theirs is not None and other is None:
+        check_same(tokenizer, theirs)
+    vocab_size = common_size(sizes[0], sizes[0 if other else -1], tokenizer)
     eos = eos_ids(target, tokenizer)
-    return Loaded(target, draft, tokenizer, vocab_size, eos, target_folder)
+    return Loaded(target, draft, tokenizer, vocab_size, eos, target_folder, other)
 
 
 def build(cell: Cell, loaded: Loaded) -> Parts:
@@ -219,5 +228,9 @@ def build(cell: Cell, loaded: Loaded) -> Parts:
         "schedule": part("schedules", cell.schedule, {}),
     }
     theirs = {"target_model": loaded.target, "draft_model": loaded.draft, "k": cell.k}
+    if cell.drafter.name == "ngram":
+        theirs["lookup"] = dict(cell.drafter.args).get("n", 2)
+    if loaded.draft_tokenizer is not None:
+        theirs |= {"tokenizer": loaded.tokenizer, "assistant_tokenizer": loaded.draft_tokenizer}
     decoder: Decoder = part("decoders", cell.decoder, mine | theirs)
     return Parts(decoder, draft_watch, target_watch, getattr(decoder, "live", True))

@@ -37,19 +37,13 @@ def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
 
 def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
     """What a faulty method would pull the text to."""
-    if loaded.draft is not None and same_tokens(loaded):
+    if loaded.draft is not None and loaded.draft_tokenizer is None:
         scorer = Scorer(loaded.draft, loaded.vocab_size, own=own)
         return DraftLaw(scorer, cell.temperature, cell.top_k, cell.top_p)
     drafter = plug_in("drafters", cell.drafter)
     if drafter.drawn is Drawn.POINT and loaded.draft is None:
         return Proposal(lambda: part("drafters", cell.drafter, {}))
     return Likeliest()
-
-
-def same_tokens(loaded: Loaded) -> bool:
-    """Whether the draft's law is one of the target's tokens."""
-    rows = loaded.draft.config.get_text_config().vocab_size if loaded.draft is not None else 0
-    return rows >= loaded.vocab_size
 
 
 def trusted(examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:

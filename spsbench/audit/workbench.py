@@ -57,12 +57,13 @@ Perform = Callable[[Job], Done]
 
 
 def jobs(prompts: Sequence[Prompt]) -> Iterator[Job]:
-    """Without end: two SpS texts and one of ArS of each prompt, in turn."""
+    """Without end: of each prompt one text of ArS between three of SpS."""
     for cycle in count():
         for prompt in prompts:
-            yield Job(True, prompt, 2 * cycle)
+            yield Job(True, prompt, 3 * cycle)
             yield Job(False, prompt, cycle)
-            yield Job(True, prompt, 2 * cycle + 1)
+            yield Job(True, prompt, 3 * cycle + 1)
+            yield Job(True, prompt, 3 * cycle + 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.decode import cut
 from spsbench.sampling import Warp
@@ -41,15 +42,28 @@ class HfDecoder:
 
     Args:
         target_model, draft_model: as loaded; their generation configs are not changed.
-        k: tokens the assistant drafts a round.
+        k: tokens drafted a round.
+        lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
+        tokenizer, assistant_tokenizer: of models with different vocabularies. transformers then
+            goes its universal way, which changes the assistant for good: a copy is lent to it.
     """
 
     live: ClassVar[bool] = False  # all rounds come at the end
 
     def __init__(
-        self, target_model: PreTrainedModel, draft_model: PreTrainedModel | None, k: int
+        self,
+        target_model: PreTrainedModel,
+        draft_model: PreTrainedModel | None,
+        k: int,
+        lookup: int = 0,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        assistant_tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
-        self._target, self._draft, self._k = target_model, draft_model, k
+        self._target, self._draft, self._k, self._lookup = target_model, draft_model, k, lookup
+        self._tokenizers: dict[str, Any] = {}
+        if draft_model is not None and assistant_tokenizer is not None:
+            self._draft = lent(draft_model)
+            self._tokenizers = {"tokenizer": tokenizer, "assistant_tokenizer": assistant_tokenizer}
 
     def __call__(
         self,
@@ -74,7 +88,7 @@ class HfDecoder:
         began = blocks[0][1]  # when the prompt was handed over: the first round has the prefill
         for tokens, at in blocks[1:]:
             kept, finish = cut(tokens, output, limits, limits.max_new_tokens, stop)
-            drafted = self._k if self._draft is not None else 0
+            drafted = self._k if self._draft is not None or self._lookup else 0
             accepted = min(len(tokens) - 1, drafted)
             tested = min(accepted + 1, drafted)
             yield Round(drafted, tested, accepted, kept, None, at - began, finish)
@@ -89,12 +103,16 @@ class HfDecoder:
         blocks = Blocks()
         ids = torch.tensor([prompt], device=self._target.device)
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
+        config = config_of(limits, warp)
+        if self._lookup and self._k:
+            config.prompt_lookup_num_tokens = self._k
+            config.max_matching_ngram_size = self._lookup
         with torch.random.fork_rng(), self._assistant() as assistant:
             torch.manual_seed(seed)  # transformers draws from the global generator: lend it one
             self._target.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
-                generation_config=config_of(limits, warp),
+                generation_config=config,
                 streamer=blocks,
                 **assistant,
             )
@@ -114,9 +132,19 @@ class HfDecoder:
         config.assistant_confidence_threshold = 0.0
         draft.generation_config = config
         try:
-            yield {"assistant_model": draft}
+            yield {"assistant_model": draft, **self._tokenizers}
         finally:
             draft.generation_config = before
+
+
+_LENT: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
+
+
+def lent(draft: PreTrainedModel) -> PreTrainedModel:
+    """The copy of `draft` that transformers may change: always one, for it caches what it did."""
+    if draft not in _LENT:
+        _LENT[draft] = copy.deepcopy(draft)
+    return _LENT[draft]
 
 
 def config_of(limits: Limits, warp: Warp) -> GenerationConfig:

@@ -18,7 +18,7 @@ from spsbench.audit.thresholds import Facts, Rule
 from spsbench.types import Draft, Purpose, Verifier
 
 GRID = tuple(i / 12 for i in range(12))
-MOST = 64  # changes along one uniform: more cannot be walked
+MOST = 24  # changes along one uniform: more cannot be walked
 LAST = 1.0 - 2.0**-53  # the largest uniform there is
 TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
 
@@ -52,6 +52,8 @@ class DiscoveredRule(Rule):
             changes: list[float] = []
             for later in range(LATER):
                 changes += changes_of(along(later), changes)
+                if len(changes) > MOST:
+                    raise ArithmeticError(f"more than {MOST} changes along one uniform")
             edges = [0.0, *sorted(changes), 1.0]
             self._known[key] = [b - a for a, b in pairwise(edges)]
         return self._known[key]
@@ -90,30 +92,20 @@ def changes_of(ask: Ask, known: list[float]) -> list[float]:
     points = [u for u in points if u <= LAST]
     rulings = [ask(u) for u in points]
     found: list[float] = []
-    budget = [MOST]
     for (low, high), (below, above) in zip(pairwise(points), pairwise(rulings), strict=True):
         if below != above and not any(low < at <= high for at in known):
-            found += between(ask, low, high, below, above, budget)
+            found += between(ask, low, high, below, above)
     return found
 
 
-def between(
-    ask: Ask, low: float, high: float, below: Ruling, above: Ruling, budget: list[int]
-) -> list[float]:
-    """All changes between two points with different rulings: the first points of what is new.
-
-    Raises:
-        ArithmeticError: more of them than `budget` holds.
-    """
+def between(ask: Ask, low: float, high: float, below: Ruling, above: Ruling) -> list[float]:
+    """All changes between two points with different rulings: the first points of what is new."""
     middle = (low + high) / 2
     if high - low <= TINY or middle in (low, high):
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise ArithmeticError(f"more than {MOST} changes along one uniform")
         return [high]
     ruling = ask(middle)
-    left = between(ask, low, middle, below, ruling, budget) if ruling != below else []
-    right = between(ask, middle, high, ruling, above, budget) if ruling != above else []
+    left = between(ask, low, middle, below, ruling) if ruling != below else []
+    right = between(ask, middle, high, ruling, above) if ruling != above else []
     return left + right
 
 

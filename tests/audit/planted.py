@@ -123,7 +123,7 @@ def none(x: Laws) -> tuple[Row, Row, Row]:
 
 @dataclass(frozen=True)
 class Positions:
-    """Each position's sets: their chances under the target, and of each pattern of hits in truth."""
+    """Of each position: its sets under the target, and how often each pattern of hits occurs."""
 
     mass: Row  # [P, D]
     pull: Row  # [P]

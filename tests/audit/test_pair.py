@@ -141,7 +141,7 @@ def eased(draft: Draft, share: float) -> Draft:
 
 
 CUT, WARP, COMMIT, SPS = loop.cut, Warp.__call__, EagerLM.commit, Sps.__call__
-RULE, TOP_K = "spsbench.verifiers.sps.Sps", {"top_k": 5}
+RULE, TOP_K = "spsbench.verifiers.sps.Sps", {"top_k": 2}
 DEFECTS: dict[str, tuple[str, object, dict[str, Any]]] = {
     "the recovered token is drawn from q": (
         "spsbench.verifiers.sps.residual",

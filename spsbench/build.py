@@ -63,12 +63,12 @@ def resolve(cell: Cell) -> Cell:
 
 def _refuse_unheard(cell: Cell) -> None:
     """A decoder that is another library drafts and verifies in its own way only."""
-    known = cell.drafter.name in ("model", "none") and str(cell.verifier) == "sps"
-    if not known or cell.k is None:
+    known = {"model": "sps", "none": "sps", "ngram": "match"}.get(cell.drafter.name)
+    if known != str(cell.verifier) or cell.k is None:
         raise UsageError(
             f"--decoder {cell.decoder} with --drafter {cell.drafter}, --verifier {cell.verifier}, "
             f"--schedule {cell.schedule}: that decoder has rules of its own. Expected drafter "
-            "model, verifier sps and a constant K"
+            "model with verifier sps or ngram with match, and a constant K"
         )
 
 
@@ -95,5 +95,9 @@ def build(cell: Cell, loaded: Loaded) -> Parts:
         "schedule": part("schedules", cell.schedule, {}),
     }
     theirs = {"target_model": loaded.target, "draft_model": loaded.draft, "k": cell.k}
+    if cell.drafter.name == "ngram":
+        theirs["lookup"] = dict(cell.drafter.args).get("n", 2)
+    if loaded.draft_tokenizer is not None:
+        theirs |= {"tokenizer": loaded.tokenizer, "assistant_tokenizer": loaded.draft_tokenizer}
     decoder: Decoder = part("decoders", cell.decoder, mine | theirs)
     return Parts(decoder, draft_watch, target_watch, getattr(decoder, "live", True))

@@ -1,5 +1,6 @@
 """The models of cells: found, checked, fit for each other, and each loaded once."""
 
+import inspect
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
@@ -8,9 +9,11 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spsbench.engines.eager import UnsupportedModelError, check_rollback, context_of
+from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.errors import DataError
+from spsbench.model_limits import context_of, rows_of
 from spsbench.models.source import Source, source_of
+from spsbench.parts import plug_in
 from spsbench.results import Cell, ModelRef
 
 Made = TypeVar("Made")
@@ -26,6 +29,7 @@ class Loaded:
     vocab_size: int  # tokens that both models know; padding rows are beyond
     eos: frozenset[int]
     folder: Path  # of the target
+    draft_tokenizer: PreTrainedTokenizerBase | None = None  # where it is another one
 
     @property
     def limit(self) -> int | None:
@@ -66,28 +70,36 @@ class Shelf:
         """
         source = source_of(cell, **self._options)
         refs = [ref for ref in (cell.target, cell.draft) if ref is not None]
-        return self._once((source, "all", *refs), partial(self._all, source, refs))
+        decoder = plug_in("decoders", cell.decoder)
+        translates = "assistant_tokenizer" in inspect.signature(decoder).parameters
+        return self._once((source, translates, *refs), partial(self._all, source, refs, translates))
 
-    def _all(self, source: Source, refs: list[ModelRef]) -> Loaded:
+    def _all(self, source: Source, refs: list[ModelRef], translates: bool) -> Loaded:
         folders = [self._once((source, "folder", ref), partial(source.locate, ref)) for ref in refs]
         tokenizers = [
             self._once((source, "tokenizer", folder), partial(source.tokenizer, folder))
             for folder in folders
         ]
-        if folders[0] != folders[-1]:
+        paired = folders[0] != folders[-1]
+        if paired and not translates:
             source.check_same(tokenizers[0], tokenizers[-1])
         models = [
             self._once((source, "model", folder), partial(_sound_model, source, folder))
             for folder in folders
         ]
         target, draft = models[0], models[1] if len(models) == 2 else None
+        # transformers translates between two vocabularies where their models' rows differ
+        foreign = paired and translates and rows_of(target) != rows_of(models[-1])
+        if paired and translates and not foreign:
+            source.check_same(tokenizers[0], tokenizers[-1])
         return Loaded(
             target,
             draft,
             tokenizers[0],
-            source.vocab_size(target, models[-1], tokenizers[0]),
+            source.vocab_size(target, target if foreign else models[-1], tokenizers[0]),
             source.eos(target, tokenizers[0]),
             folders[0],
+            tokenizers[-1] if foreign else None,
         )
 
     def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:

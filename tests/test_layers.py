@@ -25,7 +25,7 @@ LAYERS = (
         "bandwidth",
     },
     {"types", "parts", "transfer"},
-    {"sampling", "noise", "trees", "scoring"},
+    {"sampling", "noise", "trees", "scoring", "model_limits"},
     {"decode", "reference", "timing"},
     {"drafters", "verifiers", "schedules", "engines", "decoders"},
     {"corpora", "models"},

@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from spsbench.build import resolve
 from spsbench.cli.notes import note, say
-from spsbench.engines.eager import context_of
 from spsbench.errors import DataError
 from spsbench.loading import Loaded, Shelf
+from spsbench.model_limits import context_of
 from spsbench.models.loader import encode, encode_chat, hidden_settings
 from spsbench.results import Cell
 

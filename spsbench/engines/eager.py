@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from spsbench.model_limits import context_of
 from spsbench.transfer import send
 from spsbench.trees import additive_mask, depths
 from spsbench.types import Scores
@@ -16,12 +17,6 @@ PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
 
 class UnsupportedModelError(ValueError):
     """A model whose cache cannot be rolled back, so drafts cannot be rejected."""
-
-
-def context_of(model: PreTrainedModel) -> int | None:
-    """The tokens that fit the context of `model`; None = unlimited."""
-    limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return limit
 
 
 class EagerLM:

@@ -14,16 +14,16 @@ import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
 
+from spsbench.audit.enumeration import Case, prove
+from spsbench.audit.kinds import FixedDrafter
+from spsbench.audit.tables import Law
+from spsbench.audit.thresholds import RULES
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM, UnsupportedModelError, check_rollback
 from spsbench.schedules.constant import Constant
 from spsbench.verifiers.block import Block
 from spsbench.verifiers.match import Match
 from spsbench.verifiers.sps import Sps
-from tests.enumeration import Case, prove
-from tests.oracle import RULES
-from tests.parts import FixedDrafter
-from tests.tables import Law
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 Make = Callable[..., PreTrainedModel]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from spsbench.config import check, parse
@@ -117,7 +118,10 @@ def part_of(table: Options, spec: Spec, task: Task, *, seed: int) -> Part:
     """
     for flag, value in (("--samples", table.samples), ("--repeats", table.repeats)):
         check(value >= 1, flag, value, "1 or more")
-    check(table.limit is None or table.limit >= 1, "--limit", table.limit, "1 or more")
+    if table.limit is not None:
+        check(table.limit >= 1, "--limit", table.limit, "1 or more")
+        there = sum(1 for _ in islice(task.samples(lambda prompt: True), table.limit))
+        check(there == table.limit, "--limit", table.limit, f"at most {there}, all of {spec}")
     return Part(
         spec=spec,
         task=task,

@@ -55,6 +55,12 @@ def test_laws_are_recorded_by_every_arm_of_the_native_loop() -> None:
         cells(record="all")
 
 
+def test_a_limit_beyond_the_data_is_refused() -> None:
+    assert cells(limit=3)
+    with pytest.raises(UsageError, match="--limit is 4: expected at most 3, all of xsum:count=3"):
+        cells(limit=4)
+
+
 def test_methods_alone() -> None:
     assert [c.k for c in cells(method=("ars",), k="1..8")] == [0]
     assert [c.k for c in cells(method=("sps",), k="3")] == [3]

@@ -84,10 +84,10 @@ def carry_out(experiment: Experiment, place: Place) -> int:
         graceful() as interrupt,
     ):
         samples = run(experiment, models, writer, interrupt)
+        score_missing(experiment, samples, folder, place.shard, lambda: interrupt.requested)
         if interrupt.requested:
             say(f"stopped after {writer.count} records. Go on with: {again(folder)}")
             return interrupt.code
-        score_missing(experiment, samples, folder, place.shard)
     judged = judge_programs(experiment, folder, place.score)
     made = conclude(folder)
     say(f"records, scores and summary.json are in {folder}")

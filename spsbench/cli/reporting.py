@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
+from typing import Any
 
 from spsbench.cli.notes import say
 from spsbench.cli.safe import is_terminal, write
@@ -35,13 +36,28 @@ def conclude(folder: Path) -> list[Table]:
 def print_report(made: Sequence[Table], form: str) -> None:
     """Write the tables; several JSON documents become one array."""
     reporter = find("reporters", form).load()
-    if form == "table" and is_terminal(sys.stdout):
-        reporter = partial(reporter, width=get_terminal_size().columns)
+    if form == "table":
+        reporter = partial(reporter, **screen())
     texts = [reporter(table.rows, table.title).decode() for table in made]
     if form == "json" and len(texts) > 1:
         write("[\n" + ",\n".join(text.rstrip() for text in texts) + "\n]\n")
         return
     write("\n".join(texts))
+
+
+def screen() -> dict[str, Any]:
+    """How a table must be drawn for stdout."""
+    how: dict[str, Any] = {"plain": not can_show("─±")}
+    return how | {"width": get_terminal_size().columns} if is_terminal(sys.stdout) else how
+
+
+def can_show(text: str) -> bool:
+    """Whether the encoding of stdout has all characters of `text`."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def save_plot(table: Table, path: Path) -> list[Path]:

@@ -29,13 +29,13 @@ class Line(NamedTuple):
 def body(rows: Sequence[Summary], show: Show = full) -> tuple[list[str], list[Line]]:
     """Headings and lines.
 
-    Names that are the same in all rows but the method and setting are left out of a table of
-    several rows, for its width; the files for programs keep them.
+    Names but the method and setting are left out where no two rows differ in them, for the width;
+    the files for programs keep them. A row without a name, as ArS has no draft, does not differ.
     """
     named = [
         (heading, read)
         for heading, read in NAMES
-        if heading in ("method", "setting") or len({read(s) for s in rows}) > 1
+        if heading in ("method", "setting") or len({read(s) for s in rows} - {""}) > 1
     ]
     chosen = columns(rows)
     headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in chosen]

@@ -41,9 +41,16 @@ COLUMNS = (
 
 
 def columns(rows: Sequence[Summary]) -> list[Column]:
-    """The columns that a table of `rows` has: quality first, then those of COLUMNS."""
-    names = list(dict.fromkeys(name for s in rows for name in s.quality))
-    return [quality(name) for name in names] + list(COLUMNS)
+    """The columns of a table: the headline of quality, those of COLUMNS, the rest of quality."""
+    names = dict.fromkeys(name for s in rows for name in s.quality)
+    scores = [quality(name) for name in names]
+    headlines = [column for column in scores if column.heading in headline(rows)]
+    return [*headlines, *COLUMNS, *(column for column in scores if column not in headlines)]
+
+
+def headline(rows: Sequence[Summary]) -> set[str]:
+    """The metric that each task names first."""
+    return {next(iter(s.quality)) for s in rows if s.quality}
 
 
 def quality(metric: str) -> Column:

@@ -16,10 +16,13 @@ LONGEST = 24  # characters of a word that are never parted
 FRAME = 3  # characters beside the text of each column
 
 
-def table(rows: Sequence[Summary], title: Title, *, width: int = WIDTH) -> bytes:
+def table(
+    rows: Sequence[Summary], title: Title, *, width: int = WIDTH, plain: bool = False
+) -> bytes:
     """UTF-8 text of at most `width` columns, without colours; ± is the longer side of an interval.
 
-    Where not all figures fit, the last ones are left out, and a line says which.
+    Where not all figures fit, the last ones are left out, and a line says which. `plain` draws in
+    ASCII, for an output that has no more.
     """
     from rich import box
     from rich.console import Console
@@ -29,10 +32,12 @@ def table(rows: Sequence[Summary], title: Title, *, width: int = WIDTH) -> bytes
     headings, lines = body(rows, brief)
     names = len(lines[0].names) if lines else len(headings)
     texts = [[visible(cell) for cell in line.names + line.figures] for line in lines]
+    if plain:
+        texts = [[cell.replace("±", "+-") for cell in cells] for cells in texts]
     widths = fitted(list(zip(headings, *texts, strict=True)), width)
     shown = len(widths)
 
-    grid = Table(box=box.SIMPLE_HEAD)
+    grid = Table(box=box.ASCII if plain else box.SIMPLE_HEAD)
     grid.title = Text(visible(f"{title.run}: {title.task}" if title.task else title.run))
     for i, heading in enumerate(headings[:shown]):  # Text throughout: markup in names stays text
         side: Literal["left", "right"] = "left" if i < names else "right"

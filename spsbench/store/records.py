@@ -123,7 +123,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     runs = {folder: Manifest.load(folder) for folder in folders}
     first = runs[folders[0]]
     for folder, manifest in runs.items():
-        refuse_differences(manifest, first, folder)
+        refuse_differences(manifest, first, folder, "Merge runs of one configuration only")
     out = out.absolute()
     check_writable(out)
     if out.exists() and any(out.iterdir()):

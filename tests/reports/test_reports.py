@@ -72,12 +72,12 @@ def test_markdown() -> None:
         "\n"
         "XSum test, 50 documents\n"
         "\n"
-        "| draft | method | setting | n | rouge2 | speed-up | ms/token | alpha | tau | tau/(K+1)"
+        "| method | setting | n | rouge2 | speed-up | ms/token | alpha | tau | tau/(K+1)"
         " | loop ms | TTFT ms |\n"
-        "| :-- | :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
-        "|  | ArS | T 1 | 50 | 0.11 [0.10, 0.12] | 1.00x [1.00, 1.00] |"
+        "| :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
+        "| ArS | T 1 | 50 | 0.11 [0.10, 0.12] | 1.00x [1.00, 1.00] |"
         " 14.10 [14.00, 14.20] | n/a | 1.00 [1.00, 1.00] | n/a | n/a | n/a |\n"
-        "| small | SpS K=4 | T 1 | 49 (1 failed) | 0.11 [0.10, 0.12] |"
+        "| SpS K=4 | T 1 | 49 (1 failed) | 0.11 [0.10, 0.12] |"
         " 1.88x [1.85, 1.90] | 7.52 [7.40, 7.60] | 0.700 [0.690, 0.710] | 2.50 | n/a | n/a |"
         " n/a |\n"
         "\n"
@@ -103,6 +103,20 @@ def test_terminal_table() -> None:
     assert "3 prompts were cut" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 160
+
+
+def test_what_matters_most_stands_first() -> None:
+    scores = {"rouge2": SPS.alpha, "rouge2_stemmed": SPS.alpha, "empty": SPS.alpha}
+    headings = body([ARS, replace(SPS, quality=scores)])[0]
+    assert headings[:4] == ["method", "setting", "n", "rouge2"]
+    assert headings[-2:] == ["rouge2_stemmed", "empty"]
+    other = replace(SPS, cell=cell(4, draft=ModelRef("other")))
+    assert body([ARS, SPS, other])[0][0] == "draft"
+
+
+def test_a_table_in_ascii() -> None:
+    text = table([ARS, SPS], TITLE, plain=True).decode("ascii")
+    assert "7.52 +-0.12" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
@@ -253,8 +267,7 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name() -> None:
     assert beside(replace(nucleus, group="writing")) is None
     assert "(Chinchilla)" not in rendered("markdown", ARS, SPS)
     grid = [line for line in rendered("markdown", ARS, nucleus).splitlines() if "| " in line]
-    assert [cell.strip() for cell in grid[4].strip("|").split("|")][:7] == [
-        "Chinchilla 4B",
+    assert [cell.strip() for cell in grid[4].strip("|").split("|")][:6] == [
         "SpS K=4 (Chinchilla)",
         "top-p 0.8",
         "11305",

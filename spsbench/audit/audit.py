@@ -169,8 +169,8 @@ class Audit:
     def _judged(
         self, claim: float | None, control: Control | None, trusted: bool
     ) -> tuple[Verdict, str]:
-        if self.ars.alarmed and not trusted:
-            why = "the scorer disagrees with transformers, so that even ArS seemed biased"
+        if (self.ars.alarmed or self.sps.alarmed) and not trusted:
+            why = "an alarm, but transformers' own laws are not the scorer's"
             return Verdict.NOT_VALID, f"not valid: {why}"
         if self.ars.alarmed:
             what = described(self.ars)

@@ -18,6 +18,7 @@ from spsbench.audit.thresholds import Facts, Rule
 from spsbench.types import Draft, Purpose, Verifier
 
 GRID = tuple(i / 12 for i in range(12))
+MOST = 24  # changes along one uniform: more cannot be walked
 LAST = 1.0 - 2.0**-53  # the largest uniform there is
 TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
 
@@ -51,6 +52,8 @@ class DiscoveredRule(Rule):
             changes: list[float] = []
             for later in range(LATER):
                 changes += changes_of(along(later), changes)
+                if len(changes) > MOST:
+                    raise ArithmeticError(f"more than {MOST} changes along one uniform")
             edges = [0.0, *sorted(changes), 1.0]
             self._known[key] = [b - a for a, b in pairwise(edges)]
         return self._known[key]

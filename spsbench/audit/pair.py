@@ -11,7 +11,7 @@ from spsbench.audit.generate import generate, plain_cell
 from spsbench.audit.greedy import Greedy, Kind, compare, wrong_token
 from spsbench.audit.rounding import rounding
 from spsbench.audit.setup import trusted
-from spsbench.audit.workbench import Prompt, Workbench, in_order, jobs
+from spsbench.audit.workbench import Prompt, Workbench, in_order, jobs, plain_jobs
 from spsbench.build import Loaded
 from spsbench.models.loader import encode
 from spsbench.parts import part
@@ -75,8 +75,13 @@ def audit_pair(
                 claim = audit.claim()
                 power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
                 say(f"{said:,} tokens{power}, {time.perf_counter() - began:.0f} s")
+        if audit.sps.alarmed:  # a charge needs a control of the same length
+            for done in performed(plain_jobs(prompts)):
+                if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
+                    break
+                audit.ars.take(done.evidence, done.impossible)
     sure = True
-    if audit.ars.alarmed:
+    if audit.ars.alarmed or audit.sps.alarmed:
         again = [generate(plain, loaded, p.ids, p.name, 0) for p in prompts[:CALIBRATION]]
         sure = trusted(bench.examiner, loaded, again)
     return audit.finding(time.perf_counter() - began, trusted=sure)

@@ -122,8 +122,8 @@ def audit_texts(
 
 
 def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
-    """A third opinion on the scorer, asked only where plain sampling seems biased."""
-    return not audit.ars.alarmed or trusted(examiner, loaded, texts)
+    """A third opinion on the scorer, asked only where there is an alarm."""
+    return not (audit.ars.alarmed or audit.sps.alarmed) or trusted(examiner, loaded, texts)
 
 
 class Prompts:

@@ -66,6 +66,13 @@ def jobs(prompts: Sequence[Prompt]) -> Iterator[Job]:
             yield Job(True, prompt, 3 * cycle + 2)
 
 
+def plain_jobs(prompts: Sequence[Prompt]) -> Iterator[Job]:
+    """Without end: ArS texts that `jobs` does not make."""
+    for cycle in count(1 << 20):
+        for prompt in prompts:
+            yield Job(False, prompt, cycle)
+
+
 @dataclass(frozen=True, slots=True)
 class Workbench:
     """Models, and the two methods that run on them."""

@@ -105,7 +105,11 @@ def never_ends(block: list, output: list, limits: Limits, *rest: object) -> tupl
 
 def bonus_unwarped(self: Warp, logits: torch.Tensor) -> torch.Tensor:
     laws = WARP(self, logits)
-    return torch.cat([laws[:-1], logits[-1:].softmax(-1)]) if len(laws) > 1 else laws
+    return (
+        torch.cat([laws[:-1], (logits[-1:] / self.temperature).softmax(-1)])
+        if len(laws) > 1
+        else laws
+    )
 
 
 def cools(self: Warp, logits: torch.Tensor) -> torch.Tensor:
@@ -142,39 +146,42 @@ def eased(draft: Draft, share: float) -> Draft:
 
 
 CUT, WARP, COMMIT, SPS = loop.cut, Warp.__call__, EagerLM.commit, Sps.__call__
-RULE, TOP_K = "spsbench.verifiers.sps.Sps", {"top_k": 2}
-DEFECTS: dict[str, tuple[str, object, dict[str, Any]]] = {
+RULE = "spsbench.verifiers.sps.Sps"
+DEFECTS: dict[str, tuple[str, object]] = {
     "the recovered token is drawn from q": (
         "spsbench.verifiers.sps.residual",
         lambda q, p: q,
-        {},
     ),
-    "accept always": (RULE, Always, {}),
-    "lenience 0.5": (RULE, HalfLenient, {}),
-    "the last token comes from the row before": (RULE, RowBefore, {}),
-    "the bonus token is not warped": ("spsbench.sampling.Warp.__call__", bonus_unwarped, TOP_K),
+    "accept always": (RULE, Always),
+    "lenience 0.5": (RULE, HalfLenient),
+    "the last token comes from the row before": (RULE, RowBefore),
     "the draft is the likeliest token, its law the full one": (
         "spsbench.drafters.model.sample",
         lambda law, u: law.argmax(-1),
-        {},
     ),
-    "an EOS is passed over": ("spsbench.decode.cut", never_ends, {}),
+    "an EOS is passed over": ("spsbench.decode.cut", never_ends),
     "the cache keeps what was rejected": (
         "spsbench.engines.eager.EagerLM.commit",
         keeps_rejected,
-        {},
     ),
 }
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_in_the_loop_is_found(audit: Callable[..., Finding], name: str) -> None:
-    where, what, changes = DEFECTS[name]
-    with patch(where, what):
-        found = audit(replace(CELL, **changes), most=6_000, bias=0.05)
+    with patch(*DEFECTS[name]):
+        found = audit(most=6_000, bias=0.05)
     assert found.verdict is Verdict.BIAS, found.line
     assert found.line.startswith("BIAS FOUND")
     assert found.ars.tokens >= found.sps.tokens or found.shared
+
+
+def test_a_bonus_token_that_is_not_warped_is_impossible(audit: Callable[..., Finding]) -> None:
+    one = Spec("constant", (("lookahead", 1),))
+    with patch("spsbench.sampling.Warp.__call__", bonus_unwarped):
+        found = audit(replace(CELL, top_k=4, schedule=one), draft=random_model(noise=0.02))
+    assert found.verdict is Verdict.BIAS, found.line
+    assert "impossible tokens" in found.line
 
 
 def test_a_lossy_rule_for_look_ups_is_found(audit: Callable[..., Finding]) -> None:

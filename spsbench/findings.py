@@ -51,6 +51,8 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
     if any(cell.random_weights or cell.verifier.name == "synthetic" for cell in cells):
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
+    if any(cell.ignore_eos for cell in cells):
+        yield "Texts run past their end, to the full number of tokens: timing only, no quality."
     if any(cell.decoder.name != "native" for cell in cells):
         yield (
             "Decoder hf is transformers' own generate: its prefill is what its first round took "

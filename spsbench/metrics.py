@@ -71,6 +71,7 @@ RATES: Mapping[str, Rate] = {
     "draft_acceptance": Rate("accepted", "drafted"),
     "block_efficiency": Rate("tokens", "rounds"),
     "accepted_length": Rate("accepted", "rounds"),
+    "text_tokens": Rate("tokens", "texts"),
     "mean_token_time_ms": Rate("seconds", "timed_tokens", MS),  # Chen et al. 2023, Table 1
     "loop_time_ms": Rate("seconds", "timed_rounds", MS),  # Figure 1, right
     "horizon_time_ms": Rate("horizon", "reached", MS),  # Figure 1, left

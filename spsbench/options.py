@@ -32,6 +32,7 @@ class Options:
     decoder: tuple[str, ...] = ("native",)
     record: str = "counts"
     max_new_tokens: int | None = None
+    ignore_end: bool = False  # past end tokens and stop strings: timing only
     samples: int = 1
     repeats: int = 1
     limit: int | None = None

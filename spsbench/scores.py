@@ -28,6 +28,8 @@ def score_missing(
 ) -> None:
     """Let the tasks score the good records of a shard that have no score yet.
 
+    A text that was to run past its end is no answer, and is not scored.
+
     Args:
         samples: those of each part.
         stop: asked before each record; what was scored until then is kept.
@@ -38,7 +40,12 @@ def score_missing(
     if not any(part.task.metrics for part in experiment.parts):
         return
     known = {s.key: s for s in _scores_in(scores_path(folder, shard))}
-    tasks = {cell.id: part.task for part in experiment.parts for cell in part.cells}
+    tasks = {
+        cell.id: part.task
+        for part in experiment.parts
+        for cell in part.cells
+        if not cell.ignore_eos
+    }
     by_task: dict[int, dict[str, Sample]] = {}
     for part, own in zip(experiment.parts, samples, strict=True):
         by_task.setdefault(id(part.task), {}).update({sample.id: sample for sample in own})

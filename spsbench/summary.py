@@ -43,6 +43,7 @@ class Summary:
     block_efficiency: Estimate | None = None  # tau: emitted / rounds
     efficiency: Estimate | None = None  # tau / (K + 1), under a constant K
     accepted_length: Estimate | None = None  # accepted / rounds: without the target's own token
+    text_tokens: Estimate | None = None  # of a generation
 
     mean_token_time_ms: Estimate | None = None  # prefill not in it
     token_time_with_prefill_ms: Estimate | None = None

@@ -32,6 +32,7 @@ class Totals(NamedTuple):
     overlap_tested: float
     kept: float  # accepted, in rounds that test one by one
     tested: float
+    texts: float = 1.0
     timed: float = 0.0  # 1 where the timing counts
     seconds: float = 0.0  # of the rounds
     timed_tokens: float = 0.0

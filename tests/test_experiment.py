@@ -9,6 +9,7 @@ from spsbench.errors import MissingError, UsageError
 from spsbench.experiment import Experiment, plan
 from spsbench.options import Options, options, read_tables
 from spsbench.results import Spec
+from spsbench.tasks.xsum import XSum
 
 XSUM = Options(task="xsum:count=3", data="mini")
 
@@ -59,6 +60,12 @@ def test_a_limit_beyond_the_data_is_refused() -> None:
     assert cells(limit=3)
     with pytest.raises(UsageError, match="--limit is 4: expected at most 3, all of xsum:count=3"):
         cells(limit=4)
+
+
+def test_texts_of_full_length_have_no_end() -> None:
+    made = cells(ignore_end=True)
+    assert {(cell.ignore_eos, cell.stop) for cell in made} == {(True, ())}
+    assert {(cell.ignore_eos, cell.stop) for cell in cells()} == {(False, XSum.stop)}
 
 
 def test_methods_alone() -> None:

@@ -45,6 +45,13 @@ def test_scores_are_the_tasks_own(
     assert {(drafting[s.cell], s.metrics["rouge2"]) for s in found} == {(True, 100.0), (False, 0.0)}
 
 
+def test_texts_past_their_end_are_not_scored(tmp_path: Path, samples: list[Sample]) -> None:
+    timing = plan([Options(task="xsum:count=4", data="mini", ignore_end=True)])
+    folder = written(tmp_path / "run", timing, samples)
+    score_missing(timing, [samples], folder, WHOLE)
+    assert list(read_scores(folder)) == []
+
+
 def test_stopped_it_keeps_what_it_has_and_goes_on(
     tmp_path: Path, experiment: Experiment, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:

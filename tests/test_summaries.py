@@ -55,6 +55,7 @@ def test_every_figure_by_brute_force(records: list[Record], made: Summary) -> No
         "block_efficiency": tokens / len(flat),
         "efficiency": tokens / len(flat) / 5,
         "accepted_length": accepted / len(flat),
+        "text_tokens": tokens / len(own),
         "mean_token_time_ms": 1e3 * seconds / tokens,
         "token_time_with_prefill_ms": 1e3 * (seconds + 2 * N * PREFILL) / tokens,
         "loop_time_ms": 1e3 * seconds / len(flat),

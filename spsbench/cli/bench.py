@@ -55,6 +55,9 @@ def bench(
     max_new_tokens: Annotated[
         int | None, o.option(SIZE, "--max-new-tokens", "-n", help="Instead of the task's.")
     ] = None,
+    ignore_end: Annotated[
+        bool, o.option(SIZE, "--ignore-end", help="Texts of full length: timing only.")
+    ] = False,
     limit: Annotated[int | None, o.option(SIZE, "--limit", help="Prompts of the task.")] = None,
     samples: Annotated[int | None, o.option(SIZE, "--samples", help="Texts a prompt.")] = None,
     repeats: Annotated[int | None, o.option(SIZE, "--repeats", help="Timings of each.")] = None,
@@ -116,6 +119,7 @@ def bench(
         "decoder": decoder,
         "record": record,
         "max_new_tokens": max_new_tokens,
+        "ignore_end": ignore_end or None,
         "limit": limit,
         "samples": samples,
         "repeats": repeats,

@@ -17,10 +17,13 @@ from spsbench.parts import arguments, part, plug_in
 from spsbench.results import Cell, ModelRef, Spec
 from spsbench.sampling import Warp
 from spsbench.timing import Stopwatch, TimedDrafter, TimedLM
-from spsbench.types import LM, Decoder, Drawn
+from spsbench.types import Decoder, Drawn, Engine
 
 Kept = dict[Hashable, Any]
 """Models and tokenizers that are loaded already, for cells that share them."""
+
+Choices = dict[str, Any]
+"""What engines chose by timing, by model, dtype and engine."""
 
 Made = TypeVar("Made")
 
@@ -80,7 +83,7 @@ def resolve(cell: Cell) -> Cell:
         )
     arguments(cell.drafter, drafter)
     part("schedules", cell.schedule, {})
-    plug_in("engines", cell.engine)
+    part("engines", cell.engine, {})
     decoder = plug_in("decoders", cell.decoder)
     arguments(cell.decoder, decoder)
     if "verifier" not in inspect.signature(decoder).parameters:
@@ -115,15 +118,23 @@ def load(
     allow_pickle: bool = False,
     say: Callable[[str], None] = lambda line: None,
     kept: Kept | None = None,
+    choices: Choices | None = None,
+    threads: int | None = None,
 ) -> Loaded:
     """Find, check and load the models of a resolved cell; checks come before weights.
 
-    Cells that are loaded with the same `kept` share what they have in common.
+    Cells that are loaded with the same `kept` share what they have in common. What an engine chose
+    by timing is added to `choices`; what is there already is taken over. `threads`: as the user
+    asked.
 
     Raises:
         SpsError: a model that is missing, unfit, or does not go with the other one.
     """
     shelf: Kept = {} if kept is None else kept
+    chosen: Choices = {} if choices is None else choices
+    engine: Engine | None = None  # a library of its own runs the models as they are
+    if "target" in inspect.signature(plug_in("decoders", cell.decoder)).parameters:
+        engine = part("engines", cell.engine, {})
 
     def once(key: Hashable, make: Callable[[], Made]) -> Made:
         if key not in shelf:
@@ -161,10 +172,14 @@ def load(
             check_rollback(model)
         except UnsupportedModelError as error:
             raise DataError(f"{error} ({folder}): expected a decoder-only transformer") from error
+        name = f"{folder} {model.dtype} {cell.engine}"
+        choice = engine and engine.prepare(model, known=chosen.get(name), threads=threads)
+        if choice is not None:
+            chosen[name] = choice
         return model
 
     def kept_model(folder: Any) -> PreTrainedModel:
-        machine = cell.device, cell.dtype, cell.attention
+        machine = cell.device, cell.dtype, cell.attention, engine and cell.engine
         weights = ("random", cell.seed) if cell.random_weights else ("trained",)
         return once((str(folder), *machine, *weights), lambda: model_in(folder))
 
@@ -203,15 +218,16 @@ def load(
 
 def build(cell: Cell, loaded: Loaded) -> Parts:
     """A decoder with fresh sessions over the loaded models, under stopwatches."""
-    engine = plug_in("engines", cell.engine)
+    engine: Engine = part("engines", cell.engine, {})
     place = loaded.target.device  # `cell.device` may be "auto"
     draft_watch, target_watch = Stopwatch(place), Stopwatch(place)
 
     given: dict[str, Any] = {}
     if loaded.draft is not None:
-        given["lm"] = engine(loaded.draft, vocab_size=loaded.vocab_size)
+        given["lm"] = engine.session(loaded.draft, vocab_size=loaded.vocab_size)
     drafter = part("drafters", cell.drafter, given)
-    target: LM = engine(loaded.target, vocab_size=loaded.vocab_size, layers=drafter.layers)
+    size, layers = loaded.vocab_size, drafter.layers
+    target = engine.session(loaded.target, vocab_size=size, layers=layers)
     mine = {
         "target": TimedLM(target, target_watch),
         "drafter": TimedDrafter(drafter, draft_watch),

@@ -1,0 +1,37 @@
+"""The default engine: transformers' own modules over a preallocated cache and packed weights.
+
+The tokens are those of `eager`; what differs is where keys, values and weights lie, how many
+threads work, and that the Python of a layer runs once instead of at every step (docs/engines.md).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from spsbench.engines.choice import Choice
+from spsbench.engines.eager import EagerLM
+from spsbench.engines.preparing import prepare, unsuitable
+from spsbench.engines.session import FastLM
+from spsbench.types import LM
+
+Kind = Callable[..., LM]
+
+
+def kind_of_session(model: PreTrainedModel) -> Kind:
+    """What runs `model`: here a device, or an attention, is given a runner of its own."""
+    return EagerLM if unsuitable(model) else FastLM
+
+
+class Fast:
+    """Any decoder that `eager` takes, at the speed that the memory allows."""
+
+    def session(
+        self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
+    ) -> LM:
+        """A session with `model`: its own cache over shared weights."""
+        return kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
+
+    def prepare(self, model: PreTrainedModel, **given: Any) -> Choice:
+        """Pack `model` in place and choose its threads; see `preparing.prepare`."""
+        return prepare(model, **given)

@@ -22,7 +22,7 @@ from spsbench.types import Decoder, Drawn, Engine
 Kept = dict[Hashable, Any]
 """Models and tokenizers that are loaded already, for cells that share them."""
 
-Choices = dict[str, Any]
+Choices = dict[str, dict[str, Any]]
 """What engines chose by timing, by model, dtype and engine."""
 
 Made = TypeVar("Made")
@@ -173,9 +173,9 @@ def load(
         except UnsupportedModelError as error:
             raise DataError(f"{error} ({folder}): expected a decoder-only transformer") from error
         name = f"{folder} {model.dtype} {cell.engine}"
-        choice = engine and engine.prepare(model, known=chosen.get(name), threads=threads)
-        if choice is not None:
-            chosen[name] = choice
+        if engine is not None:
+            choice = engine.prepare(model, known=chosen.get(name), threads=threads)
+            chosen.update({name: choice} if choice else {})
         return model
 
     def kept_model(folder: Any) -> PreTrainedModel:

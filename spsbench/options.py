@@ -27,7 +27,7 @@ class Options:
     drafter: tuple[str, ...] = ()
     verifier: tuple[str, ...] = ()
     schedule: tuple[str, ...] = ()
-    engine: tuple[str, ...] = ("eager",)
+    engine: tuple[str, ...] = ("fast",)
     decoder: tuple[str, ...] = ("native",)
     max_new_tokens: int | None = None
     samples: int = 1

@@ -160,8 +160,10 @@ class Engine(Protocol):
             layers: hidden states to return, as transformers numbers them (0 = the embeddings).
         """
 
-    def prepare(self, model: Any, *, known: Any = None, threads: int | None = None) -> Any:
-        """Do once, in place, what all sessions over `model` need; what was chosen, or None.
+    def prepare(
+        self, model: Any, *, known: Mapping[str, Any] | None = None, threads: int | None = None
+    ) -> dict[str, Any] | None:
+        """Do once, in place, what all sessions over `model` need; what was chosen, ready for JSON.
 
         Args:
             model: a model that no other engine shares.

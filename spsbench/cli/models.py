@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.bandwidth import BYTES, read_bandwidth, weight_bytes
-from spsbench.build import Kept, Loaded, load, resolve
+from spsbench.build import Choices, Kept, Loaded, load, resolve
 from spsbench.cli.notes import say
 from spsbench.cli.session import surprises
 from spsbench.experiment import Experiment
@@ -17,8 +17,9 @@ from spsbench.results import Cell, ModelRef
 class Models:
     """The models of each cell; what cells share is loaded once."""
 
-    def __init__(self, offline: bool) -> None:
-        self._offline = offline
+    def __init__(self, offline: bool, threads: int | None = None) -> None:
+        self._offline, self._threads = offline, threads
+        self.choices: Choices = {}  # of engines
         self._kept: Kept = {}
         self._of: dict[str, Loaded] = {}
         self._said: set[str] = set()
@@ -26,7 +27,14 @@ class Models:
     def __call__(self, cell: Cell) -> Loaded:
         """Load them, or find them again."""
         if cell.id not in self._of:
-            loaded = load(cell, offline=self._offline, say=say, kept=self._kept)
+            loaded = load(
+                cell,
+                offline=self._offline,
+                say=say,
+                kept=self._kept,
+                choices=self.choices,
+                threads=self._threads,
+            )
             self._of[cell.id] = loaded
             for line in () if cell.random_weights else surprises(loaded):
                 if line not in self._said:

@@ -1,7 +1,7 @@
 """What was chosen for a model, and what sessions over it need to know."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,22 +17,22 @@ class Choice:
     engine: str  # fast, or eager where fast cannot be
     reason: str = ""  # why it is eager, or why nothing is packed
     linears: int = 0
-    packed: tuple[str, ...] = ()  # shapes, out x in
+    packed: Mapping[str, int] = field(default_factory=dict)  # rows x columns -> least rows a pass
     packed_linears: int = 0
     threads: int | None = None  # None: as many as torch uses
 
     def to_json(self) -> dict[str, Any]:
         """For a file."""
-        return {**asdict(self), "packed": list(self.packed)}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Choice":
         """The inverse of `to_json`.
 
         Raises:
-            TypeError, KeyError: a field is missing or unknown.
+            TypeError: a field is missing or unknown.
         """
-        return cls(**{**values, "packed": tuple(values["packed"])})
+        return cls(**values)
 
     def __str__(self) -> str:
         if self.engine != "fast":

@@ -4,7 +4,7 @@ The tokens are those of `eager`; what differs is where keys, values and weights 
 threads work, and that the Python of a layer runs once instead of at every step (docs/engines.md).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -32,6 +32,13 @@ class Fast:
         """A session with `model`: its own cache over shared weights."""
         return kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
 
-    def prepare(self, model: PreTrainedModel, **given: Any) -> Choice:
-        """Pack `model` in place and choose its threads; see `preparing.prepare`."""
-        return prepare(model, **given)
+    def prepare(
+        self,
+        model: PreTrainedModel,
+        *,
+        known: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Pack `model` in place and choose its threads; what was chosen, as `Choice.to_json`."""
+        before = None if known is None else Choice.from_json(known)
+        return prepare(model, known=before, threads=threads).to_json()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 from transformers.pytorch_utils import Conv1D
 
 LAYOUTS = {torch.float32: (16, 64, 1), torch.bfloat16: (16, 64, 2)}
@@ -28,11 +28,16 @@ product: Any = torch.jit.CompilationUnit(_SCRIPT).product
 
 
 class PackedLinear(nn.Module):
-    """`x W^T + b` over a packed W; a deep copy of it is the stock layer it was made from."""
+    """`x W^T + b` over a packed W; a deep copy of it is the stock layer it was made from.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    A pass of fewer than `least` rows is filled up with zeros: oneDNN's kernels for one to three
+    rows leave the processor waiting, and on some machines four rows take less time than one.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, least: int = 1) -> None:
         """`weight` [out, in] in one of `LAYOUTS`, on the CPU."""
         super().__init__()
+        self.least = least
         self.out_features, self.in_features = weight.shape
         packed = onednn._reorder_linear_weight(weight)
         self.weight = nn.Parameter(packed, requires_grad=False)
@@ -40,8 +45,11 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
+        rows = x.shape[-2]
+        if rows < self.least:
+            x = pad(x, (0, 0, 0, self.least - rows))
         made: Tensor = product(x, self.weight, self.bias)
-        return made
+        return made[..., :rows, :] if rows < self.least else made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         return stock_linear(self.weight.to_dense(), deepcopy(self.bias))
@@ -116,9 +124,9 @@ def unpackable(model: nn.Module) -> str | None:
     return None
 
 
-def pack(slot: Slot, embeddings: list[tuple[nn.Module, str]]) -> None:
+def pack(slot: Slot, least: int, embeddings: list[tuple[nn.Module, str]]) -> None:
     """Replace a stock layer, and release its weight; `embeddings` are those tied to it."""
-    packed = PackedLinear(slot.weight, slot.layer.bias)
+    packed = PackedLinear(slot.weight, slot.layer.bias, least)
     if embeddings:
         layout = find_layout(packed, slot.weight)
         if layout is not None:

@@ -4,20 +4,23 @@ A prepared model is kept apart from a plain one (`build.load`): another engine, 
 own `generate`, must not be timed over weights that this one has packed.
 """
 
+import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.packing import Slot, pack, slots, tied, unpack, unpackable
 from spsbench.engines.session import FastLM
-from spsbench.engines.trials import best_threads, packing_pays
+from spsbench.engines.trials import best_packing, best_threads
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:
@@ -48,18 +51,20 @@ def prepare(
         return remember(model, Choice(engine="eager", reason=reason))
     layers = list(slots(model))
     reason = unpackable(model)
-    wanted = known.packed if known else () if reason else worthwhile(layers)
+    wanted = known.packed if known else {} if reason else worthwhile(layers)
     before = _probe(model)
-    count = pack_all(model, [slot for slot in layers if shape_of(slot) in wanted])
+    count = pack_all(model, layers, wanted)
     if count and not _close(before, _probe(model)):
         unpack(model)
-        wanted, count, reason = (), 0, "packed products differ from stock ones"
+        wanted, count, reason = {}, 0, "packed products differ from stock ones"
+    use_attention(model, before)
+    release_memory()
     tape = attach(model)
     choice = Choice(
         engine="fast",
         reason=reason or "",
         linears=len(layers),
-        packed=tuple(wanted),
+        packed=wanted,
         packed_linears=count,
         threads=known.threads if known else None,
     )
@@ -71,19 +76,46 @@ def prepare(
     return choice
 
 
-def worthwhile(layers: Iterable[Slot]) -> list[str]:
-    """The shapes whose packed product is the faster one, timed once for all layers of a shape."""
+def worthwhile(layers: Iterable[Slot]) -> dict[str, int]:
+    """The shapes that are faster packed, and to how many rows; timed once for each shape."""
     by_shape: dict[str, list[Slot]] = {}
     for slot in layers:
         by_shape.setdefault(shape_of(slot), []).append(slot)
-    return [shape for shape, alike in by_shape.items() if packing_pays(alike)]
+    size = sum(slot.weight.nbytes for alike in by_shape.values() for slot in alike)
+    best = {shape: best_packing(alike, size) for shape, alike in by_shape.items()}
+    return {shape: least for shape, least in best.items() if least is not None}
 
 
-def pack_all(model: nn.Module, layers: Sequence[Slot]) -> int:
+def pack_all(model: nn.Module, layers: Iterable[Slot], wanted: Mapping[str, int]) -> int:
     """Pack layer after layer, so that no more than one is in memory twice; how many."""
+    count = 0
     for slot in layers:
-        pack(slot, tied(model, slot))
-    return len(layers)
+        least = wanted.get(shape_of(slot))
+        if least is not None:
+            pack(slot, least, tied(model, slot))
+            count += 1
+    return count
+
+
+def use_attention(model: PreTrainedModel, before: Tensor) -> None:
+    """Exchange `sdpa` for this engine's own, if the model then computes the same.
+
+    Args:
+        model: on the CPU; one with another implementation keeps it.
+        before: its logits by `_probe`.
+    """
+    config = model.config
+    if config._attn_implementation != "sdpa" or model.device.type != "cpu":
+        return
+    config._attn_implementation = NAME
+    if _fails(model) or not _close(before, _probe(model)):
+        config._attn_implementation = "sdpa"
+
+
+def release_memory() -> None:
+    """Give back what the exchange of weights has freed: glibc keeps it for itself otherwise."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def shape_of(slot: Slot) -> str:

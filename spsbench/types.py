@@ -8,7 +8,7 @@ Laws are float32 (float64 when the logits are), tokens int64. One sequence at a 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -148,6 +148,32 @@ class LM(Protocol):
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
         """Keep the first `length` tokens of the cache; of tree nodes after them those on `path`."""
+
+
+class Engine(Protocol):
+    """How a model is run."""
+
+    def session(
+        self, model: Any, *, vocab_size: int | None = None, layers: Sequence[int] = ()
+    ) -> LM:
+        """A session with a prepared model: its own cache over shared weights.
+
+        Args:
+            model: a transformers model in eval mode, on its device.
+            vocab_size: rows of the logits that are tokens; default: all.
+            layers: hidden states to return, as transformers numbers them (0 = the embeddings).
+        """
+
+    def prepare(
+        self, model: Any, *, known: Mapping[str, Any] | None = None, threads: int | None = None
+    ) -> dict[str, Any] | None:
+        """Do once, in place, what all sessions over `model` need; what was chosen, ready for JSON.
+
+        Args:
+            model: a model that no other engine shares.
+            known: what an earlier call chose; nothing is measured again then.
+            threads: what the user asked for; None = free to choose.
+        """
 
 
 class Noise(Protocol):

@@ -20,6 +20,7 @@ from spsbench.experiment import Experiment
 from spsbench.identity import fingerprint
 from spsbench.results import Record, short_hash
 from spsbench.scores import score_missing
+from spsbench.store.choices import read_choices, write_choices
 from spsbench.store.folder import WHOLE, Shard, check_writable
 from spsbench.store.interrupt import Interrupt, graceful
 from spsbench.store.manifest import Manifest
@@ -58,7 +59,7 @@ def carry_out(experiment: Experiment, place: Place) -> int:
     folders = folders_of(experiment, place.offline)
     identity = fingerprint(experiment, folders)
     folder = place.out or RESULTS / f"{place.name}-{short_hash(identity, 8)}"
-    models = Models(place.offline)
+    models = Models(place.offline, experiment.threads)
     for part in experiment.parts:
         say(f"{part.spec}: {part.task.title}")
     if place.dry_run:
@@ -83,6 +84,7 @@ def carry_out(experiment: Experiment, place: Place) -> int:
         ) as writer,
         graceful() as interrupt,
     ):
+        models.choices.update(read_choices(writer.folder, place.shard))
         samples = run(experiment, models, writer, interrupt)
         score_missing(experiment, samples, folder, place.shard, lambda: interrupt.requested)
         if interrupt.requested:
@@ -118,6 +120,7 @@ def run(
 ) -> list[list[Sample]]:
     """Make every record that is missing; the samples of each part."""
     samples = [samples_of(part, models) for part in experiment.parts]
+    write_choices(writer.folder, writer.shard, models.choices)
     missing = {
         key(job)
         for part, own in zip(experiment.parts, samples, strict=True)

@@ -125,18 +125,31 @@ class EagerLM:
             layer.values = layer.values.index_select(2, index)
 
 
+class Eager:
+    """Any decoder-only model, as transformers runs it."""
+
+    def session(
+        self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
+    ) -> EagerLM:
+        """A session with `model`."""
+        return EagerLM(model, vocab_size=vocab_size, layers=layers)
+
+    def prepare(self, model: PreTrainedModel, **given: Any) -> None:
+        """Nothing is done to a model."""
+
+
 @torch.inference_mode()
-def check_rollback(model: PreTrainedModel) -> None:
+def check_rollback(model: PreTrainedModel, kind: type[EagerLM] = EagerLM) -> None:
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
     Recurrent states, and models that keep their past elsewhere than in the cache they are given,
-    fail here, before any text is made with them.
+    fail here, before any text is made with them. `kind` is the session that is tried.
 
     Raises:
         UnsupportedModelError: the cache cannot be rolled back, or is wrong afterwards.
     """
     name = type(model).__name__
-    lm = EagerLM(model)
+    lm = kind(model)
     kept, rejected, again = (torch.arange(i, i + 3) % lm.vocab_size for i in (1, 4, 7))
     try:
         lm.append(torch.cat([kept, rejected]), keep=1)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from spsbench.audit.enumeration import prove
+from spsbench.audit.kinds import FixedDrafter
 from spsbench.decode import decode
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import buffers, eager, graphs, static
@@ -20,9 +22,7 @@ from spsbench.schedules.constant import Constant
 from spsbench.types import Limits, Verifier
 from spsbench.verifiers.match import Match
 from spsbench.verifiers.sps import Sps
-from tests.engines.test_eager import ancestry, close, over_caches, tree
-from tests.enumeration import prove
-from tests.parts import FixedDrafter
+from tests.engines.test_sessions import ancestry, close, over_caches, tree
 from tests.recording import record_on_the_cpu
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 

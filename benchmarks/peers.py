@@ -54,9 +54,11 @@ def find_pair(given: str, layers: int, work: Path) -> Pair:
         target, draft = (Path(part).resolve() for part in given.split(":", 1))
         name = f"{target.name}-{draft.name}"
         return Pair(name, target, draft, work / name, made=False)
-    name = given
-    if given.endswith(".json"):
-        name = f"{Path(given).resolve().parent.name}-{Path(given).stem}"
+    name, path = given, Path(given).resolve()
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        given, name = str(path), path.parent.name
     folder = work / (name if layers == 0 else f"{name}-{layers}")
     if not (folder / "pair.json").exists():
         subprocess.run(
@@ -80,7 +82,7 @@ def flags() -> argparse.Namespace:
     options.add_argument(
         "--pair",
         default="gpt2-large",
-        help="gpt2-large, gpt2-xl, llama-1b, nano, a config.json, or TARGET:DRAFT folders",
+        help="gpt2-large, gpt2-xl, llama-1b, nano, a folder with a config.json, or TARGET:DRAFT",
     )
     options.add_argument("--draft-layers", type=int, default=0, help="of a made pair; 0: its own")
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")

@@ -1,7 +1,7 @@
 """The measurement: engines take turns, repeat by repeat, on the same prompts and token budget."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Arena:
             turns.sort(key=lambda turn: arms.index(turn[1]))
         yield from reversed(turns) if number % 2 else turns
 
-    def _attempt(self, name: str, what: str, act: Any) -> None:
+    def _attempt(self, name: str, what: str, act: Callable[[], object]) -> None:
         """An engine that fails is out; the others go on."""
         if name in self.run.failures:
             return

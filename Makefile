@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH_INDEX ?=
 
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
+
 PAIR ?= nano
 WORK ?= work
 
@@ -17,10 +19,10 @@ demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
 	$(BIN)/sps generate "def fibonacci(n):" --compare
 
 test: $(READY)  ## the fast suite
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: $(READY)  ## with the tests marked slow
-	$(BIN)/python -m pytest -m "not network and not gpu"
+	$(PYTEST) -m "not network and not gpu"
 
 check: $(READY)  ## format, lint, types; then the size of each module
 	$(BIN)/ruff format --check .

@@ -12,7 +12,7 @@ modules that were held out from training; news: articles of the held-out generat
 import argparse
 import json
 import platform
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -20,10 +20,11 @@ import torch
 import transformers
 
 import spsbench
-from spsbench.build import Loaded, load, resolve
-from spsbench.config import make_cell
+from spsbench.build import resolve
+from spsbench.config import auto_regressive, make_cell
 from spsbench.corpora import news, stdlib
 from spsbench.generation import Generation, interleave
+from spsbench.loading import Loaded, Shelf
 from spsbench.metrics import metrics, speedup
 from spsbench.models.loader import encode
 from spsbench.results import Cell, RoundRecord
@@ -54,12 +55,7 @@ def news_prompts(loaded: Loaded, count: int) -> list[list[int]]:
 
 def measure(cell: Cell, loaded: Loaded, prompts: list[list[int]]) -> dict[str, object]:
     """Pooled figures of both methods and the paired speed-up."""
-    ars_cell = resolve(
-        replace(
-            make_cell(k=0), temperature=cell.temperature, max_new_tokens=cell.max_new_tokens,
-            ignore_eos=True,
-        )
-    )  # fmt: skip
+    ars_cell = resolve(auto_regressive(cell))
     arms: tuple[list[list[RoundRecord]], list[list[RoundRecord]]] = ([], [])
     for number, prompt in enumerate([prompts[0], *prompts]):  # the first is the warm-up
         pair = [
@@ -94,11 +90,12 @@ def main() -> None:
     torch.set_num_threads(flags.threads)
 
     results = []
+    shelf = Shelf(offline=True)
     for k in flags.k:
         cell = resolve(
             make_cell(k=k, verifier=flags.verifier, max_new_tokens=flags.tokens, ignore_eos=True)
         )
-        loaded = load(cell, offline=True)
+        loaded = shelf.load(cell)
         for kind, prompts in (("stdlib", stdlib_prompts), ("news", news_prompts)):
             figures = measure(cell, loaded, prompts(loaded, flags.prompts))
             results.append({"k": k, "verifier": flags.verifier, "prompts": kind, **figures})

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spsbench.build import load, resolve
+from spsbench.build import resolve
 from spsbench.config import make_cell
 from spsbench.generation import Generation
+from spsbench.loading import Shelf
 from spsbench.metrics import Metrics, metrics
 from spsbench.models.loader import encode
 from spsbench.results import Record
@@ -69,7 +70,7 @@ def generate(
             dtype=dtype,
         )
     )
-    loaded = load(cell)
+    loaded = Shelf().load(cell)
     ids = encode(loaded.tokenizer, prompt) if isinstance(prompt, str) else prompt
     generation = Generation(cell, loaded, ids)
     for _ in generation:

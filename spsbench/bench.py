@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from spsbench.build import Loaded
 from spsbench.decode import NonFiniteError
 from spsbench.experiment import Experiment, Part
 from spsbench.generation import Generation
 from spsbench.load_guard import loaded, read_clocks
+from spsbench.loading import Loaded
 from spsbench.models.loader import encode
-from spsbench.results import Cell, Record
+from spsbench.results import Cell, Key, Record
 from spsbench.tasks.task import Sample
 
 FAILURES = (NonFiniteError, RuntimeError, MemoryError)  # of one sample; anything else ends the run
@@ -21,7 +21,7 @@ FAILURES = (NonFiniteError, RuntimeError, MemoryError)  # of one sample; anythin
 class Writer(Protocol):
     """Where records go: a run folder, or a list in a test."""
 
-    def wants(self, key: tuple[str, str, int]) -> bool:
+    def wants(self, key: Key) -> bool:
         """Whether this record is still missing, and of this shard."""
 
     def append(self, record: Record) -> None:
@@ -82,7 +82,7 @@ def run_part(
         told(job, record)
 
 
-def key(job: Job) -> tuple[str, str, int]:
+def key(job: Job) -> Key:
     """The key of the job's record."""
     return job.cell.id, job.sample.id, job.repeat
 

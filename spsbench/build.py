@@ -1,47 +1,16 @@
-"""From a cell to a decoder: the one place where names become parts and models are loaded."""
+"""From a cell to a decoder: the one place where names become parts."""
 
 import inspect
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from spsbench.engines.eager import EagerLM, UnsupportedModelError, check_rollback
-from spsbench.errors import DataError, UsageError
-from spsbench.models.folder import check_folder, locate
-from spsbench.models.loader import eos_ids, load_model, load_tokenizer
-from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
-from spsbench.models.vocabulary import check_same, common_size
+from spsbench.errors import UsageError
+from spsbench.loading import Loaded
 from spsbench.parts import arguments, part, plug_in
-from spsbench.results import Cell, ModelRef, Spec
+from spsbench.results import Cell, Spec
 from spsbench.sampling import Warp
 from spsbench.timing import Stopwatch, TimedDrafter, TimedLM
-from spsbench.types import LM, Decoder, Drawn
-
-Kept = dict[Hashable, Any]
-"""Models and tokenizers that are loaded already, for cells that share them."""
-
-Made = TypeVar("Made")
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The models of a cell, fit for each other."""
-
-    target: PreTrainedModel
-    draft: PreTrainedModel | None
-    tokenizer: PreTrainedTokenizerBase
-    vocab_size: int  # tokens that both models know; padding rows are beyond
-    eos: frozenset[int]
-    folder: Any  # of the target
-
-    @property
-    def limit(self) -> int | None:
-        """The shortest context of target and draft, in tokens; None = unlimited."""
-        models = [model for model in (self.target, self.draft) if model is not None]
-        limits = [limit for model in models if (limit := EagerLM(model).limit) is not None]
-        return min(limits, default=None)
+from spsbench.types import Decoder, Drawn, Engine
 
 
 class Parts(NamedTuple):
@@ -80,7 +49,7 @@ def resolve(cell: Cell) -> Cell:
         )
     arguments(cell.drafter, drafter)
     part("schedules", cell.schedule, {})
-    plug_in("engines", cell.engine)
+    part("engines", cell.engine, {})
     decoder = plug_in("decoders", cell.decoder)
     arguments(cell.decoder, decoder)
     if "verifier" not in inspect.signature(decoder).parameters:
@@ -94,12 +63,12 @@ def resolve(cell: Cell) -> Cell:
 
 def _refuse_unheard(cell: Cell) -> None:
     """A decoder that is another library drafts and verifies in its own way only."""
-    known = cell.drafter.name in ("model", "none") and str(cell.verifier) == "sps"
-    if not known or cell.k is None:
+    known = {"model": "sps", "none": "sps", "ngram": "match"}.get(cell.drafter.name)
+    if known != str(cell.verifier) or cell.k is None:
         raise UsageError(
             f"--decoder {cell.decoder} with --drafter {cell.drafter}, --verifier {cell.verifier}, "
             f"--schedule {cell.schedule}: that decoder has rules of its own. Expected drafter "
-            "model, verifier sps and a constant K"
+            "model with verifier sps or ngram with match, and a constant K"
         )
 
 
@@ -108,110 +77,18 @@ def warp(cell: Cell) -> Warp:
     return Warp(cell.temperature, cell.top_k, cell.top_p)
 
 
-def load(
-    cell: Cell,
-    *,
-    offline: bool = False,
-    allow_pickle: bool = False,
-    say: Callable[[str], None] = lambda line: None,
-    kept: Kept | None = None,
-) -> Loaded:
-    """Find, check and load the models of a resolved cell; checks come before weights.
-
-    Cells that are loaded with the same `kept` share what they have in common.
-
-    Raises:
-        SpsError: a model that is missing, unfit, or does not go with the other one.
-    """
-    shelf: Kept = {} if kept is None else kept
-
-    def once(key: Hashable, make: Callable[[], Made]) -> Made:
-        if key not in shelf:
-            shelf[key] = make()
-        made: Made = shelf[key]
-        return made
-
-    def folder_of(ref: ModelRef) -> Any:
-        options = {"trust_remote_code": cell.trust_remote_code, "allow_pickle": allow_pickle}
-        if cell.random_weights:
-            found = locate_shape(ref, offline=offline, say=say)
-            check_shape(found)
-            return found
-        folder = locate(ref, offline=offline, say=say, **options)
-        check_folder(folder, **options)
-        return folder
-
-    def model_in(folder: Any) -> PreTrainedModel:
-        machine: dict[str, Any] = {
-            "device": cell.device,
-            "dtype": cell.dtype,
-            "attention": cell.attention,
-        }
-        if cell.random_weights:
-            model = model_of_shape(folder, seed=cell.seed, **machine)
-        else:
-            model = load_model(
-                folder,
-                trust_remote_code=cell.trust_remote_code,
-                allow_pickle=allow_pickle,
-                say=say,
-                **machine,
-            )
-        try:
-            check_rollback(model)
-        except UnsupportedModelError as error:
-            raise DataError(f"{error} ({folder}): expected a decoder-only transformer") from error
-        return model
-
-    def kept_model(folder: Any) -> PreTrainedModel:
-        machine = cell.device, cell.dtype, cell.attention
-        weights = ("random", cell.seed) if cell.random_weights else ("trained",)
-        return once((str(folder), *machine, *weights), lambda: model_in(folder))
-
-    target_folder = once(
-        ("folder", cell.target, cell.random_weights), lambda: folder_of(cell.target)
-    )
-    draft_ref = cell.draft
-    draft_folder = (
-        once(("folder", draft_ref, cell.random_weights), lambda: folder_of(draft_ref))
-        if draft_ref
-        else None
-    )
-    if cell.random_weights:
-        target = kept_model(target_folder)
-        draft = kept_model(draft_folder) if draft_folder else None
-        sizes = [m.config.get_text_config().vocab_size for m in (target, draft) if m is not None]
-        numbers: Any = IdTokenizer()
-        return Loaded(target, draft, numbers, min(sizes), frozenset(), target_folder)
-
-    def tokenizer_in(folder: Any) -> PreTrainedTokenizerBase:
-        read = load_tokenizer(folder, trust_remote_code=cell.trust_remote_code)
-        if folder != target_folder:
-            check_same(tokenizer, read)
-        return read
-
-    tokenizer = once(("tokenizer", str(target_folder)), lambda: tokenizer_in(target_folder))
-    if draft_folder:
-        once(("same", str(target_folder), str(draft_folder)), lambda: tokenizer_in(draft_folder))
-    target = kept_model(target_folder)
-    draft = kept_model(draft_folder) if draft_folder else None
-    sizes = [m.config.get_text_config().vocab_size for m in (target, draft) if m is not None]
-    vocab_size = common_size(sizes[0], sizes[-1], tokenizer)
-    eos = eos_ids(target, tokenizer)
-    return Loaded(target, draft, tokenizer, vocab_size, eos, target_folder)
-
-
 def build(cell: Cell, loaded: Loaded) -> Parts:
     """A decoder with fresh sessions over the loaded models, under stopwatches."""
-    engine = plug_in("engines", cell.engine)
+    engine: Engine = part("engines", cell.engine, {})
     place = loaded.target.device  # `cell.device` may be "auto"
     draft_watch, target_watch = Stopwatch(place), Stopwatch(place)
 
     given: dict[str, Any] = {}
     if loaded.draft is not None:
-        given["lm"] = engine(loaded.draft, vocab_size=loaded.vocab_size)
+        given["lm"] = engine.session(loaded.draft, vocab_size=loaded.vocab_size)
     drafter = part("drafters", cell.drafter, given)
-    target: LM = engine(loaded.target, vocab_size=loaded.vocab_size, layers=drafter.layers)
+    size, layers = loaded.vocab_size, drafter.layers
+    target = engine.session(loaded.target, vocab_size=size, layers=layers)
     mine = {
         "target": TimedLM(target, target_watch),
         "drafter": TimedDrafter(drafter, draft_watch),
@@ -219,5 +96,9 @@ def build(cell: Cell, loaded: Loaded) -> Parts:
         "schedule": part("schedules", cell.schedule, {}),
     }
     theirs = {"target_model": loaded.target, "draft_model": loaded.draft, "k": cell.k}
+    if cell.drafter.name == "ngram":
+        theirs["lookup"] = dict(cell.drafter.args).get("n", 2)
+    if loaded.draft_tokenizer is not None:
+        theirs |= {"tokenizer": loaded.tokenizer, "assistant_tokenizer": loaded.draft_tokenizer}
     decoder: Decoder = part("decoders", cell.decoder, mine | theirs)
     return Parts(decoder, draft_watch, target_watch, getattr(decoder, "live", True))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spsbench.errors import UsageError
 from spsbench.models.bundled import DEFAULT_DRAFT
@@ -18,7 +19,7 @@ def make_cell(
     drafter: str | None = None,
     verifier: str | None = None,
     schedule: str | None = None,
-    engine: str = "eager",
+    engine: str = "fast",
     k: int = 4,
     max_new_tokens: int = 128,
     temperature: float = 1.0,
@@ -83,6 +84,12 @@ def make_cell(
         attention=attention,
         trust_remote_code=trust_remote_code,
     )
+
+
+def auto_regressive(cell: Cell) -> Cell:
+    """The cell of `--k 0` that is otherwise like `cell`; its verifier is yet to be resolved."""
+    plain, constant = Spec("none"), Spec("constant", (("lookahead", 0),))
+    return replace(cell, draft=None, drafter=plain, verifier=Spec("auto"), schedule=constant)
 
 
 def check(holds: bool, flag: str, value: object, expected: str) -> None:

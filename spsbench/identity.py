@@ -1,7 +1,5 @@
 """What a run is: all that can change a number in it, as one flat object."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import version
@@ -42,12 +40,6 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelRef, Path]) -> dic
         )
         found |= {f"files.{_text(ref)}.{name}": digest for name, digest in files.items()}
     return found
-
-
-def short(identity: Mapping[str, Any]) -> str:
-    """First 8 hex digits of its SHA-256, for the name of a folder."""
-    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
 def _of_part(part: Part) -> dict[str, Any]:

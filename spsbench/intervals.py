@@ -28,7 +28,7 @@ class Estimate(NamedTuple):
     """A mean with its 95 % interval, and what it stands on."""
 
     mean: float
-    low: float | None  # None: fewer than two independent samples tell nothing about the error
+    low: float | None  # None: nothing tells of the error, as with fewer than two samples
     high: float | None
     n: int  # generations in it (samples, for a quality metric)
 
@@ -59,7 +59,8 @@ class Bootstrap:
                 return None
             taking_part = self._rows[:, counted] > 0
             n = int(taking_part.sum())
-            if len(np.unique(self._clusters[taking_part])) < 2:
+            inside = self._clusters[taking_part]
+            if n == 0 or inside.min() == inside.max():
                 return Estimate(mean, None, None, n)
             draws = _finite(statistic(self._draws))
             left_out = _finite(statistic(self._total - self._sums))
@@ -96,7 +97,12 @@ def bca(mean: float, draws: Floats, left_out: Floats, level: float = 0.95) -> tu
 
 
 def of_means(values: Floats) -> Estimate | None:
-    """The mean of one value a sample, with its interval; None for no values."""
+    """The mean of one value a sample, with its interval; None for no values.
+
+    Values that are all alike have no interval: none of them shows how far others may lie.
+    """
+    if len(values) and values.min() == values.max():
+        return Estimate(float(values[0]), None, None, len(values))
     rows = np.stack([values, np.ones_like(values)], axis=1)
     return Bootstrap(rows, np.arange(len(values))).estimate(over(0, 1), counted=1)
 

@@ -1,12 +1,13 @@
 """Rounds -> figures of one generation, by the glossary (docs/design.md); nothing measured here."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from spsbench.intervals import Bootstrap, Estimate, Floats
 from spsbench.results import RoundRecord
+from spsbench.totals import AT, Totals, totals
 
 __all__ = [
     "MS",
@@ -35,47 +36,73 @@ class Metrics:
     block_efficiency: float | None  # tau: emitted tokens per round
     mean_token_time_ms: float | None  # decode time per emitted token, prefill not in it
     loop_time_ms: float | None  # time per round
-    prefill_ms: float
+    prefill_ms: float | None
     ttft_ms: float | None  # prefill and first round
     draft_share: float | None  # of the decode time
     target_share: float | None
     verify_share: float | None  # warp, verification, the host read and bookkeeping
 
 
+SHOWN = frozenset(field.name for field in fields(Metrics))
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A figure that is a ratio of sums over generations, times in ms."""
+
+    numerator: str  # fields of `Totals`
+    denominator: str
+    factor: float = 1.0
+
+    def __call__(self, sums: Floats) -> Floats:
+        """[..., F] sums -> [...] figure."""
+        return self.factor * sums[..., AT[self.numerator]] / sums[..., AT[self.denominator]]
+
+    def of(self, sums: Totals) -> float | None:
+        """The figure of one generation."""
+        return ratio(self.factor * getattr(sums, self.numerator), getattr(sums, self.denominator))
+
+
+RATES: Mapping[str, Rate] = {
+    # E[sum_x min(p, q)] over tested draft tokens (Leviathan et al. 2023, section 3): a lower
+    # variance than counting kept tokens, and the same expectation
+    "alpha": Rate("overlap", "overlap_tested"),
+    "alpha_counted": Rate("kept", "tested"),
+    "draft_acceptance": Rate("accepted", "drafted"),
+    "block_efficiency": Rate("tokens", "rounds"),
+    "accepted_length": Rate("accepted", "rounds"),
+    "text_tokens": Rate("tokens", "texts"),
+    "mean_token_time_ms": Rate("seconds", "timed_tokens", MS),  # Chen et al. 2023, Table 1
+    "loop_time_ms": Rate("seconds", "timed_rounds", MS),  # Figure 1, right
+    "horizon_time_ms": Rate("horizon", "reached", MS),  # Figure 1, left
+    "ttft_ms": Rate("first", "started", MS),
+    "prefill_ms": Rate("prefill", "timed", MS),
+    "draft_share": Rate("draft", "parted"),
+    "target_share": Rate("target", "parted"),
+    "draft_pass_ms": Rate("draft", "timed_drafted", MS),
+    "target_pass_ms": Rate("target", "timed_rounds", MS),
+}
+"""Every figure that is a plain ratio, defined once; the names are those of `Summary`."""
+
+
 def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
     """The figures of one generation."""
-    emitted = sum(r.emitted for r in rounds)
-    drafted = sum(r.drafted for r in rounds)
-    accepted = sum(r.accepted for r in rounds)
-    seconds = sum(r.seconds for r in rounds)
-    draft = ratio(sum(r.draft_seconds for r in rounds), seconds)
-    target = ratio(sum(r.target_seconds for r in rounds), seconds)
+    sums = totals(rounds, prefill_seconds, horizon=1)
+    figures = {name: rate.of(sums) for name, rate in RATES.items() if name in SHOWN}
+    draft, target = figures["draft_share"], figures["target_share"]
     return Metrics(
-        tokens=emitted,
-        rounds=len(rounds),
-        drafted=drafted,
-        accepted=accepted,
-        alpha=acceptance_rate(rounds),
-        draft_acceptance=ratio(accepted, drafted),
-        block_efficiency=ratio(emitted, len(rounds)),
-        mean_token_time_ms=ratio(MS * seconds, emitted),
-        loop_time_ms=ratio(MS * seconds, len(rounds)),
-        prefill_ms=MS * prefill_seconds,
-        ttft_ms=MS * (prefill_seconds + rounds[0].seconds) if rounds else None,
-        draft_share=draft,
-        target_share=target,
+        tokens=int(sums.tokens),
+        rounds=int(sums.rounds),
+        drafted=int(sums.drafted),
+        accepted=int(sums.accepted),
         verify_share=None if draft is None or target is None else 1 - draft - target,
+        **figures,
     )
 
 
 def acceptance_rate(rounds: Sequence[RoundRecord]) -> float | None:
-    """Alpha = E[sum_x min(p, q)] over tested draft tokens (Leviathan et al. 2023, section 3).
-
-    The mean of the overlaps has a lower variance than counting kept tokens and the same
-    expectation. None when nothing was tested one by one (block verification, trees, K = 0).
-    """
-    tested = [r for r in rounds if r.overlap is not None and r.tested > 0]
-    return ratio(sum(r.overlap or 0.0 for r in tested), sum(r.tested for r in tested))
+    """Alpha; None when nothing was tested one by one (block verification, trees, K = 0)."""
+    return metrics(rounds, 0.0).alpha
 
 
 def ratio(numerator: float, denominator: float) -> float | None:

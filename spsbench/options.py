@@ -9,6 +9,7 @@ from typing import Any
 from spsbench.errors import MissingError, UsageError
 
 METHODS = ("ars", "sps")
+RECORDED = ("counts", "laws")  # of each round; laws are for audits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +28,11 @@ class Options:
     drafter: tuple[str, ...] = ()
     verifier: tuple[str, ...] = ()
     schedule: tuple[str, ...] = ()
-    engine: tuple[str, ...] = ("eager",)
+    engine: tuple[str, ...] = ("fast",)
     decoder: tuple[str, ...] = ("native",)
+    record: str = "counts"
     max_new_tokens: int | None = None
+    ignore_end: bool = False  # past end tokens and stop strings: timing only
     samples: int = 1
     repeats: int = 1
     limit: int | None = None

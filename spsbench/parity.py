@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     EQUIVALENT = "equivalent"  # within the margin
     DIFFERENT = "different"
     UNDECIDED = "undecided"  # more samples needed
-    NOT_INFORMATIVE = "not informative"  # both arms at the floor or ceiling: it could not show
+    NOT_INFORMATIVE = "not informative"  # at the floor or ceiling, or all alike: it could not show
 
 
 class Parity(NamedTuple):
@@ -85,7 +85,8 @@ def parity(
     difference = Estimate(mean, mean - wide, mean + wide, n)
 
     floor, ceiling = bounds
-    if max(means) <= floor + margin or min(means) >= ceiling - margin:
+    alike = min(old.min(), new.min()) == max(old.max(), new.max())
+    if alike or max(means) <= floor + margin or min(means) >= ceiling - margin:
         verdict = Verdict.NOT_INFORMATIVE
     elif abs(mean) + narrow < margin:  # both one-sided tests at 5 %: the 90 % interval is inside
         verdict = Verdict.EQUIVALENT

@@ -10,7 +10,11 @@ from spsbench.results import Scalar, Spec
 
 # Constructor parameters that are given, not named in a spec.
 INJECTED = frozenset(
-    {"lm", "target", "drafter", "verifier", "schedule", "target_model", "draft_model", "k"}
+    {
+        *("lm", "target", "drafter", "verifier", "schedule"),
+        *("target_model", "draft_model", "k", "vocab_size"),
+        *("lookup", "tokenizer", "assistant_tokenizer"),
+    }
 )
 
 

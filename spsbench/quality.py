@@ -7,6 +7,9 @@ from spsbench.results import Score
 Combine = Callable[[Sequence[Sequence[dict[str, float]]]], dict[str, list[float]]]
 """Scores by sample and repeat -> for each figure one value a sample, as `Task.combine` does."""
 
+PERCENT = ("rouge2", "rouge2_stemmed")
+"""Metrics that are scored in 0 .. 100; parity and the paper are on the scale 0 .. 1."""
+
 Qualities = dict[str, dict[str, float]]
 """Figure -> sample -> value."""
 

@@ -1,6 +1,8 @@
 """Ranges of whole numbers as a user writes them: `4`, `1..8`, `1..9..2`, `0,1..3`."""
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 
 TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")
 
@@ -13,7 +15,15 @@ def parse_range(text: str, *, low: int, high: int) -> list[int]:
     Raises:
         ValueError: something else, a range that runs backwards, or a number not in low..high.
     """
-    numbers: list[int] = []
+    return list(dict.fromkeys(_numbers(text, low, high)))
+
+
+def repeated(text: str, *, low: int, high: int) -> list[int]:
+    """The numbers that `text` names more than once. Raises like `parse_range`."""
+    return [number for number, times in Counter(_numbers(text, low, high)).items() if times > 1]
+
+
+def _numbers(text: str, low: int, high: int) -> Iterator[int]:
     for term in text.replace(" ", "").split(","):
         match = TERM.fullmatch(term)
         if match is None:
@@ -27,5 +37,4 @@ def parse_range(text: str, *, low: int, high: int) -> list[int]:
             raise ValueError(f"{text!r}: {term} is empty: expected first <= last and a step >= 1")
         if first < low or last > high:
             raise ValueError(f"{text!r}: {term} is outside {low}..{high}")
-        numbers += range(first, last + 1, step)
-    return list(dict.fromkeys(numbers))
+        yield from range(first, last + 1, step)

@@ -7,11 +7,22 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 SCHEMA = 1
+NANO = 9  # digits of a second that are kept: clocks tell no more
 
 Scalar = str | int | float | bool
+
+Key = tuple[str, str, int]
+"""What may be in a run only once: cell, sample, repeat."""
+
+
+def short_hash(values: Mapping[str, Any], digits: int) -> str:
+    """The first hex digits of the SHA-256 of the canonical JSON of `values`."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:digits]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class ModelRef:
     revision: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: `id` is kept once it is known
 class Cell:
     """One configuration: everything that can change what is generated."""
 
@@ -80,7 +91,7 @@ class Cell:
     drafter: Spec = Spec("model")
     verifier: Spec = Spec("auto")  # sps for sampled chains, match for drafts that come by rule
     schedule: Spec = Spec("constant", (("lookahead", 4),))
-    engine: Spec = Spec("eager")
+    engine: Spec = Spec("fast")
     decoder: Spec = Spec("native")
     temperature: float = 1.0
     top_k: int = 0
@@ -113,11 +124,10 @@ class Cell:
             int(dict(self.schedule.args)["lookahead"]) if self.schedule.name == "constant" else None
         )
 
-    @property
+    @cached_property
     def id(self) -> str:
-        """First 12 hex digits of the SHA-256 of the canonical JSON."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        """12 hex digits that any other value of any field changes."""
+        return short_hash(asdict(self), 12)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Cell":
@@ -149,6 +159,14 @@ class RoundRecord(NamedTuple):
     target_seconds: float
 
 
+class DraftLaws(NamedTuple):
+    """The draft of one round for an audit: each token with its probability in both laws."""
+
+    tokens: list[int]
+    p: list[float]  # by the draft; 1 for a token that came by rule
+    q: list[float]  # by the target, given the tokens before it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One generation, or its failure: `error` set and no tokens. Never a zero for either."""
@@ -166,15 +184,34 @@ class Record:
     prompt_cut: bool = False  # the document was cut to fit the context
     group: str | None = None  # a category of the task, for reports by group
     flags: tuple[str, ...] = ()  # why its timing is not to be averaged: "first", "loaded"
+    laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def key(self) -> Key:
         """What may be in a run only once."""
         return self.cell, self.sample, self.repeat
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, rounds as arrays in the order of `RoundRecord`."""
-        return asdict(self) | {"rounds": [list(r) for r in self.rounds], "flags": list(self.flags)}
+        """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
+
+        Laws are there only if they were recorded.
+        """
+        values = {
+            "cell": self.cell,
+            "sample": self.sample,
+            "repeat": self.repeat,
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "text": self.text,
+            "finish": self.finish,
+            "prefill_seconds": round(self.prefill_seconds, NANO),
+            "rounds": [[*r[:5], *(round(seconds, NANO) for seconds in r[5:])] for r in self.rounds],
+            "error": self.error,
+            "prompt_cut": self.prompt_cut,
+            "group": self.group,
+            "flags": list(self.flags),
+        }
+        return values if self.laws is None else values | {"laws": [list(r) for r in self.laws]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":
@@ -183,8 +220,11 @@ class Record:
         Raises:
             TypeError: a field is missing or unknown.
         """
-        rounds = [RoundRecord(*row) for row in values["rounds"]]
-        return cls(**{**values, "rounds": rounds, "flags": tuple(values["flags"])})
+        rounds = list(map(RoundRecord._make, values["rounds"]))
+        made = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
+        if "laws" in values:
+            made["laws"] = list(map(DraftLaws._make, values["laws"]))
+        return cls(**made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +235,8 @@ class Score:
     sample: str
     repeat: int
     metrics: dict[str, float]
+
+    @property
+    def key(self) -> Key:
+        """That of the record it was made of."""
+        return self.cell, self.sample, self.repeat

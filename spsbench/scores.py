@@ -1,6 +1,6 @@
 """Scores of a run: made from its records by the task, and kept beside them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,24 +20,38 @@ def scores_path(folder: Path, shard: Shard) -> Path:
 
 
 def score_missing(
-    experiment: Experiment, samples: Sequence[Sequence[Sample]], folder: Path, shard: Shard
+    experiment: Experiment,
+    samples: Sequence[Sequence[Sample]],
+    folder: Path,
+    shard: Shard,
+    stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Let the tasks score the good records of a shard that have no score yet.
 
+    A text that was to run past its end is no answer, and is not scored.
+
     Args:
         samples: those of each part.
+        stop: asked before each record; what was scored until then is kept.
 
     Raises:
         SpsError: damaged records or scores, or a file that cannot be written.
     """
     if not any(part.task.metrics for part in experiment.parts):
         return
-    known = {(s.cell, s.sample, s.repeat): s for s in _scores_in(scores_path(folder, shard))}
-    tasks = {cell.id: part.task for part in experiment.parts for cell in part.cells}
+    known = {s.key: s for s in _scores_in(scores_path(folder, shard))}
+    tasks = {
+        cell.id: part.task
+        for part in experiment.parts
+        for cell in part.cells
+        if not cell.ignore_eos
+    }
     by_task: dict[int, dict[str, Sample]] = {}
     for part, own in zip(experiment.parts, samples, strict=True):
         by_task.setdefault(id(part.task), {}).update({sample.id: sample for sample in own})
     for record in records(folder):
+        if stop():
+            break
         done = record.key in known or record.error is not None
         task = tasks.get(record.cell)
         if done or task is None or not belongs(record.key, shard):

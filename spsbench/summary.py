@@ -28,6 +28,7 @@ class Summary:
     """
 
     cell: Cell
+    group: str | None = None  # a category of the task; None = all of them
     samples: int  # with at least one good generation
     n: int  # good generations; failures are in no figure
     failures: int
@@ -42,6 +43,7 @@ class Summary:
     block_efficiency: Estimate | None = None  # tau: emitted / rounds
     efficiency: Estimate | None = None  # tau / (K + 1), under a constant K
     accepted_length: Estimate | None = None  # accepted / rounds: without the target's own token
+    text_tokens: Estimate | None = None  # of a generation
 
     mean_token_time_ms: Estimate | None = None  # prefill not in it
     token_time_with_prefill_ms: Estimate | None = None
@@ -72,7 +74,7 @@ class Summary:
         return named | {f"quality.{name}": value for name, value in self.quality.items()}
 
 
-FIGURES = frozenset(f.name for f in fields(Summary) if f.default is None and f.name != "spread")
+FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None)
 """The fields that hold one estimate."""
 
 

@@ -4,18 +4,21 @@ A table of 100,000 records holds about 20 numbers for each, not their millions o
 """
 
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.intervals import Bootstrap, Floats
-from spsbench.results import Record
+from spsbench.results import Record, RoundRecord
 
 SLOTS = 16  # positions in a round whose acceptance is kept apart, under any schedule
+COUNTS = attrgetter("tested", "accepted")
 
 
 class Totals(NamedTuple):
@@ -29,6 +32,7 @@ class Totals(NamedTuple):
     overlap_tested: float
     kept: float  # accepted, in rounds that test one by one
     tested: float
+    texts: float = 1.0
     timed: float = 0.0  # 1 where the timing counts
     seconds: float = 0.0  # of the rounds
     timed_tokens: float = 0.0
@@ -48,14 +52,14 @@ AT = {name: column for column, name in enumerate(Totals._fields)}
 """The column of each sum; those by position follow: kept, then tested."""
 
 
-def total(record: Record, horizon: int) -> Totals:
-    """The sums of a good record; `horizon` is the tokens whose time is taken."""
-    if not record.rounds:
+def totals(
+    rounds: Sequence[RoundRecord], prefill_seconds: float, horizon: int, *, timed: bool = True
+) -> Totals:
+    """The sums of one generation; `horizon` is the tokens whose time is taken."""
+    if not rounds:
         counts = Totals(0, 0, 0, 0, 0, 0, 0, 0)
-        return counts if record.flags else counts._replace(timed=1, prefill=record.prefill_seconds)
-    drafted, tested, accepted, emitted, overlaps, seconds, draft, target = zip(
-        *record.rounds, strict=True
-    )
+        return counts._replace(timed=1, prefill=prefill_seconds) if timed else counts
+    drafted, tested, accepted, emitted, overlaps, seconds, draft, target = zip(*rounds, strict=True)
     kept, looked_at = sum(accepted), sum(tested)
     overlap_tested = looked_at
     if min(tested) < 0:
@@ -77,7 +81,7 @@ def total(record: Record, horizon: int) -> Totals:
         kept,
         looked_at,
     )
-    if record.flags:
+    if not timed:
         return counts
     spent, parts = sum(seconds), (sum(draft), sum(target))
     made = list(accumulate(emitted))
@@ -88,26 +92,27 @@ def total(record: Record, horizon: int) -> Totals:
         timed_tokens=counts.tokens,
         timed_rounds=counts.rounds,
         timed_drafted=counts.drafted,
-        prefill=record.prefill_seconds,
+        prefill=prefill_seconds,
         started=1,
-        first=record.prefill_seconds + seconds[0],
+        first=prefill_seconds + seconds[0],
         parted=spent if any(parts) else 0.0,
         draft=parts[0],
         target=parts[1],
         reached=float(reached),
-        horizon=sum(seconds[: _rounds_to(made, horizon)]) if reached else 0.0,
+        horizon=sum(seconds[: bisect_left(made, horizon) + 1]) if reached else 0.0,
     )
 
 
-def by_position(record: Record, slots: int) -> list[int]:
+def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
     """Draft tokens kept at each of the first `slots` of a round, then those tested there."""
-    accepted = Counter(r.accepted for r in record.rounds if r.tested >= 0)
-    tested = Counter(r.tested for r in record.rounds)
-    return [
-        sum(n for depth, n in c.items() if depth > i)
-        for c in (accepted, tested)
-        for i in range(slots)
-    ]
+    # pairs of small numbers repeat: a round's loop in C, and one in Python over the few that differ
+    pairs = Counter(map(COUNTS, rounds))
+    kept, tested = [0] * slots, [0] * slots
+    for (looked_at, accepted), times in pairs.items():
+        for i in range(min(looked_at, slots)):
+            tested[i] += times
+            kept[i] += times * (accepted > i)
+    return kept + tested
 
 
 class Tally:
@@ -128,8 +133,10 @@ class Tally:
             self.failures += 1
             return
         self.keys[sample, record.repeat] = len(self.keys)
-        self._values.extend(total(record, self.horizon))
-        self._values.extend(by_position(record, self.slots))
+        timed = not record.flags
+        sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed)
+        self._values.extend(sums)
+        self._values.extend(by_position(record.rounds, self.slots))
 
     @property
     def rows(self) -> Floats:
@@ -145,7 +152,3 @@ class Tally:
 def numbered(samples: Sequence[int]) -> NDArray[np.intp]:
     """[R] the samples of rows, as 0 .. C-1."""
     return np.unique(np.array(samples, dtype=np.int64), return_inverse=True)[1]
-
-
-def _rounds_to(made: list[int], horizon: int) -> int:
-    return next(i for i, tokens in enumerate(made, start=1) if tokens >= horizon)

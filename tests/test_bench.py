@@ -8,9 +8,10 @@ import pytest
 
 from spsbench import bench
 from spsbench.bench import fitting, jobs, key, make, run_part, samples_of
-from spsbench.build import Loaded, resolve
+from spsbench.build import resolve
 from spsbench.decode import NonFiniteError
 from spsbench.experiment import Experiment, Part
+from spsbench.loading import Loaded
 from spsbench.results import Cell, ModelRef, Record, Spec
 from spsbench.tasks.task import Fits, Sample
 from tests.folders import byte_tokenizer, random_model

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from spsbench import build as building
-from spsbench import parts
-from spsbench.build import Loaded, build, load, resolve, warp
+from spsbench import loading, parts
+from spsbench.build import build, resolve, warp
 from spsbench.decoders.native import NativeDecoder
 from spsbench.errors import DataError, UsageError
+from spsbench.loading import Loaded, Shelf
 from spsbench.parts import arguments, part
 from spsbench.registry import Entry
 from spsbench.results import Cell, ModelRef, Spec
@@ -148,7 +148,7 @@ def test_models_are_loaded_for_each_other(tmp_path) -> None:
     target = save(tmp_path / "target", random_model())
     draft = save(tmp_path / "draft", random_model(noise=0.1))
     cell = Cell(target=ModelRef(str(target)), draft=ModelRef(str(draft)))
-    loaded = load(cell, offline=True, say=said.append)
+    loaded = Shelf(offline=True, say=said.append).load(cell)
     assert loaded.draft is not None
     assert loaded.folder == target
     assert loaded.vocab_size == len(byte_tokenizer())
@@ -157,7 +157,7 @@ def test_models_are_loaded_for_each_other(tmp_path) -> None:
     assert not loaded.target.training
     assert said == []
 
-    alone = load(replace(cell, draft=None), offline=True)
+    alone = Shelf(offline=True).load(replace(cell, draft=None))
     assert alone.draft is None
 
 
@@ -169,16 +169,16 @@ def test_models_of_different_tokens_are_refused(tmp_path) -> None:
     draft = save(tmp_path / "draft", tiny("llama", vocab=vocab, dtype=torch.float32), other)
     cell = Cell(target=ModelRef(str(target)), draft=ModelRef(str(draft)))
     with pytest.raises(DataError, match="<extra>"):
-        load(cell, offline=True)
+        Shelf(offline=True).load(cell)
 
 
 def test_a_cache_that_cannot_be_rolled_back_is_refused(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(model) -> None:
-        raise building.UnsupportedModelError("Mamba: its cache cannot be rolled back")
+        raise loading.UnsupportedModelError("Mamba: its cache cannot be rolled back")
 
-    monkeypatch.setattr(building, "check_rollback", cannot)
+    monkeypatch.setattr(loading, "check_rollback", cannot)
     target = save(tmp_path / "target", random_model())
     with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):
-        load(Cell(target=ModelRef(str(target))), offline=True)
+        Shelf(offline=True).load(Cell(target=ModelRef(str(target))))

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.audit.kinds import FixedDrafter
+from spsbench.audit.oracle import warped
+from spsbench.audit.tables import Pair, TableLM
 from spsbench.decode import NonFiniteError, PairingError, decode
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.ngram import NgramDrafter
@@ -20,9 +23,7 @@ from spsbench.types import Draft, Drafter, Drawn, Limits, Round, Scores, Verifie
 from spsbench.verifiers.block import Block
 from spsbench.verifiers.match import Match
 from spsbench.verifiers.sps import Sps
-from tests.oracle import warped
-from tests.parts import FixedDrafter, ends_with
-from tests.tables import Pair, TableLM
+from tests.parts import ends_with
 
 PAIR = Pair(4, 8, ("plain",))
 
@@ -66,6 +67,36 @@ def test_the_budget_is_met_exactly(tokens: int, k: int) -> None:
         assert len(output(rounds)) == tokens
         assert [turn.finish for turn in rounds] == [None] * (len(rounds) - 1) + ["length"]
         assert all(len(turn.tokens) == turn.accepted + 1 for turn in rounds)  # room: none is cut
+
+
+@pytest.mark.parametrize(
+    ("drafter", "verifier"),
+    [
+        (lambda: ModelDrafter(session(PAIR.p)), Sps()),
+        (lambda: ModelDrafter(session(PAIR.p)), Block()),
+        (lambda: NgramDrafter(n=1, min_n=1), Match()),
+    ],
+)
+def test_the_laws_of_a_draft_are_those_of_the_tables(drafter, verifier: Verifier) -> None:
+    text, seen = [0, 1], 0
+    plain = run(tokens=60, drafter=drafter(), verifier=verifier)
+    rounds = run(tokens=60, drafter=drafter(), verifier=verifier, laws=True)
+    assert output(rounds) == output(plain)
+    assert all(turn.laws is None for turn in plain)
+    for turn in rounds:
+        assert turn.laws is not None
+        assert len(turn.laws.tokens) == turn.drafted
+        drawn = []
+        for token, p, q in zip(*turn.laws, strict=True):
+            prefix = tuple(text + drawn)
+            by_rule = verifier == Match()
+            assert p == (1.0 if by_rule else pytest.approx(PAIR.p(prefix)[token]))
+            assert q == pytest.approx(PAIR.q(prefix)[token])
+            drawn.append(token)
+        assert turn.tokens[: turn.accepted] == drawn[: turn.accepted]
+        text += turn.tokens
+        seen += len(drawn) > turn.accepted
+    assert seen > 5  # rounds with rejected tokens, whose laws are there as well
 
 
 def test_no_token_to_make_is_no_round() -> None:

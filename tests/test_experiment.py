@@ -9,6 +9,7 @@ from spsbench.errors import MissingError, UsageError
 from spsbench.experiment import Experiment, plan
 from spsbench.options import Options, options, read_tables
 from spsbench.results import Spec
+from spsbench.tasks.xsum import XSum
 
 XSUM = Options(task="xsum:count=3", data="mini")
 
@@ -43,6 +44,28 @@ def test_the_papers_settings_are_those_of_the_task() -> None:
     assert {(c.temperature, c.top_p) for c in made} == {(0.8, 0.95)}
     assert made[0].max_new_tokens == 512
     assert "\ndef" in made[0].stop
+
+
+def test_laws_are_recorded_by_every_arm_of_the_native_loop() -> None:
+    made = cells(record="laws", k="2")
+    assert {str(cell.decoder) for cell in made} == {"native:laws=true"}
+    assert len(made) == 2
+    with pytest.raises(UsageError, match="--record laws with --decoder hf"):
+        cells(record="laws", decoder=("native", "hf"))
+    with pytest.raises(UsageError, match="--record is all: expected counts or laws"):
+        cells(record="all")
+
+
+def test_a_limit_beyond_the_data_is_refused() -> None:
+    assert cells(limit=3)
+    with pytest.raises(UsageError, match="--limit is 4: expected at most 3, all of xsum:count=3"):
+        cells(limit=4)
+
+
+def test_texts_of_full_length_have_no_end() -> None:
+    made = cells(ignore_end=True)
+    assert {(cell.ignore_eos, cell.stop) for cell in made} == {(True, ())}
+    assert {(cell.ignore_eos, cell.stop) for cell in cells()} == {(False, XSum.stop)}
 
 
 def test_methods_alone() -> None:

@@ -1,14 +1,16 @@
 """A generation as it runs: records, pieces, origins, and two of them side by side."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from spsbench import generate
-from spsbench.build import Loaded, resolve
+from spsbench.build import resolve
 from spsbench.generation import Generation, Update, interleave, origins
-from spsbench.results import Cell, ModelRef, Spec
+from spsbench.loading import Loaded
+from spsbench.results import Cell, ModelRef, Record, Spec
 from spsbench.text import Origin
 from spsbench.types import Round
 from tests.folders import byte_tokenizer, random_model, save
@@ -50,6 +52,19 @@ def test_a_record_holds_what_the_updates_brought(loaded: Loaded) -> None:
     assert record.text == loaded.tokenizer.decode([*ids(loaded), *record.tokens])[len(PROMPT) :]
     assert (len(record.tokens), record.finish) == (40, "length")
     assert record.prefill_seconds > 0
+
+
+def test_laws_are_recorded_where_the_decoder_is_told_to(loaded: Loaded) -> None:
+    record = run(CELL, loaded)[1].record
+    told = replace(CELL, decoder=Spec("native", (("laws", True),)))
+    audited = run(resolve(told), loaded)[1].record
+    assert record.laws is None
+    assert audited.laws is not None
+    assert audited.tokens == record.tokens
+    assert [len(laws.tokens) for laws in audited.laws] == [r.drafted for r in audited.rounds]
+    again = Record.from_json(json.loads(json.dumps(audited.to_json())))
+    assert again.laws == audited.laws
+    assert "laws" not in record.to_json()
 
 
 def test_the_parts_of_a_round_take_no_longer_than_the_round(loaded: Loaded) -> None:

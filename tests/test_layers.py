@@ -13,30 +13,40 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 
 LAYERS = (
     # A line may import the lines above it and, in no circle, its own; no plug-in its neighbours.
-    {"registry", "errors", "results", "text", "ranges", "load_guard", "intervals", "bandwidth"},
-    {"types", "parts"},
-    {"sampling", "noise", "trees", "scoring"},
+    {
+        "registry",
+        "errors",
+        "results",
+        "wording",
+        "text",
+        "ranges",
+        "load_guard",
+        "intervals",
+        "bandwidth",
+    },
+    {"types", "parts", "transfer"},
+    {"sampling", "noise", "trees", "scoring", "model_limits"},
     {"decode", "reference", "timing"},
     {"drafters", "verifiers", "schedules", "engines", "decoders"},
     {"corpora", "models"},
     {"train"},
-    {"config", "metrics", "quality", "totals", "terms", "environment", "options", "sandbox"},
+    {"config", "metrics", "quality", "totals", "terms", "environment", "options"},
     {"store", "tasks", "gains", "summary"},
-    {"parity", "summaries", "compare", "reports"},
-    {"experiment", "findings"},
-    {"scores", "identity"},
-    {"digest", "build"},
-    {"generation", "bench", "audit", "planner"},
+    {"parity", "summaries", "compare", "reports", "sandbox"},
+    {"experiment", "grid", "findings"},
+    {"scores", "identity", "verdicts"},
+    {"digest", "loading", "build"},
+    {"generation", "bench", "audit", "planner", "judging"},
     {"runners", "api"},
-    {"cli"},
+    {"cli", "__main__"},
 )
 PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reports"}
 ALONE = {"registry", "errors", "results"}  # import nothing of spsbench
 RECORD_SIDE = {
-    *("results", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
+    *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest"),
+    *("scores", "identity", "digest", "verdicts", "judging", "grid"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

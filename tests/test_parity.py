@@ -33,8 +33,8 @@ def test_verdicts(difference: float, noise: float, n: int, verdict: Verdict) -> 
     assert found.difference.mean == pytest.approx(found.sps - found.ars)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, 0.005])
-def test_arms_at_the_floor_or_ceiling_say_nothing(level: float) -> None:
+@pytest.mark.parametrize("level", [0.0, 1.0, 0.005, 0.5])
+def test_arms_at_the_floor_or_ceiling_or_all_alike_say_nothing(level: float) -> None:
     arm = {f"s{i}": level for i in range(164)}
     found = parity("pass@1", arm, arm, 0.012)
     assert found is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.ranges import parse_range
+from spsbench.ranges import parse_range, repeated
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,11 @@ from spsbench.ranges import parse_range
 )
 def test_what_is_meant(text: str, numbers: list[int]) -> None:
     assert parse_range(text, low=0, high=64) == numbers
+
+
+def test_what_is_named_twice() -> None:
+    assert repeated("4,1..4,2,9", low=0, high=64) == [4, 2]
+    assert repeated("1..8", low=0, high=64) == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,7 @@ def test_every_figure_by_brute_force(records: list[Record], made: Summary) -> No
         "block_efficiency": tokens / len(flat),
         "efficiency": tokens / len(flat) / 5,
         "accepted_length": accepted / len(flat),
+        "text_tokens": tokens / len(own),
         "mean_token_time_ms": 1e3 * seconds / tokens,
         "token_time_with_prefill_ms": 1e3 * (seconds + 2 * N * PREFILL) / tokens,
         "loop_time_ms": 1e3 * seconds / len(flat),
@@ -257,3 +259,21 @@ def test_strangers_are_refused() -> None:
         summaries([ARS], [record(SPS, "a", 0, [])])
     with pytest.raises(ValueError, match="not among the 1 cells"):
         summaries([ARS], [], [Score(SPS.id, "a", 0, {})])
+
+
+def test_rows_by_group_are_those_of_each_group_alone(records: list[Record]) -> None:
+    def group(one: Record) -> str | None:
+        return {0: "a", 1: "b"}.get(int(one.sample[1:]) % 3)
+
+    marked = [replace(one, group=group(one)) for one in records]
+    scores = [Score(*one.key, {"length": float(len(one.rounds))}) for one in records]
+    rows = summaries([ARS, SPS], iter(marked), iter(scores), by_group=True)
+    assert [(row.group, row.cell.k) for row in rows] == [
+        *(("a", 0), ("a", 4), ("b", 0), ("b", 4), ("", 0), ("", 4), (None, 0), (None, 4)),
+    ]
+    assert rows[6:] == summaries([ARS, SPS], iter(records), iter(scores))
+    for row in rows[:6]:
+        own = [one for one in records if (group(one) or "") == row.group]
+        keys = {one.key for one in own}
+        alone = summaries([ARS, SPS], own, [s for s in scores if s.key in keys])
+        assert replace(row, group=None) == alone[row.cell.k == 4]

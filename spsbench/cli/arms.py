@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from spsbench.build import resolve
 from spsbench.cli.session import Session
+from spsbench.config import auto_regressive
 from spsbench.generation import Generation, interleave
 from spsbench.metrics import Metrics, metrics
 from spsbench.parts import plug_in
-from spsbench.results import Cell, Record, Spec
+from spsbench.results import Cell, Record
 from spsbench.text import Piece
 from spsbench.types import Drawn
 
@@ -38,7 +39,7 @@ def run(session: Session, prompt: Sequence[int], show: Show) -> Arm:
 
 def run_both(session: Session, prompt: Sequence[int], show: Show) -> tuple[Arm, Arm]:
     """ArS and the cell itself, round by round in turn; only the cell's own text is shown."""
-    cells = auto_regressive(session.cell), session.cell
+    cells = resolve(auto_regressive(session.cell)), session.cell
     warm_up(session, cells, prompt)
     generations = [Generation(cell, session.loaded, prompt) for cell in cells]
     for index, update in interleave(*generations):
@@ -46,15 +47,6 @@ def run_both(session: Session, prompt: Sequence[int], show: Show) -> tuple[Arm, 
             show(update.pieces)
     ars, sps = map(arm, cells, generations)
     return ars, sps
-
-
-def auto_regressive(cell: Cell) -> Cell:
-    """The cell of `--k 0` that is otherwise like `cell`."""
-    constant = Spec("constant", (("lookahead", 0),))
-    plain = replace(
-        cell, draft=None, drafter=Spec("none"), verifier=Spec("auto"), schedule=constant
-    )
-    return resolve(plain)
 
 
 def warm_up(session: Session, cells: Sequence[Cell], prompt: Sequence[int]) -> None:

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.notes import say
+from spsbench.cli.notes import note, say
+from spsbench.config import K_MAX
 from spsbench.errors import UsageError
 from spsbench.options import Options, options, read_tables
+from spsbench.ranges import repeated
 
 WHAT, SIZE, RUN = "What is run", "How much", "The run"
 
@@ -46,9 +48,16 @@ def bench(
     decoder: Annotated[
         Many, o.option(WHAT, "--decoder", help="native, or hf: transformers' own generate.")
     ] = None,
+    record: Annotated[
+        str | None,
+        o.option(RUN, "--record", help="counts, or laws: p and q too.", show_default="counts"),
+    ] = None,
     max_new_tokens: Annotated[
         int | None, o.option(SIZE, "--max-new-tokens", "-n", help="Instead of the task's.")
     ] = None,
+    ignore_end: Annotated[
+        bool, o.option(SIZE, "--ignore-end", help="Texts of full length: timing only.")
+    ] = False,
     limit: Annotated[int | None, o.option(SIZE, "--limit", help="Prompts of the task.")] = None,
     samples: Annotated[int | None, o.option(SIZE, "--samples", help="Texts a prompt.")] = None,
     repeats: Annotated[int | None, o.option(SIZE, "--repeats", help="Timings of each.")] = None,
@@ -65,6 +74,15 @@ def bench(
         bool, o.option(RUN, "--overwrite", help="Move the old run aside.")
     ] = False,
     shard: Annotated[str, o.option(RUN, "--shard", help="i/n: a slice of the samples.")] = "0/1",
+    score: Annotated[
+        bool | None,
+        o.option(
+            RUN,
+            "--score/--no-score",
+            help="Execute HumanEval programs in a sandbox at the end.",
+            show_default="if one holds",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, o.option(RUN, "--dry-run", help="Show the cells and an estimate, and end.")
     ] = False,
@@ -99,7 +117,9 @@ def bench(
         "schedule": schedule,
         "engine": engine,
         "decoder": decoder,
+        "record": record,
         "max_new_tokens": max_new_tokens,
+        "ignore_end": ignore_end or None,
         "limit": limit,
         "samples": samples,
         "repeats": repeats,
@@ -122,6 +142,9 @@ def bench(
     from spsbench.experiment import plan
 
     experiment = plan(tables, seed=seed, warmup=warmup, threads=threads, title=title)
+    for table in tables:
+        for number in repeated(table.k, low=0, high=K_MAX):
+            note(f"K={number} is named more than once in {table.k!r}: it is run once")
     say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
 
     from spsbench.cli.benching import Place, carry_out
@@ -133,6 +156,7 @@ def bench(
         resume=resume,
         resume_anyway=resume_anyway,
         overwrite=overwrite,
+        score=score,
         dry_run=dry_run,
         offline=offline,
     )

@@ -11,6 +11,7 @@ import typer
 
 from spsbench.cli.safe import one_line
 from spsbench.errors import Exit, SpsError
+from spsbench.wording import first_line, is_out_of_memory
 
 SIGPIPE = 141  # as the shell reports a program whose reader has gone
 
@@ -65,25 +66,10 @@ def described(error: Exception) -> tuple[str, int]:
     return f"internal: {type(error).__name__}: {first_line(error)}", Exit.INTERNAL
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Of the host or of a device; torch is looked at only if it is loaded."""
-    torch = sys.modules.get("torch")
-    on_device = torch is not None and isinstance(error, torch.OutOfMemoryError)
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    in_words = isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-    return isinstance(error, MemoryError) or on_device or in_words
-
-
 def is_non_finite(error: Exception) -> bool:
     """Logits that are no numbers; the loop is looked at only if it is loaded."""
     loop = sys.modules.get("spsbench.decode")
     return loop is not None and isinstance(error, loop.NonFiniteError)
-
-
-def first_line(error: Exception) -> str:
-    """The beginning of the message, so that a page of it stays one line."""
-    lines = str(error).strip().splitlines() or ["no message"]
-    return lines[0][:200]
 
 
 def debugging() -> bool:

@@ -1,22 +1,20 @@
 """What must hold before torch and the Hugging Face libraries are imported."""
 
-import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 from spsbench.cli.notes import say
+from spsbench.environment import bad_temporary, bad_threads
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.models import hub
 from spsbench.models.bundled import BUNDLED, DEFAULT_DRAFT
-from spsbench.models.folder import check_folder, locate
+from spsbench.models.folder import check_folder, expanded, locate
 from spsbench.options import Options
 from spsbench.results import Cell, ModelRef
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
-THREADS = re.compile(r"[1-9]\d*(,[1-9]\d*)*", re.ASCII)
 
 
 def prepare(cell: Cell, *, offline: bool, allow_pickle: bool) -> None:
@@ -30,11 +28,8 @@ def prepare(cell: Cell, *, offline: bool, allow_pickle: bool) -> None:
     """
     check_environment()
     check_packages()
-    options = {"trust_remote_code": cell.trust_remote_code, "allow_pickle": allow_pickle}
     refs = [ref for ref in (cell.target, cell.draft) if ref is not None]
-    for ref in refs:
-        if not on_hub(ref):
-            check_folder(locate(ref, offline=True, say=say, **options), **options)
+    check_local(refs, trust_remote_code=cell.trust_remote_code, allow_pickle=allow_pickle)
     decide(offline, any(map(on_hub, refs)))
 
 
@@ -46,17 +41,24 @@ def prepare_tables(tables: Sequence[Options], *, offline: bool) -> None:
     """
     check_environment()
     check_packages()
-    refs: dict[ModelRef, None] = {}
-    for table in tables:
-        drafts = table.draft or tuple(filter(None, map(DEFAULT_DRAFT.get, table.target)))
-        refs |= {ModelRef(name, table.revision): None for name in table.target}
-        refs |= {ModelRef(name, table.draft_revision): None for name in drafts}
-        for ref in () if table.random_weights else refs:
-            if not on_hub(ref):
-                options = {"trust_remote_code": False, "allow_pickle": False}
-                check_folder(locate(ref, offline=True, say=say, **options), **options)
+    trained = dict.fromkeys(ref for t in tables if not t.random_weights for ref in refs_of(t))
+    check_local(trained, trust_remote_code=False, allow_pickle=False)
     data = any(t.task.split(":")[0] == "xsum" and t.data in (None, "auto", "hub") for t in tables)
-    decide(offline, data or any(map(on_hub, refs)))
+    decide(offline, data or any(on_hub(ref) for table in tables for ref in refs_of(table)))
+
+
+def refs_of(table: Options) -> list[ModelRef]:
+    """The models of a table of settings, drafts by default among them."""
+    drafts = table.draft or tuple(filter(None, map(DEFAULT_DRAFT.get, table.target)))
+    targets = [ModelRef(name, table.revision) for name in table.target]
+    return targets + [ModelRef(name, table.draft_revision) for name in drafts]
+
+
+def check_local(refs: Iterable[ModelRef], **permitted: bool) -> None:
+    """Check the folders among `refs`."""
+    for ref in refs:
+        if not on_hub(ref):
+            check_folder(locate(ref, offline=True, say=say, **permitted), **permitted)
 
 
 def decide(offline: bool, wanted: bool) -> None:
@@ -70,20 +72,18 @@ def decide(offline: bool, wanted: bool) -> None:
 
 def on_hub(ref: ModelRef) -> bool:
     """Whether `ref` can only be a hub id: no path is ever asked for on the network."""
-    path = Path(os.path.expanduser(os.path.expandvars(ref.id)))
-    return ref.id not in BUNDLED and bool(HUB_ID.fullmatch(ref.id)) and not path.exists()
+    there = expanded(ref.id).exists()
+    return ref.id not in BUNDLED and bool(HUB_ID.fullmatch(ref.id)) and not there
 
 
 def check_environment() -> None:
     """Variables that would break the libraries with messages of their own."""
-    threads = os.environ.get("OMP_NUM_THREADS")
-    if threads is not None and not THREADS.fullmatch(threads.replace(" ", "")):
+    if (threads := bad_threads()) is not None:
         raise UsageError(
             f"OMP_NUM_THREADS is {threads!r} (environment): expected 1 or more. "
             "Set it so, or unset it and use --threads"
         )
-    temporary = os.environ.get("TMPDIR")
-    if temporary and not Path(temporary).is_dir():
+    if (temporary := bad_temporary()) is not None:
         raise MissingError(
             f"TMPDIR is {temporary!r} (environment): expected an existing folder. "
             "Create it or unset TMPDIR"

@@ -5,34 +5,38 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.bandwidth import BYTES, read_bandwidth, weight_bytes
-from spsbench.build import Kept, Loaded, load, resolve
-from spsbench.cli.notes import say
+from spsbench.build import resolve
+from spsbench.cli.notes import note, say
 from spsbench.cli.session import surprises
 from spsbench.experiment import Experiment
+from spsbench.loading import Choices, Loaded, Shelf
 from spsbench.models.folder import locate
 from spsbench.models.shapes import locate_shape
 from spsbench.results import Cell, ModelRef
 
 
 class Models:
-    """The models of each cell; what cells share is loaded once."""
+    """The models of each cell; what is surprising about them is said once."""
 
-    def __init__(self, offline: bool) -> None:
-        self._offline = offline
-        self._kept: Kept = {}
-        self._of: dict[str, Loaded] = {}
-        self._said: set[str] = set()
+    def __init__(self, offline: bool, threads: int | None = None) -> None:
+        self.choices: Choices = {}  # of engines
+        self._shelf = Shelf(offline=offline, threads=threads, choices=self.choices, say=say)
+        self._told: set[str] = set()  # cells
+        self._said: set[str] = set()  # lines
 
     def __call__(self, cell: Cell) -> Loaded:
         """Load them, or find them again."""
-        if cell.id not in self._of:
-            loaded = load(cell, offline=self._offline, say=say, kept=self._kept)
-            self._of[cell.id] = loaded
-            for line in () if cell.random_weights else surprises(loaded):
-                if line not in self._said:
-                    say(f"note: {line}")
-                    self._said.add(line)
-        return self._of[cell.id]
+        loaded = self._shelf.load(cell)
+        if cell.id not in self._told:
+            self._told.add(cell.id)
+            self._tell(cell, loaded)
+        return loaded
+
+    def _tell(self, cell: Cell, loaded: Loaded) -> None:
+        for line in () if cell.random_weights else surprises(loaded):
+            if line not in self._said:
+                note(line)
+                self._said.add(line)
 
 
 def resolved(experiment: Experiment) -> Experiment:

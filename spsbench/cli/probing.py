@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from spsbench.bench import Job, jobs, make, samples_of
-from spsbench.build import Loaded
-from spsbench.cli.notes import say
+from spsbench.cli.notes import note, say
 from spsbench.cli.progress import clock
 from spsbench.experiment import Experiment
+from spsbench.load_guard import loaded, read_clocks
+from spsbench.loading import Loaded
 from spsbench.reports.columns import method, setting
 from spsbench.results import Cell
 
@@ -18,7 +19,7 @@ TOKENS = 32  # of each probe
 
 def probe(experiment: Experiment, models: Callable[[Cell], Loaded], folder: Path) -> None:
     """Print one line a cell, and the time of all; two short generations are made of each."""
-    total = 0.0
+    total, before = 0.0, read_clocks()
     for part in experiment.parts:
         samples = samples_of(part, models)
         counts: dict[str, int] = {}
@@ -34,15 +35,17 @@ def probe(experiment: Experiment, models: Callable[[Cell], Loaded], folder: Path
             )
     print(f"in all at most about {clock(total)}, into {folder}")
     say("nothing was written; texts that end early make it shorter")
+    if loaded(before, read_clocks()):
+        note("other work kept this machine busy; alone it would take less")
 
 
-def cost(cell: Cell, loaded: Loaded, job: Job) -> float:
+def cost(cell: Cell, models: Loaded, job: Job) -> float:
     """Seconds that a whole generation may take: prefill as measured, rounds to the budget."""
     few = min(TOKENS, cell.max_new_tokens)
     short = replace(cell, max_new_tokens=few, ignore_eos=True, stop=())
-    make(job._replace(cell=short), loaded, first=True)
+    make(job._replace(cell=short), models, first=True)
     began = time.perf_counter()
-    record = make(job._replace(cell=short), loaded, first=True)
+    record = make(job._replace(cell=short), models, first=True)
     spent = time.perf_counter() - began
     decoding = sum(r.seconds for r in record.rounds)
     made = max(1, len(record.tokens))

@@ -32,6 +32,10 @@ def report(
             o.OUTPUT, "--margin", help="What counts as one, as a fraction.", show_default="0.02-0.1"
         ),
     ] = None,
+    by: Annotated[
+        Literal["group"] | None,
+        o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
+    ] = None,
     debug: o.Debug = False,
 ) -> None:
     """Show what runs measured, computed anew from their records."""
@@ -43,7 +47,9 @@ def report(
     from spsbench.cli.reporting import compared, print_report, save_plot
     from spsbench.digest import tables
 
-    made = [table for run in runs for table in tables(run)]
+    made = [table for run in runs for table in tables(run, by_group=by is not None)]
+    if by is not None and not any(row.group for table in made for row in table.rows):
+        raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     print_report(made, format)
     if plot is not None:
         if len(made) > 1:
@@ -51,7 +57,7 @@ def report(
         for file in save_plot(made[0], plot):
             say(f"wrote {file}")
     if against is not None:
-        rows = [row for table in made for row in table.rows]
+        rows = [row for table in made for row in table.whole]
         raise typer.Exit(compared(rows, against, margin))
 
 
@@ -61,18 +67,13 @@ def merge_runs(
     debug: o.Debug = False,
 ) -> None:
     """Unite runs of one configuration, for instance shards from several machines."""
-    from spsbench.cli.reporting import print_report
-    from spsbench.digest import tables
-    from spsbench.reports.json import json
+    from spsbench.cli.reporting import conclude
     from spsbench.scores import read_scores, write_scores
-    from spsbench.store.atomic import replace_file
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge
 
     merge(runs, out)
-    scores = {(s.cell, s.sample, s.repeat): s for run in runs for s in read_scores(run)}
+    scores = {s.key: s for run in runs for s in read_scores(run)}
     if scores:
         write_scores(out, WHOLE, scores.values())
-    made = tables(out)
-    replace_file(out / "summary.json", json(made[-1].rows, made[-1].title))
-    print_report(made, "table")
+    conclude(out)

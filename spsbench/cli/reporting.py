@@ -1,29 +1,63 @@
 """Tables of runs on stdout, in one of the formats, and the plot beside them."""
 
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
 
 from spsbench.cli.notes import say
-from spsbench.cli.safe import write
+from spsbench.cli.safe import is_terminal, write
 from spsbench.compare import MARGINS, compare
 from spsbench.digest import Table, tables
 from spsbench.errors import Exit, UsageError
 from spsbench.registry import find
 from spsbench.reports.columns import full, method, setting
+from spsbench.reports.json import json
 from spsbench.store.atomic import replace_file
 from spsbench.summary import Summary
 
 PICTURES = ("png", "svg")
 
 
+def conclude(folder: Path) -> list[Table]:
+    """Write the summary of a finished run into its folder, and show its tables.
+
+    Raises:
+        SpsError: a damaged run, or a summary that cannot be written.
+    """
+    made = tables(folder)
+    replace_file(folder / "summary.json", json(made[-1].rows, made[-1].title))
+    print_report(made, "table")
+    return made
+
+
 def print_report(made: Sequence[Table], form: str) -> None:
     """Write the tables; several JSON documents become one array."""
     reporter = find("reporters", form).load()
+    if form == "table":
+        reporter = partial(reporter, **screen())
     texts = [reporter(table.rows, table.title).decode() for table in made]
     if form == "json" and len(texts) > 1:
         write("[\n" + ",\n".join(text.rstrip() for text in texts) + "\n]\n")
         return
     write("\n".join(texts))
+
+
+def screen() -> dict[str, Any]:
+    """How a table must be drawn for stdout."""
+    how: dict[str, Any] = {"plain": not can_show("─±")}
+    return how | {"width": get_terminal_size().columns} if is_terminal(sys.stdout) else how
+
+
+def can_show(text: str) -> bool:
+    """Whether the encoding of stdout has all characters of `text`."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def save_plot(table: Table, path: Path) -> list[Path]:
@@ -42,7 +76,7 @@ def save_plot(table: Table, path: Path) -> list[Path]:
     for kind in kinds:
         draw = {"png": png, "svg": svg}[kind]
         file = path.with_suffix(f".{kind}")
-        replace_file(file, draw(table.rows, table.title, ceiling_ms=table.ceiling_ms))
+        replace_file(file, draw(table.whole, table.title, ceiling_ms=table.ceiling_ms))
         written.append(file)
     return written
 

@@ -7,10 +7,12 @@ from typing import TypedDict
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.build import Loaded, load, resolve
+from spsbench.build import resolve
 from spsbench.cli.notes import note, say
-from spsbench.engines.eager import EagerLM
+from spsbench.engines.choice import choice_of
 from spsbench.errors import DataError
+from spsbench.loading import Loaded, Shelf
+from spsbench.model_limits import context_of
 from spsbench.models.loader import encode, encode_chat, hidden_settings
 from spsbench.results import Cell
 
@@ -37,13 +39,19 @@ class Session:
         """Tokens of a conversation, up to where the answer begins."""
         return encode_chat(self.loaded.tokenizer, list(messages))
 
+    def engines(self) -> dict[str, str]:
+        """How each model is run, and why."""
+        models = {"target": self.loaded.target, "draft": self.loaded.draft}
+        found = {name: choice_of(model) for name, model in models.items() if model is not None}
+        return {name: str(choice or self.cell.engine) for name, choice in found.items()}
+
     def fitted(self, prompt: list[int], truncate: bool) -> list[int]:
         """`prompt`, if it fits the target's context with what is to come.
 
         Raises:
             DataError: it does not, and may or can not be truncated.
         """
-        context, wanted = EagerLM(self.loaded.target).limit, self.cell.max_new_tokens
+        context, wanted = context_of(self.loaded.target), self.cell.max_new_tokens
         if context is None or len(prompt) + wanted <= context:
             return prompt
         asked = f"the prompt has {len(prompt)} tokens and {wanted} are to be generated"
@@ -67,7 +75,8 @@ def open_session(cell: Cell, *, offline: bool, allow_pickle: bool, threads: int 
     if threads is not None:
         torch.set_num_threads(threads)
     cell = resolve(cell)
-    session = Session(cell, load(cell, offline=offline, allow_pickle=allow_pickle, say=say))
+    shelf = Shelf(offline=offline, allow_pickle=allow_pickle, threads=threads, say=say)
+    session = Session(cell, shelf.load(cell))
     for line in surprises(session.loaded):
         note(line)
     return session
@@ -97,7 +106,7 @@ def surprises_of_pair(target: PreTrainedModel, draft: PreTrainedModel) -> Iterat
             f"the draft model ({sizes[1]:,} parameters) is not smaller than the target "
             f"({sizes[0]:,}): it will not be faster"
         )
-    limits = [EagerLM(model).limit for model in (target, draft)]
+    limits = [context_of(model) for model in (target, draft)]
     if limits[1] is not None and (limits[0] is None or limits[1] < limits[0]):
         of_target = limits[0] if limits[0] is not None else "unlimited"
         yield (

@@ -6,11 +6,9 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Split = Literal["train", "heldout"]
-
-HELDOUT_SHARE = 0.1  # of the possible specifications
+from spsbench.corpora.splits import Split, split_of
 
 # What is asked of each item: words for the docstring, expression of `x`, a name for the function.
 NUMBER_FILTERS = (
@@ -93,12 +91,6 @@ def items(seed: int, split: Split) -> Iterator[Function]:
         function, key = _compose(rng)
         if split_of(key) == split:
             yield function
-
-
-def split_of(key: str) -> Split:
-    """The split of a specification, by its hash."""
-    share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") / 2**32
-    return "heldout" if share < HELDOUT_SHARE else "train"
 
 
 def _compose(rng: random.Random) -> tuple[Function, str]:

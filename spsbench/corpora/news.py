@@ -14,7 +14,6 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from spsbench.corpora.newsroom import (
     CLOSINGS,
@@ -27,10 +26,7 @@ from spsbench.corpora.newsroom import (
     SPOKEN,
     TOPICS,
 )
-
-Split = Literal["train", "heldout"]
-
-HELDOUT_SHARE = 0.1  # of the possible sets of facts
+from spsbench.corpora.splits import Split, split_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +45,6 @@ def items(seed: int, split: Split) -> Iterator[NewsItem]:
         item, key = _compose(rng)
         if split_of(key) == split:
             yield item
-
-
-def split_of(key: str) -> Split:
-    """The split of a set of facts: a hash decides, so no key can be in both."""
-    share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") / 2**32
-    return "heldout" if share < HELDOUT_SHARE else "train"
 
 
 def layout(done: Sequence[NewsItem], document: str | None = None) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
 
-Split = Literal["train", "heldout"]
+from spsbench.corpora.splits import Split
 
 MANIFEST = Path(__file__).with_name("stdlib.manifest.json")
 

@@ -11,12 +11,17 @@ from spsbench.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, St
 
 @dataclass(frozen=True, slots=True)
 class NativeDecoder:
-    """`decode` with its parts bound."""
+    """`decode` with its parts bound.
+
+    Args:
+        laws: record the draft's probabilities as well, for audits.
+    """
 
     target: LM
     drafter: Drafter
     verifier: Verifier
     schedule: Schedule
+    laws: bool = False
 
     def __call__(
         self,
@@ -38,4 +43,5 @@ class NativeDecoder:
             noise=noise,
             limits=limits,
             stop=stop,
+            laws=self.laws,
         )

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from transformers.utils import logging
 
 from spsbench.errors import DataError, OutOfMemoryError, SpsError
-from spsbench.models.wording import first_line
+from spsbench.wording import first_line, is_out_of_memory
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def translated(what: str, where: Path | str) -> Iterator[None]:
     except SpsError:
         raise
     except Exception as error:
-        if _is_memory(error):
+        if is_out_of_memory(error):
             raise OutOfMemoryError(
                 f"not enough memory ({where}): {first_line(error)}. "
                 "Choose a smaller model or --dtype bfloat16"
@@ -50,10 +49,3 @@ def translated(what: str, where: Path | str) -> Iterator[None]:
             f"{what} cannot be used ({where}): {first_line(error)}. "
             "Check the folder, or fetch the model again"
         ) from error
-
-
-def _is_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    words = ("can't allocate memory", "not enough memory", "out of memory")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

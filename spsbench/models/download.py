@@ -16,8 +16,8 @@ from spsbench.errors import (
 )
 from spsbench.models.jsonfile import read_object
 from spsbench.models.weights import INDEX, INDEX_LIMIT, PICKLE_INDEX
-from spsbench.models.wording import first_line, in_words
 from spsbench.results import ModelRef
+from spsbench.wording import first_line, in_words
 
 _TEXTS = (
     "config.json",

@@ -72,6 +72,11 @@ def locate(
     return folder
 
 
+def expanded(name: str) -> Path:
+    """`name` as a path, with `~` and `$VAR` replaced."""
+    return Path(os.path.expanduser(os.path.expandvars(name)))
+
+
 def _bundled(name: str) -> Path:
     folder = BUNDLED[name]
     if not (folder / "config.json").is_file():
@@ -86,7 +91,7 @@ def _local(name: str) -> Path | None:
     """An existing folder; None when nothing is there."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
-    path = Path(os.path.expanduser(os.path.expandvars(name)))
+    path = expanded(name)
     try:
         path.stat()
         if path.is_dir():

@@ -61,6 +61,12 @@ def reachable(timeout: float = 3.0) -> bool:
     return answered.is_set()
 
 
+def offline_switch(*names: str) -> str | None:
+    """The first of the environment variables `names` that is on, as huggingface_hub reads them."""
+    on = (n for n in names if os.environ.get(n, "").upper() in ("1", "ON", "YES", "TRUE"))
+    return next(on, None)
+
+
 def quieten() -> None:
     """Turn telemetry off, and progress bars too unless a person watches standard error."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -101,7 +107,7 @@ def fetch(
         DataError: only pickled weights, without `allow_pickle`.
     """
     quieten()
-    offline = offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    offline = offline or offline_switch("HF_HUB_OFFLINE") is not None
     online = not offline and reachable()
     if not online:
         if "huggingface_hub" not in sys.modules:

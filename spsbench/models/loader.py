@@ -8,14 +8,14 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from spsbench.errors import DataError, UsageError
+from spsbench.errors import DataError
 from spsbench.models.boundary import silent, translated
 from spsbench.models.chat import render
 from spsbench.models.description import NEUTRAL
 from spsbench.models.devices import find_device
 from spsbench.models.jsonfile import read_object
 from spsbench.models.lazy import lazy_tensors
-from spsbench.models.precision import DTYPES, choose, warn_of_memory
+from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.models.soundness import check_complete, check_finite
 from spsbench.models.weights import weight_files
 
@@ -48,10 +48,7 @@ def load_model(
         DataError: a model that cannot be loaded, is incomplete, or has numbers that are not finite.
     """
     place = find_device(device)
-    if dtype not in ("auto", *DTYPES):
-        raise UsageError(
-            f"no dtype {dtype!r} (--dtype): expected one of auto, {', '.join(DTYPES)}. Choose one"
-        )
+    check_dtype(dtype)
     files = weight_files(folder, allow_pickle=allow_pickle)
     with translated("the model", folder), silent():
         config = AutoConfig.from_pretrained(

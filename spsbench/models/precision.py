@@ -5,12 +5,25 @@ from pathlib import Path
 
 import torch
 
+from spsbench.errors import UsageError
 from spsbench.models.devices import free_bytes
 from spsbench.models.weights import TensorHeader, read_headers
-from spsbench.models.wording import in_words
+from spsbench.wording import in_words
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def check_dtype(dtype: str) -> None:
+    """Refuse what is neither `auto` nor one of `DTYPES`.
+
+    Raises:
+        UsageError: with the choices.
+    """
+    if dtype not in ("auto", *DTYPES):
+        raise UsageError(
+            f"no dtype {dtype!r} (--dtype): expected one of auto, {', '.join(DTYPES)}. Choose one"
+        )
 
 
 def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtype:

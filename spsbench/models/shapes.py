@@ -1,6 +1,5 @@
 """Models of a given shape with random weights: their timing is real, their output means nothing."""
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,12 +7,13 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.errors import DataError, MissingError
 from spsbench.models.boundary import silent, translated
 from spsbench.models.bundled import BUNDLED
 from spsbench.models.description import check_config, read_config
 from spsbench.models.devices import find_device
-from spsbench.models.precision import DTYPES
+from spsbench.models.folder import expanded
+from spsbench.models.precision import check_dtype
 from spsbench.results import ModelRef
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -40,7 +40,7 @@ def locate_shape(ref: ModelRef, *, offline: bool, say: Callable[[str], None]) ->
     Raises:
         MissingError: nothing of that name, here or in reach.
     """
-    path = BUNDLED.get(ref.id) or Path(os.path.expanduser(os.path.expandvars(ref.id)))
+    path = BUNDLED.get(ref.id) or expanded(ref.id)
     folder = path.parent if path.name == "config.json" else path
     if (folder / "config.json").is_file():
         return folder
@@ -80,10 +80,7 @@ def model_of_shape(
         DataError, OutOfMemoryError: it cannot be made.
     """
     place = find_device(device)
-    if dtype not in ("auto", *DTYPES):
-        raise UsageError(
-            f"no dtype {dtype!r} (--dtype): expected one of auto, {', '.join(DTYPES)}. Choose one"
-        )
+    check_dtype(dtype)
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     number: torch.dtype = getattr(torch, dtype)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spsbench.intervals import Estimate
+from spsbench.quality import PERCENT
 from spsbench.results import Cell
 from spsbench.summary import Summary
 
@@ -40,9 +41,26 @@ COLUMNS = (
 
 
 def columns(rows: Sequence[Summary]) -> list[Column]:
-    """The columns that a table of `rows` has: quality first, then those of COLUMNS."""
-    names = list(dict.fromkeys(name for s in rows for name in s.quality))
-    return [Column(name, f"quality.{name}", 4) for name in names] + list(COLUMNS)
+    """The columns of a table: the headline of quality, those of COLUMNS, the rest of quality."""
+    names = dict.fromkeys(name for s in rows for name in s.quality)
+    scores = [quality(name) for name in names]
+    headlines = [column for column in scores if column.heading in headline(rows)]
+    return [*headlines, *COLUMNS, *(column for column in scores if column not in headlines)]
+
+
+def headline(rows: Sequence[Summary]) -> set[str]:
+    """The metric that each task names first."""
+    return {next(iter(s.quality)) for s in rows if s.quality}
+
+
+def quality(metric: str) -> Column:
+    """The column of a score."""
+    return Column(metric, f"quality.{metric}", 2 if metric in PERCENT else 4)
+
+
+def group(summary: Summary) -> str:
+    """The category that a row is of."""
+    return "all" if summary.group is None else summary.group or "none"
 
 
 def method(cell: Cell) -> str:
@@ -66,6 +84,7 @@ def setting(cell: Cell) -> str:
 
 
 NAMES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
+    ("group", group),
     ("task", lambda s: str(s.cell.task or "")),
     ("target", lambda s: s.cell.target.id),
     ("draft", lambda s: s.cell.draft.id if s.cell.draft else ""),
@@ -96,25 +115,3 @@ def full(estimate: Estimate, digits: int, unit: str = "") -> str:
     if estimate.low is None or estimate.high is None:
         return mean
     return f"{mean} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
-
-
-def table(
-    rows: Sequence[Summary], show: Show = full
-) -> tuple[list[str], list[tuple[list[str], list[str]]]]:
-    """Headings, and for each row its names (to be quoted) and its figures.
-
-    Names that are the same in all rows but the method and setting are left out of a table of
-    several rows, for its width; the files for programs keep them.
-    """
-    named = [
-        (heading, read)
-        for heading, read in NAMES
-        if heading in ("method", "setting") or len({read(s) for s in rows}) > 1
-    ]
-    chosen = columns(rows)
-    headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in chosen]
-    lines = [
-        ([read(s) for _, read in named], [counted(s)] + [c.text(s, show) for c in chosen])
-        for s in rows
-    ]
-    return headings, lines

@@ -4,6 +4,7 @@ import json as encoder
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from spsbench.reports.paper import beside
 from spsbench.reports.reporter import Title, remarks
 from spsbench.results import SCHEMA
 from spsbench.summary import Summary
@@ -29,6 +30,7 @@ def _row(summary: Summary) -> dict[str, object]:
     return {
         "id": summary.cell.id,
         "k": summary.cell.k,
+        "group": summary.group,
         "cell": asdict(summary.cell),
         "samples": summary.samples,
         "n": summary.n,
@@ -41,4 +43,5 @@ def _row(summary: Summary) -> dict[str, object]:
             name: estimate._asdict() if estimate else None
             for name, estimate in summary.figures.items()
         },
+        "paper": theirs._asdict() if (theirs := beside(summary)) else None,
     }

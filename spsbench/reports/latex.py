@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spsbench.reports.columns import table
+from spsbench.reports.body import body
 from spsbench.reports.quoting import latex_text
 from spsbench.reports.reporter import Title, remarks
 from spsbench.summary import Summary
@@ -10,7 +10,7 @@ from spsbench.summary import Summary
 
 def latex(rows: Sequence[Summary], title: Title) -> bytes:
     r"""UTF-8, to be `\input` in a document that loads booktabs."""
-    headings, lines = table(rows)
+    headings, lines = body(rows)
     names = len(lines[0][0]) if lines else len(headings)
     figures = len(headings) - names
     caption = f"{title.run}: {title.task}" if title.task else title.run

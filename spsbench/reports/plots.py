@@ -1,10 +1,12 @@
 """Figure 1 of Chen et al. 2023: time to 128 tokens, efficiency and loop time, each against K."""
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
+from spsbench.config import auto_regressive
 from spsbench.intervals import Estimate
 from spsbench.reports.columns import NAMES, setting
 from spsbench.reports.quoting import visible
@@ -15,17 +17,19 @@ from spsbench.summary import Summary
 # Okabe and Ito's colours, told apart under every common colour blindness; markers differ as well
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
+TITLE_WIDTH = 130  # characters that fit above the panels
+FEWEST = 10  # generations whose time to the horizon stands for a row
 STYLE: Any = {"svg.hashsalt": "spsbench", "svg.fonttype": "path", "font.size": 10.0}
 
 
 def png(rows: Sequence[Summary], title: Title, *, ceiling_ms: float | None = None) -> bytes:
     """The three panels as PNG; `ceiling_ms` is the least time of an ArS token (`bandwidth`)."""
-    return _draw(rows, title, ceiling_ms, "png")
+    return _saved(rows, title, ceiling_ms, "png")
 
 
 def svg(rows: Sequence[Summary], title: Title, *, ceiling_ms: float | None = None) -> bytes:
     """The three panels as SVG, the same bytes for the same figures."""
-    return _draw(rows, title, ceiling_ms, "svg")
+    return _saved(rows, title, ceiling_ms, "svg")
 
 
 def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
@@ -39,57 +43,70 @@ def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     found: dict[str, list[Summary]] = {}
     for key, first in keys.items():
         own = [s for s in drafting if _key(s.cell) == key]
-        base = [s for s in rows if s.cell.k == 0 and _work(s.cell) == _work(first.cell)]
+        plain = auto_regressive(first.cell)
+        base = [s for s in rows if s.cell.k == 0 and auto_regressive(s.cell) == plain]
         label = _label(first, list(keys.values()))
         label = label if label not in found else f"{label} ({len(found) + 1})"
         found[label] = base[:1] + sorted(own, key=lambda s: s.cell.k or 0)
     return found
 
 
-def horizon_time(summary: Summary) -> Estimate | None:
-    """Seconds to the horizon; from the mean token time where no generation got that far."""
-    own, rate = summary.horizon_time_ms, summary.mean_token_time_ms
-    if own is not None:
-        return Estimate(own.mean / 1e3, None, None, own.n)
-    if rate is None:
-        return None
-    return Estimate(summary.horizon * rate.mean / 1e3, None, None, 0)
+def horizon_times(members: Sequence[Summary]) -> tuple[list[tuple[Summary, Estimate]], bool]:
+    """Seconds to the horizon for the rows of one line, and whether they were measured.
+
+    They are where at least `FEWEST` generations of every row got that far. Else those that did
+    would stand for all the shorter ones, so every row has its mean token time times the horizon.
+    """
+    measured = all(s.horizon_time_ms and s.horizon_time_ms.n >= FEWEST for s in members)
+    times = []
+    for s in members:
+        own, rate = s.horizon_time_ms, s.mean_token_time_ms
+        if measured and own is not None:
+            times.append((s, Estimate(own.mean / 1e3, None, None, own.n)))
+        elif rate is not None:
+            times.append((s, Estimate(s.horizon * rate.mean / 1e3, None, None, rate.n)))
+    return times, measured
 
 
-def _draw(rows: Sequence[Summary], title: Title, ceiling_ms: float | None, kind: str) -> bytes:
-    import matplotlib as mpl
+def draw(rows: Sequence[Summary], title: Title, ceiling_ms: float | None = None) -> Any:
+    """The three panels as a figure of matplotlib."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     horizon = max((s.horizon for s in rows), default=128)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(13, 4.6), layout="constrained")
-        panels = figure.subplots(1, 3)
-        headings = (f"Time to {horizon} tokens (s)", "Efficiency tau / (K + 1)", "Loop time (ms)")
-        for panel, heading in zip(panels, headings, strict=True):
-            panel.set_title(heading)
-            panel.set_xlabel("K, tokens drafted a round")
-            panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-            panel.grid(alpha=0.25)
-        for i, (label, members) in enumerate(lines(rows).items()):
-            look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-            _times(panels[0], members, label, look)
-            _curve(panels[1], members, lambda s: s.efficiency, look)
-            _curve(panels[2], members, lambda s: s.loop_time_ms, look)
-        if ceiling_ms is not None:
-            bound = horizon * ceiling_ms / 1e3
-            panels[0].axhline(bound, color="#555555", linestyle=":", label="memory bound of ArS")
-        panels[0].set_ylim(bottom=0)
-        panels[2].set_ylim(bottom=0)
-        heading = f"{title.run}: {title.task}" if title.task else title.run
-        figure.suptitle(_plain(heading), parse_math=False)
-        handles, labels = panels[0].get_legend_handles_labels()
-        if handles:
-            legend = figure.legend(handles, labels, loc="outside lower center", ncols=3)
-            for text in legend.get_texts():
-                text.set_parse_math(False)
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    panels = figure.subplots(1, 3)
+    headings = (f"Time to {horizon} tokens (s)", "Efficiency tau / (K + 1)", "Loop time (ms)")
+    for panel, heading in zip(panels, headings, strict=True):
+        panel.set_title(heading)
+        panel.set_xlabel("K, tokens drafted a round")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        panel.grid(alpha=0.25)
+    for i, (label, members) in enumerate(lines(rows).items()):
+        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+        _times(panels[0], members, label, look)
+        _curve(panels[1], members, lambda s: s.efficiency, look)
+        _curve(panels[2], members, lambda s: s.loop_time_ms, look)
+    if ceiling_ms is not None:
+        bound = horizon * ceiling_ms / 1e3
+        panels[0].axhline(bound, color="#555555", linestyle=":", label="memory bound of ArS")
+    panels[0].set_ylim(bottom=0)
+    panels[2].set_ylim(bottom=0)
+    heading = f"{title.run}: {title.task}" if title.task else title.run
+    figure.suptitle(textwrap.fill(_plain(heading), TITLE_WIDTH), parse_math=False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return figure
 
-        file = BytesIO()
+
+def _saved(rows: Sequence[Summary], title: Title, ceiling_ms: float | None, kind: str) -> bytes:
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        figure, file = draw(rows, title, ceiling_ms), BytesIO()
         undated = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(file, format=kind, dpi=150, metadata=undated)
     return file.getvalue()
@@ -97,11 +114,14 @@ def _draw(rows: Sequence[Summary], title: Title, ceiling_ms: float | None, kind:
 
 def _times(panel: Any, members: Sequence[Summary], label: str, look: dict[str, Any]) -> None:
     """Mean with standard deviation; the optimum ringed, the baseline as a dashed line."""
-    timed = [(s, time) for s in members if (time := horizon_time(s)) is not None]
+    timed, measured = horizon_times(members)
+    if not measured:
+        label = f"{label} (mean token time x {members[0].horizon})"
     drafting = [(s, time) for s, time in timed if s.cell.k]
     if drafting:
         ks, means = [s.cell.k for s, _ in drafting], [time.mean for _, time in drafting]
-        spreads = [((s.spread.sd if s.spread else None) or 0.0) / 1e3 for s, _ in drafting]
+        sds = [s.spread.sd if s.spread and measured else None for s, _ in drafting]
+        spreads = [(sd or 0.0) / 1e3 for sd in sds]
         panel.errorbar(ks, means, yerr=spreads, label=label, capsize=3, **look)
         least, best = min(zip(means, ks, strict=True))
         rings = {"s": 160, "facecolors": "none", "linewidths": 1.8, "zorder": 5}
@@ -130,12 +150,6 @@ def _curve(
 
 def _key(cell: Cell) -> Cell:
     return replace(cell, schedule=Spec("constant"))
-
-
-def _work(cell: Cell) -> Cell:
-    """The cell without its way of drafting."""
-    plain = Spec("none")
-    return replace(cell, draft=None, drafter=plain, verifier=plain, schedule=plain)
 
 
 def _label(summary: Summary, among: Sequence[Summary]) -> str:

@@ -25,6 +25,9 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
     flagged = good - sum(s.timed for s in rows)
     lines = [f"{good} generations of up to {samples} samples; intervals: 95 %, over samples."]
+    lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
+    if lengths:
+        lines.append(f"Texts have {_between(min(lengths), max(lengths))} tokens on average.")
     if failed:
         lines.append(f"{failed} generations failed and are in no figure.")
     if flagged:
@@ -32,3 +35,8 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     if cut:
         lines.append(f"{cut} prompts were cut to fit the context.")
     return lines + list(title.notes)
+
+
+def _between(low: float, high: float) -> str:
+    first, last = f"{low:.0f}", f"{high:.0f}"
+    return first if first == last else f"{first} to {last}"

@@ -2,33 +2,75 @@
 
 from collections.abc import Sequence
 from io import StringIO
+from itertools import accumulate
+from typing import Literal
 
+from spsbench.reports.body import body
 from spsbench.reports.columns import brief
-from spsbench.reports.columns import table as cells
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Title, remarks
 from spsbench.summary import Summary
 
 WIDTH = 160
+LONGEST = 24  # characters of a word that are never parted
+FRAME = 3  # characters beside the text of each column
 
 
-def table(rows: Sequence[Summary], title: Title) -> bytes:
-    """UTF-8 text of at most 160 columns, without colours; ± is the longer side of an interval."""
+def table(
+    rows: Sequence[Summary], title: Title, *, width: int = WIDTH, plain: bool = False
+) -> bytes:
+    """UTF-8 text of at most `width` columns, without colours; ± is the longer side of an interval.
+
+    Where not all figures fit, the last ones are left out, and a line says which. `plain` draws in
+    ASCII, for an output that has no more.
+    """
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    headings, lines = cells(rows, brief)
-    names = len(lines[0][0]) if lines else len(headings)
-    grid = Table(title=Text(visible(f"{title.run}: {title.task}" if title.task else title.run)))
-    for i, heading in enumerate(headings):  # Text throughout: markup in names stays text
-        grid.add_column(Text(visible(heading)), justify="left" if i < names else "right")
-    for named, figures in lines:
-        grid.add_row(*(Text(visible(cell)) for cell in named + figures))
+    headings, lines = body(rows, brief)
+    names = len(lines[0].names) if lines else len(headings)
+    texts = [[visible(cell) for cell in line.names + line.figures] for line in lines]
+    if plain:
+        texts = [[cell.replace("±", "+-") for cell in cells] for cells in texts]
+    widths = fitted(list(zip(headings, *texts, strict=True)), width)
+    shown = len(widths)
+
+    grid = Table(box=box.ASCII if plain else box.SIMPLE_HEAD)
+    grid.title = Text(visible(f"{title.run}: {title.task}" if title.task else title.run))
+    for i, heading in enumerate(headings[:shown]):  # Text throughout: markup in names stays text
+        side: Literal["left", "right"] = "left" if i < names else "right"
+        grid.add_column(Text(visible(heading)), justify=side, width=widths[i])
+    for cells in texts:
+        grid.add_row(*map(Text, cells[:shown]))
 
     file = StringIO()
-    console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
     console.print(grid)
     for line in remarks(rows, title):
         console.print(Text(visible(line)))
+    if shown < len(headings):
+        left_out = visible(", ".join(headings[shown:]))
+        console.print(Text(f"No room for: {left_out}. A wider terminal or --format md has them."))
     return file.getvalue().encode()
+
+
+def fitted(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+    """How wide each column is, of as many as fit: wide enough for its words, if possible its lines.
+
+    rich would part words evenly in all columns rather than leave one out.
+    """
+    words = [
+        max(len(word) for text in column for word in text.split() or [""]) for column in columns
+    ]
+    needed = [min(word, LONGEST) for word in words]
+    ends = accumulate(word + FRAME for word in needed)
+    needed = needed[: max(1, sum(end < width for end in ends))]
+    spare = width - 1 - sum(word + FRAME for word in needed)
+    widths = []
+    for column, least in zip(columns, needed, strict=False):
+        more = min(max(map(len, column)) - least, max(spare, 0))
+        widths.append(least + more)
+        spare -= more
+    return widths

@@ -7,21 +7,15 @@ import os
 import re
 from pathlib import Path
 
-from spsbench.errors import Exit, PermissionDeniedError, SpsError
+from spsbench.errors import CannotCreateError, PermissionDeniedError, SpsError
+from spsbench.results import Key
 from spsbench.store.atomic import next_free, sync_folder
 from spsbench.store.lock import Lock
 
-Key = tuple[str, str, int]  # Record.key: cell, sample, repeat
 Shard = tuple[int, int]  # number, of how many
 WHOLE: Shard = (0, 1)
 LOCK = ".lock"  # held while the manifest or the folder itself is changed
 NAME = re.compile(r"records-(\d+-of-\d+)\.jsonl")
-
-
-class CannotCreateError(SpsError):
-    """A place where no run can be made."""
-
-    code = Exit.CANNOT_CREATE
 
 
 def belongs(key: Key, shard: Shard) -> bool:

@@ -21,6 +21,7 @@ from spsbench.store.lock import Lock
 MARK = b',"crc":"'
 TAIL = len(MARK) + len('01234567"}\n')
 OWN = {"n", "crc"}  # the fields that the log itself puts into a line
+GO_ON = "What was written before is kept: make room and go on with --resume"
 
 
 class Log:
@@ -49,7 +50,7 @@ class Log:
             self._cut()
         except OSError as error:
             self.close()
-            raise WriteError.of(error, path) from error
+            raise WriteError.of(error, path, GO_ON) from error
         except BaseException:
             self.close()
             raise
@@ -87,7 +88,7 @@ class Log:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._file, self._size)
                 self.close()
-            raise WriteError.of(error, self.path) from error
+            raise WriteError.of(error, self.path, GO_ON) from error
         self.count += 1
         self._size += len(line)
 

@@ -97,7 +97,12 @@ def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
     return lines
 
 
-def refuse_differences(mine: Manifest, theirs: Manifest, folder: Path) -> None:
+def refuse_differences(
+    mine: Manifest,
+    theirs: Manifest,
+    folder: Path,
+    todo: str = "Give this one another folder, or start over with --overwrite",
+) -> None:
     """Check that `mine` may go on in the run that `theirs` describes.
 
     Raises:
@@ -107,8 +112,7 @@ def refuse_differences(mine: Manifest, theirs: Manifest, folder: Path) -> None:
     if differing:
         raise MismatchError(
             f"another configuration ({folder}): expected the one that the run was started with. "
-            "Give this one another folder, or start over with --overwrite. Differing:"
-            + "".join(f"\n  {line}" for line in differing)
+            f"{todo}. Differing:" + "".join(f"\n  {line}" for line in differing)
         )
 
 

@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import DataError, UsageError, WriteError
-from spsbench.results import Record
+from spsbench.errors import CannotCreateError, DataError, UsageError, WriteError
+from spsbench.results import Key, Record
 from spsbench.store.atomic import sync_folder
 from spsbench.store.folder import (
     WHOLE,
-    CannotCreateError,
-    Key,
     check_writable,
     record_logs,
     records_path,
@@ -125,7 +123,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     runs = {folder: Manifest.load(folder) for folder in folders}
     first = runs[folders[0]]
     for folder, manifest in runs.items():
-        refuse_differences(manifest, first, folder)
+        refuse_differences(manifest, first, folder, "Merge runs of one configuration only")
     out = out.absolute()
     check_writable(out)
     if out.exists() and any(out.iterdir()):

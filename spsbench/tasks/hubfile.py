@@ -1,11 +1,10 @@
 """XSum's test split: one parquet file of a hub, pinned by commit and by checksum, in its cache."""
 
 import hashlib
-import os
 from pathlib import Path
 
 from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
-from spsbench.tasks.reader import first_line
+from spsbench.wording import first_line
 
 REPOSITORY = "EdinburghNLP/xsum"
 REVISION = "7d4d486c2f8ef850b1a11aead99b894ff3dd7da9"
@@ -50,9 +49,10 @@ def cached() -> Path | None:
 
 def out_of_reach() -> str | None:
     """Why nothing can be downloaded now, or None; asking takes three seconds at most."""
-    for switch in _SWITCHES:
-        if os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE"):
-            return f"{switch} is set"
+    from spsbench.models.hub import offline_switch
+
+    if (switch := offline_switch(*_SWITCHES)) is not None:
+        return f"{switch} is set"
     return None if _reachable() else "the hub cannot be reached"
 
 

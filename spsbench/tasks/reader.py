@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.tasks.line import parse
+from spsbench.wording import first_line
 
 LINE_LIMIT = 16 << 20  # bytes
 SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb
@@ -136,11 +137,6 @@ def well_formed(text: str, where: str) -> str:
             "Correct the escape"
         ) from error
     return text
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of another library's message, shortened; its kind when it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
 def _lines(file: IO[bytes] | io.BufferedIOBase, path: Path) -> Iterator[Row]:

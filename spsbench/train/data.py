@@ -6,14 +6,13 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spsbench.corpora import functions, news, stdlib
-
-Split = Literal["train", "heldout"]
+from spsbench.corpora.splits import Split
 
 
 @dataclass(frozen=True, slots=True)

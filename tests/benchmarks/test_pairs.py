@@ -14,9 +14,10 @@ from arena.pairs import first_layers, later_outputs, make, random_target, shape
 from arena.prompts import code_prompts, random_prompts
 from arena.roster import roster
 from arena.vocabulary import numbered_tokenizer
-from spsbench.build import load, resolve
+from spsbench.build import resolve
 from spsbench.config import make_cell
 from spsbench.generation import Generation
+from spsbench.loading import Shelf
 from spsbench.models.bundled import BUNDLED
 
 VOCAB, K = 400, 4
@@ -67,7 +68,7 @@ def test_a_pair_agrees_as_measured_when_our_loop_runs_it(
         make_cell(target=target, draft=draft, k=K, temperature=0.0, max_new_tokens=24,
                   dtype="bfloat16", ignore_eos=True)
     )  # fmt: skip
-    loaded = load(cell, offline=True)
+    loaded = Shelf(offline=True).load(cell)
     source = torch.Generator().manual_seed(1)
     prompts = torch.randint(VOCAB, (4, measure.PROMPT_TOKENS), generator=source).tolist()
     emitted = rounds = 0

@@ -97,8 +97,9 @@ def test_a_run_from_prompts_to_a_table(
     other = sps(*arguments, "--out", str(out), "--resume", "--temperature", "0.5")
     assert other.code == Exit.MISMATCH
     assert "part0.cells.temperature: [0.5], there [1.0]" in other.err
-    moved = sps(*arguments, "--out", str(out), "--overwrite", "--limit", "1")
+    moved = sps(*arguments, "--out", str(out), "--overwrite", "--limit", "1", "--k", "3,2,3")
     assert moved.code == 0
+    assert moved.err.count("K=3 is named more than once in '3,2,3': it is run once") == 1
     assert len(measured(out)) == 3
     assert len(measured(tmp_path / "run.old-1")) == 24
 
@@ -164,7 +165,9 @@ def test_a_second_writer_is_refused(
     assert str(process.pid) in ran.err
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_ends_it_after_the_sample_in_hand(
     sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path, sent: int, code: int
 ) -> None:
@@ -266,11 +269,14 @@ def test_a_file_with_flags_that_win(
     file = tmp_path / "mine.toml"
     lines = ['title = "Mine"', 'task = "jsonl"', f'data = "{prompts}"', f'target = "{pair.target}"']
     lines += [f'draft = "{pair.draft}"', "k = 5", "max_new_tokens = 6", "limit = 2"]
+    lines += ['record = "laws"']
     file.write_text("\n".join(lines))
     ran = sps("bench", "--config", str(file), "--k", "1", "--out", str(tmp_path / "run"))
     assert ran.code == 0, ran.err
     assert "K: 1" in ran.err
     assert "Mine (but k=1)" in ran.out
+    for record in measured(tmp_path / "run"):
+        assert [len(laws[0]) for laws in record["laws"]] == [r[0] for r in record["rounds"]]
     file.write_text("\n".join([*lines, "tempature = 1.0"]))
     ran = sps("bench", "--config", str(file))
     assert ran.code == Exit.USAGE

@@ -15,6 +15,7 @@ from tests.cli.conftest import Pair, Ran
 def run(sps: Callable[..., Ran], pair: Pair, tmp_path: Path) -> Path:
     data = tmp_path / "prompts.jsonl"
     rows = [{"id": f"p{i}", "prompt": f"the cat {i}", "reference": "the dog"} for i in range(6)]
+    rows = [row | {"category": ("writing", "math")[i % 2]} for i, row in enumerate(rows)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "run"
     ran = sps(
@@ -52,6 +53,26 @@ def test_every_format(sps: Callable[..., Ran], run: Path) -> None:
     assert made == json.loads((run / "summary.json").read_text())
     both = json.loads(sps("report", str(run), str(run), "--format", "json").out)
     assert both == [made, made]
+
+
+def test_by_category(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+    shown = sps("report", str(run), "--by", "group", "--format", "json")
+    rows = json.loads(shown.out)["rows"]
+    whole = json.loads((run / "summary.json").read_text())["rows"]
+    assert [row["group"] for row in rows] == [*["writing"] * 4, *["math"] * 4, *[None] * 4]
+    assert rows[8:] == whole
+    assert {row["n"] for row in rows[:8]} == {3}
+    text = sps("report", str(run), "--by", "group").out
+    assert [text.count(f" {name} ") for name in ("group", "writing", "math", "all")] == [1, 4, 4, 4]
+    drawn = sps("report", str(run), "--by", "group", "--plot", str(tmp_path / "figure.svg"))
+    assert drawn.code == 0
+    log = run / "records-00-of-01.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    with log.open("wb") as file:
+        for number, line in enumerate(lines):
+            kept = {name: value for name, value in line.items() if name not in ("n", "crc")}
+            file.write(encode(number, kept | {"group": None}))
+    assert sps("report", str(run), "--by", "group").code == Exit.USAGE
 
 
 def test_the_plot(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """transformers' own generate as a decoder: the same greedy text, and K where it is really read."""
 
+import time
 from collections.abc import Callable
+from statistics import median
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from spsbench.decode import decode, never
 from spsbench.decoders.hf import HfDecoder, config_of
 from spsbench.drafters.none import NoDrafter
 from spsbench.engines.eager import EagerLM
+from spsbench.errors import UsageError
 from spsbench.noise import PhiloxStream
 from spsbench.sampling import Warp
 from spsbench.schedules.constant import Constant
@@ -104,6 +107,41 @@ def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
     assert tokens(first) != tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=2))
     config = config_of(limits, warp)
     assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 0)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_the_prefill_is_taken_out_of_the_first_round(target, draft, monkeypatch, k: int) -> None:
+    base = type(target.base_model)
+    forward = base.forward
+
+    def slow(self, input_ids=None, **others):
+        time.sleep(0.2 if input_ids.shape[1] >= 100 else 0.0)
+        return forward(self, input_ids, **others)
+
+    monkeypatch.setattr(base, "forward", slow)
+    decoder = HfDecoder(target, draft if k else None, k)
+    given = {"limits": Limits(12), "warp": GREEDY, "noise": PhiloxStream(0), "stop": never}
+    rounds = list(decoder(PROMPT * 30, **given))
+    assert decoder.prefill_seconds >= (0.39 if k else 0.19)
+    assert rounds[0].seconds == pytest.approx(median(done.seconds for done in rounds[1:]))
+    (only,) = decoder(PROMPT * 30, **given | {"limits": Limits(1)})
+    assert decoder.prefill_seconds == 0  # nothing to compare with: it is in that round
+    assert only.seconds >= 0.19
+
+
+def test_rows_of_padding_are_never_drawn(target, draft) -> None:
+    likely = native(target, Limits(40))
+    kept = sorted(set(likely))[-1]  # the greatest id that it would draw is padding from now on
+    for k in (0, 3):
+        rounds = run(HfDecoder(target, draft if k else None, k, vocab_size=kept), Limits(40))
+        assert max(tokens(rounds)) < kept
+    assert max(tokens(run(HfDecoder(target, None, 0), Limits(40)))) == kept
+
+
+def test_models_of_different_rows_are_refused(target, model: Make) -> None:
+    other = model("llama", vocab=VOCAB + 8, dtype=torch.float32)
+    with pytest.raises(UsageError, match=f"models of {VOCAB} and {VOCAB + 8} rows"):
+        HfDecoder(target, other, 2)
 
 
 def test_no_token_to_make_is_no_round(target) -> None:

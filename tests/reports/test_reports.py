@@ -9,12 +9,14 @@ from xml.etree import ElementTree
 import pytest
 
 from spsbench.intervals import Estimate
+from spsbench.reports.body import body
+from spsbench.reports.columns import brief
 from spsbench.reports.csv import csv
 from spsbench.reports.json import json
 from spsbench.reports.latex import latex
 from spsbench.reports.markdown import markdown
-from spsbench.reports.paper import TABLE_1, beside, notes
-from spsbench.reports.plots import lines, png, svg
+from spsbench.reports.paper import TABLE_1, beside
+from spsbench.reports.plots import draw, horizon_times, lines, png, svg
 from spsbench.reports.quoting import csv_text, latex_text, markdown_text, visible
 from spsbench.reports.reporter import Reporter, Title
 from spsbench.reports.table import table
@@ -56,6 +58,7 @@ SPS = replace(
     mean_token_time_ms=Estimate(7.52, 7.4, 7.6, 49),
     speedup=Estimate(1.875, 1.85, 1.9, 49),
 )
+TIME = Estimate(900.0, None, None, 10)
 HOSTILE = '=cmd|"/c calc"!A1\x1b[31m\u202e<b>[red]$\\end{tabular}_^%#&~`*|\n\u4e2d\U0001f600'
 
 
@@ -69,12 +72,12 @@ def test_markdown() -> None:
         "\n"
         "XSum test, 50 documents\n"
         "\n"
-        "| draft | method | setting | n | rouge2 | speed-up | ms/token | alpha | tau | tau/(K+1)"
+        "| method | setting | n | rouge2 | speed-up | ms/token | alpha | tau | tau/(K+1)"
         " | loop ms | TTFT ms |\n"
-        "| :-- | :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
-        "|  | ArS | T 1 | 50 | 0.1120 [0.1000, 0.1240] | 1.00x [1.00, 1.00] |"
+        "| :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
+        "| ArS | T 1 | 50 | 0.11 [0.10, 0.12] | 1.00x [1.00, 1.00] |"
         " 14.10 [14.00, 14.20] | n/a | 1.00 [1.00, 1.00] | n/a | n/a | n/a |\n"
-        "| small | SpS K=4 | T 1 | 49 (1 failed) | 0.1120 [0.1000, 0.1240] |"
+        "| SpS K=4 | T 1 | 49 (1 failed) | 0.11 [0.10, 0.12] |"
         " 1.88x [1.85, 1.90] | 7.52 [7.40, 7.60] | 0.700 [0.690, 0.710] | 2.50 | n/a | n/a |"
         " n/a |\n"
         "\n"
@@ -88,7 +91,7 @@ def test_markdown() -> None:
 
 def test_latex() -> None:
     text = rendered("latex", SPS)
-    assert "{}SpS K=4 & T 1 & 49 (1 failed) & 0.1120 [0.1000, 0.1240] & 1.88x" in text
+    assert "{}SpS K=4 & T 1 & 49 (1 failed) & 0.11 [0.10, 0.12] & 1.88x" in text
     assert r"95 \%, over samples" in text
     assert r"\begin{tabular}{llrrrrrrrrr}"[:-10] in text
 
@@ -100,6 +103,36 @@ def test_terminal_table() -> None:
     assert "3 prompts were cut" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 160
+
+
+def test_what_matters_most_stands_first() -> None:
+    scores = {"rouge2": SPS.alpha, "rouge2_stemmed": SPS.alpha, "empty": SPS.alpha}
+    headings = body([ARS, replace(SPS, quality=scores)])[0]
+    assert headings[:4] == ["method", "setting", "n", "rouge2"]
+    assert headings[-2:] == ["rouge2_stemmed", "empty"]
+    other = replace(SPS, cell=cell(4, draft=ModelRef("other")))
+    assert body([ARS, SPS, other])[0][0] == "draft"
+
+
+def test_a_table_in_ascii() -> None:
+    text = table([ARS, SPS], TITLE, plain=True).decode("ascii")
+    assert "7.52 +-0.12" in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 140])
+def test_a_terminal_table_of_any_width(width: int) -> None:
+    text = table([ARS, SPS], TITLE, width=width).decode()
+    assert max(map(len, text.splitlines())) <= width
+    assert "ArS" in text
+    shown, _, left_out = text.partition("No room for:")
+    assert bool(left_out) == ("TTFT" not in shown)
+    if width >= 80:
+        headings, lines = body([ARS, SPS], brief)
+        count = len(headings) - (left_out.count(",") + 1 if left_out else 0)
+        cells = [cell for line in lines for cell in [*line.names, *line.figures][:count]]
+        words = [word for cell in [*cells, *headings[:count]] for word in cell.split()]
+        assert not [word for word in words if word not in shown]
+        assert count > headings.index("ms/token")
 
 
 def test_csv_reads_back() -> None:
@@ -184,6 +217,30 @@ def test_lines_of_the_figure() -> None:
     assert set(lines([SPS, adaptive])) == {"xsum, T 1, small", "xsum, T 1, other"}
 
 
+def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there() -> None:
+    reached = replace(SPS, horizon_time_ms=TIME)
+    times, measured = horizon_times([reached, reached])
+    assert measured
+    assert [time.mean for _, time in times] == [0.9, 0.9]
+    for few in (SPS, replace(reached, horizon_time_ms=TIME._replace(n=9))):
+        times, measured = horizon_times([reached, few])
+        assert not measured
+        assert [time.mean for _, time in times] == [pytest.approx(0.128 * 7.52)] * 2
+    for rows, marked in (
+        ([ARS, SPS], True),
+        ([replace(ARS, horizon_time_ms=TIME), reached], False),
+    ):
+        labels = draw(rows, TITLE).axes[0].get_legend_handles_labels()[1]
+        assert {"(mean token time x 128)" in label for label in labels} == {marked}
+
+
+def test_a_long_title_wraps() -> None:
+    figure = draw([ARS, SPS], Title("run " * 40, "task " * 40))
+    figure.draw_without_rendering()
+    assert figure.get_suptitle().count("\n") >= 2
+    assert figure._suptitle.get_window_extent().width < figure.bbox.width
+
+
 def test_plots_are_the_same_bytes_every_time() -> None:
     rows = summaries(
         [cell(k) for k in range(3)], (r for k in range(3) for r in run(cell(k), 0.7, 2))
@@ -207,9 +264,21 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name() -> None:
     assert (found.result, found.mean_token_time_ms, found.speedup) == (0.114, 7.52, 1.92)
     assert beside(SPS) is None
     assert beside(replace(nucleus, cell=cell(3, top_p=0.8))) is None
-    (note,) = notes([SPS, nucleus])
-    assert note.startswith("Chinchilla")
-    assert note.endswith("xsum, top-p 0.8, SpS K=4: rouge2 0.114, 7.52 ms/token, 1.92x.")
+    assert beside(replace(nucleus, group="writing")) is None
+    assert "(Chinchilla)" not in rendered("markdown", ARS, SPS)
+    grid = [line for line in rendered("markdown", ARS, nucleus).splitlines() if "| " in line]
+    assert [cell.strip() for cell in grid[4].strip("|").split("|")][:6] == [
+        "SpS K=4 (Chinchilla)",
+        "top-p 0.8",
+        "11305",
+        "11.40",
+        "1.92x",
+        "7.52",
+    ]
+    assert "SpS K=4 (Chinchilla) & top-p 0.8 & 11305 & 11.40" in rendered("latex", nucleus)
+    assert "11.40" in rendered("table", nucleus)
+    paper = decoder.loads(rendered("json", ARS, nucleus))["rows"][1]["paper"]
+    assert (paper["metric"], paper["result"], paper["sequences"]) == ("rouge2", 0.114, 11305)
 
 
 def test_repeats_are_not_samples() -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import Exit, InUseError, PermissionDeniedError
+from spsbench.errors import CannotCreateError, Exit, InUseError, PermissionDeniedError
 from spsbench.store.folder import (
-    CannotCreateError,
     belongs,
     check_writable,
     make,

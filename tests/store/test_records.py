@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.errors import DataError, MismatchError, MissingError, UsageError, WriteError
-from spsbench.store.folder import CannotCreateError, records_path
+from spsbench.errors import (
+    CannotCreateError,
+    DataError,
+    MismatchError,
+    MissingError,
+    UsageError,
+    WriteError,
+)
+from spsbench.store.folder import records_path
 from spsbench.store.log import Log
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import merge, records, segmented

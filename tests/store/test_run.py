@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import DataError, Exit, InUseError, MismatchError, UsageError, WriteError
+from spsbench.errors import (
+    CannotCreateError,
+    DataError,
+    Exit,
+    InUseError,
+    MismatchError,
+    UsageError,
+    WriteError,
+)
 from spsbench.store import manifest as manifests
-from spsbench.store.folder import CannotCreateError, belongs, record_logs, records_path
+from spsbench.store.folder import belongs, record_logs, records_path
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from arena.contenders.contender import Setting, Turn, alternate, convert, fastest_threads
-from spsbench.build import Loaded, build, load, resolve
+from spsbench.build import build, resolve
 from spsbench.config import make_cell
 from spsbench.generation import Generation
+from spsbench.loading import Loaded, Shelf
 from spsbench.results import Cell
 
 __all__ = ["Ours", "convert"]
@@ -40,8 +41,8 @@ class Ours:
             )
         )
         self._choices: dict[str, Any] = {}
-        told = {"choices": self._choices} if "choices" in signature(load).parameters else {}
-        self._loaded: Loaded = load(self._cell, offline=True, **told)
+        told = {"choices": self._choices} if "choices" in signature(Shelf).parameters else {}
+        self._loaded: Loaded = Shelf(offline=True, **told).load(self._cell)
         if setting.threads is None and self._spec.partition(":")[0] not in CHOOSES_THREADS:
             self._choose_threads(setting.cores)
 

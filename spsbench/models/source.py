@@ -1,0 +1,153 @@
+"""Where a cell's models come from: checkpoints, or bare shapes with random weights.
+
+Equal sources give the same models, so a source is a key of what is loaded already.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import PreTrainedModel
+
+from spsbench.model_limits import rows_of
+from spsbench.models.folder import check_folder, locate
+from spsbench.models.loader import eos_ids, load_model, load_tokenizer
+from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
+from spsbench.models.vocabulary import check_same, common_size
+from spsbench.results import Cell, ModelRef
+
+Say = Callable[[str], None]
+
+
+class Source(Protocol):
+    """What it takes to get a model and its tokenizer; every step may raise an `SpsError`."""
+
+    def locate(self, ref: ModelRef) -> Path:
+        """The checked folder of a model; no weights are read."""
+
+    def tokenizer(self, folder: Path) -> Any:
+        """Its tokenizer."""
+
+    def check_same(self, target: Any, draft: Any) -> None:
+        """Refuse a draft whose tokenizer is not the target's."""
+
+    def model(self, folder: Path) -> PreTrainedModel:
+        """The model, on its device and in eval mode."""
+
+    def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
+        """How many of their logits are tokens in both; padding rows are beyond."""
+
+    def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
+        """The ids that end a text."""
+
+
+def source_of(cell: Cell, *, offline: bool, allow_pickle: bool, say: Say) -> Source:
+    """Where the models of `cell` come from."""
+    machine: dict[str, Any] = {
+        "device": cell.device,
+        "dtype": cell.dtype,
+        "attention": cell.attention,
+    }
+    if cell.random_weights:
+        return Shapes(seed=cell.seed, offline=offline, say=say, **machine)
+    return Checkpoints(
+        trust_remote_code=cell.trust_remote_code,
+        allow_pickle=allow_pickle,
+        offline=offline,
+        say=say,
+        **machine,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """Trained models: bundled, in folders, or at a hub."""
+
+    device: str
+    dtype: str
+    attention: str | None
+    trust_remote_code: bool
+    allow_pickle: bool
+    offline: bool
+    say: Say = field(compare=False)
+
+    @property
+    def _permitted(self) -> dict[str, bool]:
+        return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
+
+    def locate(self, ref: ModelRef) -> Path:
+        """Its folder, checked as far as that goes without loading."""
+        folder = locate(ref, offline=self.offline, say=self.say, **self._permitted)
+        check_folder(folder, **self._permitted)
+        return folder
+
+    def tokenizer(self, folder: Path) -> Any:
+        """The tokenizer beside the weights."""
+        return load_tokenizer(folder, trust_remote_code=self.trust_remote_code)
+
+    def check_same(self, target: Any, draft: Any) -> None:
+        """Compare vocabularies, rules and the tokens of some texts."""
+        check_same(target, draft)
+
+    def model(self, folder: Path) -> PreTrainedModel:
+        """The model with the weights of its folder."""
+        return load_model(
+            folder,
+            device=self.device,
+            dtype=self.dtype,
+            attention=self.attention,
+            say=self.say,
+            **self._permitted,
+        )
+
+    def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
+        """As the tokenizer and both models have it."""
+        return common_size(rows_of(target), rows_of(draft), tokenizer)
+
+    def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
+        """Every id that a config or the tokenizer names."""
+        return eos_ids(model, tokenizer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Random weights in the shape of a `config.json`: for timing, their text means nothing."""
+
+    device: str
+    dtype: str
+    attention: str | None
+    seed: int
+    offline: bool
+    say: Say = field(compare=False)
+
+    def locate(self, ref: ModelRef) -> Path:
+        """The folder of the `config.json`, checked."""
+        folder = locate_shape(ref, offline=self.offline, say=self.say)
+        check_shape(folder)
+        return folder
+
+    def tokenizer(self, folder: Path) -> Any:
+        """Numbers for ids."""
+        return IdTokenizer()
+
+    def check_same(self, target: Any, draft: Any) -> None:
+        """Numbers are the same for all."""
+
+    def model(self, folder: Path) -> PreTrainedModel:
+        """The model with weights drawn from the seed."""
+        return model_of_shape(
+            folder,
+            device=self.device,
+            dtype=self.dtype,
+            attention=self.attention,
+            seed=self.seed,
+        )
+
+    def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
+        """The smaller of the two."""
+        return min(rows_of(target), rows_of(draft))
+
+    def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
+        """None: a text without meaning has no end."""
+        return frozenset()

@@ -1,0 +1,71 @@
+"""Headings and lines of a table as text: measured rows, and below each the paper's own."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spsbench.quality import PERCENT
+from spsbench.reports.columns import (
+    ABSENT,
+    NAMES,
+    Column,
+    Show,
+    columns,
+    counted,
+    full,
+    method,
+    setting,
+)
+from spsbench.reports.paper import DRAFT, TARGET, PaperRow, beside
+from spsbench.summary import Summary
+
+
+class Line(NamedTuple):
+    """A row of a table."""
+
+    names: list[str]  # other people's text: to be quoted
+    figures: list[str]
+
+
+def body(rows: Sequence[Summary], show: Show = full) -> tuple[list[str], list[Line]]:
+    """Headings and lines.
+
+    Names but the method and setting are left out where no two rows differ in them, for the width;
+    the files for programs keep them. A row without a name, as ArS has no draft, does not differ.
+    """
+    named = [
+        (heading, read)
+        for heading, read in NAMES
+        if heading in ("method", "setting") or len({read(s) for s in rows} - {""}) > 1
+    ]
+    chosen = columns(rows)
+    headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in chosen]
+    lines = []
+    for s in rows:
+        figures = [counted(s), *(c.text(s, show) for c in chosen)]
+        lines.append(Line([read(s) for _, read in named], figures))
+        if (theirs := beside(s)) is not None:
+            known = _names(theirs, s)
+            shown = [_figure(theirs, c) for c in chosen]
+            names = [known.get(heading, ABSENT) for heading, _ in named]
+            lines.append(Line(names, [str(theirs.sequences), *shown]))
+    return headings, lines
+
+
+def _names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
+    return {
+        "task": theirs.task,
+        "target": TARGET,
+        "draft": "" if ours.cell.k == 0 else DRAFT,
+        "method": f"{method(ours.cell)} (Chinchilla)",
+        "setting": setting(ours.cell),
+    }
+
+
+def _figure(theirs: PaperRow, column: Column) -> str:
+    values = {
+        f"quality.{theirs.metric}": theirs.result * (100 if theirs.metric in PERCENT else 1),
+        "mean_token_time_ms": theirs.mean_token_time_ms,
+        "speedup": theirs.speedup,
+    }
+    value = values.get(column.figure)
+    return ABSENT if value is None else f"{value:.{column.digits}f}{column.unit}"

@@ -1,0 +1,130 @@
+"""What is on disk changes only with a new schema number, and what was written before is read."""
+
+import json
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench.digest import tables
+from spsbench.errors import DataError, MissingError
+from spsbench.reports.saved import read_summary
+from spsbench.results import SCHEMA, DraftLaws, Record, RoundRecord, Score
+from spsbench.store.records import records
+from spsbench.summary import Summary
+from tests.golden import make
+from tests.golden.make import GOLDEN, KEPT
+
+NEW = "a field changed: count SCHEMA up, then keep the new files with `python -m tests.golden.make`"
+DOCS = GOLDEN.parents[1] / "docs" / "records.md"
+OLD = sorted(path for path in GOLDEN.iterdir() if path.name.isdecimal())
+
+
+@pytest.fixture(scope="module")
+def now(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("golden") / "run"
+    make.write(folder)
+    return folder
+
+
+def shape(value: Any) -> Any:
+    """Names and types of all that is in a value of JSON."""
+    if isinstance(value, dict):
+        return {name: shape(inside) for name, inside in value.items()}
+    if isinstance(value, list):
+        return [shape(inside) for inside in value]
+    return type(value).__name__
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_every_field_is_as_this_schema_has_it(now: Path, name: str) -> None:
+    written, kept = (folder / name for folder in (now, GOLDEN / str(SCHEMA)))
+    if name.endswith(".jsonl"):
+        assert written.read_bytes() == kept.read_bytes(), NEW
+    else:
+        found, known = (json.loads(path.read_text()) for path in (written, kept))
+        assert shape(found) == shape(known), NEW
+
+
+def test_the_kept_run_has_every_field() -> None:
+    lines = (GOLDEN / str(SCHEMA) / "records-00-of-01.jsonl").read_text().splitlines()
+    found = {name for line in lines for name in json.loads(line)}
+    assert found == {field.name for field in fields(Record)} | {"n", "attempt", "crc"}
+
+
+@pytest.mark.parametrize("folder", OLD, ids=lambda folder: folder.name)
+def test_a_run_of_any_schema_is_read_or_clearly_refused(folder: Path) -> None:
+    if int(folder.name) != SCHEMA:
+        for read in (tables, read_summary):
+            with pytest.raises(DataError, match=f"schema {folder.name} .*expected schema {SCHEMA}"):
+                read(folder)
+        return
+    read_back, made = (sorted(found, key=key) for found in (records(folder), make.records()))
+    assert [record.to_json() for record in read_back] == [record.to_json() for record in made]
+    (table,) = tables(folder)
+    saved = read_summary(folder)
+    assert [row.cell for row in saved.rows] == [row.cell for row in table.rows]
+    for ours, theirs in zip(saved.rows, table.rows, strict=True):
+        for name, figure in theirs.figures.items():
+            assert ours.figures[name] == (figure and pytest.approx(figure)), name
+
+
+def key(record: Record) -> Any:
+    return record.key
+
+
+def test_a_summary_is_read_as_it_was_written(now: Path) -> None:
+    (table,) = tables(now)
+    saved = read_summary(now)
+    assert saved.rows == table.rows
+    assert saved == read_summary(now / "summary.json")
+    assert saved.run == "golden"
+    assert "1 prompts were cut to fit the context." in saved.remarks
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda report: report | {"schema": SCHEMA + 1},
+        lambda report: {"rows": []},
+        lambda report: [],
+        lambda report: report | {"rows": [{}]},
+        lambda report: report | {"rows": [report["rows"][0] | {"metrics": {"alpha": 1}}]},
+    ],
+)
+def test_what_is_no_summary_is_refused(now: Path, tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "summary.json"
+    with pytest.raises(MissingError, match=r"summary\.json"):
+        read_summary(tmp_path)
+    path.write_text(json.dumps(change(json.loads((now / "summary.json").read_text()))))
+    with pytest.raises(DataError, match=r"schema|unreadable"):
+        read_summary(tmp_path)
+
+
+def test_a_new_schema_is_refused_by_old_programs(now: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(now, tmp_path / "copy")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | {"schema": SCHEMA + 1}))
+    with pytest.raises(DataError, match=f"schema {SCHEMA + 1}"):
+        tables(copy)
+
+
+def test_a_planted_change_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Record.to_json
+    monkeypatch.setattr(Record, "to_json", lambda self: written(replace(self, group="other")))
+    make.write(tmp_path / "run")
+    with pytest.raises(AssertionError, match="count SCHEMA up"):
+        test_every_field_is_as_this_schema_has_it(tmp_path / "run", "records-00-of-01.jsonl")
+
+
+def test_every_field_is_explained() -> None:
+    text = DOCS.read_text()
+    names = [field.name for kind in (Record, Score, Summary) for field in fields(kind)]
+    names += [*RoundRecord._fields, *DraftLaws._fields, *json.loads(
+        (GOLDEN / str(SCHEMA) / "manifest.json").read_text()
+    )]  # fmt: skip
+    names += json.loads((GOLDEN / str(SCHEMA) / "summary.json").read_text())["rows"][0]
+    renamed = {"spread"}  # spread_ms in the file
+    assert not [name for name in names if f"`{name}`" not in text and name not in renamed]

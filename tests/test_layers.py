@@ -30,13 +30,13 @@ LAYERS = (
     {"drafters", "verifiers", "schedules", "engines", "decoders"},
     {"corpora", "models"},
     {"train"},
-    {"config", "metrics", "quality", "totals", "terms", "environment", "options"},
+    {"config", "metrics", "quality", "totals", "terms", "environment", "options", "sandbox"},
     {"store", "tasks", "gains", "summary"},
-    {"parity", "summaries", "compare", "reports", "sandbox"},
+    {"parity", "summaries", "compare", "reports"},
     {"experiment", "grid", "findings"},
-    {"scores", "identity", "verdicts"},
+    {"scores", "identity"},
     {"digest", "loading", "build"},
-    {"generation", "bench", "audit", "planner", "judging"},
+    {"generation", "bench", "audit", "planner"},
     {"runners", "api"},
     {"cli", "__main__"},
 )
@@ -46,7 +46,7 @@ RECORD_SIDE = {
     *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest", "verdicts", "judging", "grid"),
+    *("scores", "identity", "digest", "grid"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

@@ -1,7 +1,6 @@
 """`sps bench` once torch may be imported: models, the run, its scores and its table."""
 
 import shlex
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,7 +40,6 @@ class Place:
     resume: bool = False
     resume_anyway: bool = False
     overwrite: bool = False
-    score: bool | None = None  # programs; None = if a sandbox holds
     dry_run: bool = False
     offline: bool = False
 
@@ -90,29 +88,12 @@ def carry_out(experiment: Experiment, place: Place) -> int:
         if interrupt.requested:
             say(f"stopped after {writer.count} records. Go on with: {again(folder)}")
             return interrupt.code
-    judged = judge_programs(experiment, folder, place.score)
     made = conclude(folder)
     say(f"records, scores and summary.json are in {folder}")
     failed = sum(row.failures for table in made for row in table.rows)
     if failed:
         say(f"{failed} samples failed; try them again with: {again(folder)}")
-    return judged or (Exit.FAILED_SAMPLES if failed else Exit.OK)
-
-
-def judge_programs(experiment: Experiment, folder: Path, wanted: bool | None) -> int:
-    """Have the programs of a run executed by `sps score`, in a process without torch.
-
-    The run stands whatever becomes of it: the exit code is that of scoring if it was asked for by
-    name, else 0.
-    """
-    programs = any(part.spec.name == "humaneval" for part in experiment.parts)
-    if not programs or wanted is False:
-        return Exit.OK
-    command = [sys.executable, "-m", "spsbench", "score", str(folder)]
-    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-    if code:
-        say(f"the programs are not judged; try again with: sps score {shlex.quote(str(folder))}")
-    return code if wanted else Exit.OK
+    return Exit.FAILED_SAMPLES if failed else Exit.OK
 
 
 def run(

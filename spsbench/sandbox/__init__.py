@@ -1,1 +1,0 @@
-"""Model-written programs, run where they can reach nothing, or not run at all."""

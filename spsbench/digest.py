@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError
 from spsbench.findings import ceilings, findings
+from spsbench.judging.notes import judged_notes
 from spsbench.parity import MARGINS
 from spsbench.quality import Combine, average
 from spsbench.registry import find
@@ -46,6 +47,7 @@ def tables(folder: Path, margins: Mapping[str, float] = MARGINS) -> list[Table]:
         part = f" ({number} of {len(distinct)} machines or settings)" if len(distinct) > 1 else ""
         known = _provenance(manifest, machines, machine)
         notes = findings(rows, own, combine_of, margins) + ceilings(rows, known)
+        notes += judged_notes(folder, cells)
         asked = manifest.experiment
         titles = dict.fromkeys(p["title"] for p in asked.get("parts", ()))
         name = (asked.get("title") or folder.absolute().name) + part

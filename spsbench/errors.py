@@ -14,6 +14,7 @@ class Exit(IntEnum):
     OK = 0
     FAILED_SAMPLES = 1  # the run finished, some samples failed
     USAGE = 2
+    SANDBOX = 3  # nothing here can hold model-written code, so it was not run
     IN_USE = 4  # another process writes this run
     MISMATCH = 5  # the run on disk is of another configuration
     DATA = 65  # a model, prompt or file that cannot be used

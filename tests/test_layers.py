@@ -24,7 +24,7 @@ LAYERS = (
     {"store", "tasks", "gains", "summary"},
     {"parity", "summaries", "compare", "reports"},
     {"experiment", "findings"},
-    {"scores", "identity"},
+    {"scores", "identity", "judging"},
     {"digest", "build"},
     {"generation", "bench", "audit", "planner"},
     {"runners", "api"},
@@ -36,7 +36,7 @@ RECORD_SIDE = {
     *("results", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest"),
+    *("scores", "identity", "judging", "digest"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

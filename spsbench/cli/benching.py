@@ -14,10 +14,12 @@ from spsbench.cli.notes import say
 from spsbench.cli.probing import probe
 from spsbench.cli.progress import Pace, progress
 from spsbench.cli.reporting import print_report
+from spsbench.cli.scorer import score_apart
 from spsbench.digest import tables
 from spsbench.errors import Exit
 from spsbench.experiment import Experiment
 from spsbench.identity import fingerprint, short
+from spsbench.judging.programs import TASK as PROGRAMS
 from spsbench.reports.json import json
 from spsbench.results import Record
 from spsbench.scores import score_missing
@@ -44,6 +46,7 @@ class Place:
     overwrite: bool = False
     dry_run: bool = False
     offline: bool = False
+    score: bool = True  # run the programs that were generated
 
 
 def carry_out(experiment: Experiment, place: Place) -> int:
@@ -89,6 +92,8 @@ def carry_out(experiment: Experiment, place: Place) -> int:
             say(f"stopped after {writer.count} records. Go on with: {again(folder)}")
             return interrupt.code
         score_missing(experiment, samples, folder, place.shard)
+    programs = any(part.spec.name == PROGRAMS for part in experiment.parts)
+    scored = score_apart(folder) if programs and place.score else Exit.OK
     made = tables(folder)
     replace_file(folder / "summary.json", json(made[-1].rows, made[-1].title))
     print_report(made, "table")
@@ -96,7 +101,7 @@ def carry_out(experiment: Experiment, place: Place) -> int:
     failed = sum(row.failures for table in made for row in table.rows)
     if failed:
         say(f"{failed} samples failed; try them again with: {again(folder)}")
-    return Exit.FAILED_SAMPLES if failed else Exit.OK
+    return scored or (Exit.FAILED_SAMPLES if failed else Exit.OK)
 
 
 def run(

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.notes import say
+from spsbench.cli.notes import note, say
 from spsbench.config import check
 from spsbench.errors import UsageError
 
@@ -63,16 +63,19 @@ def merge_runs(
     """Unite runs of one configuration, for instance shards from several machines."""
     from spsbench.cli.reporting import print_report
     from spsbench.digest import tables
+    from spsbench.judging.log import merge as merge_verdicts
     from spsbench.reports.json import json
-    from spsbench.scores import read_scores, write_scores
+    from spsbench.scores import task_scores, write_scores
     from spsbench.store.atomic import replace_file
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge
 
     merge(runs, out)
-    scores = {(s.cell, s.sample, s.repeat): s for run in runs for s in read_scores(run)}
+    scores = {(s.cell, s.sample, s.repeat): s for run in runs for s in task_scores(run)}
     if scores:
         write_scores(out, WHOLE, scores.values())
+    if left_out := merge_verdicts(runs, out):
+        note(left_out)
     made = tables(out)
     replace_file(out / "summary.json", json(made[-1].rows, made[-1].title))
     print_report(made, "table")

@@ -47,7 +47,12 @@ def choose(name: Name, limits: Limits, *, understood: bool = False, image: str =
     for finding in findings:
         if finding.holds:
             return finding
-    raise SandboxError(refusal(findings))
+    if name == "auto":
+        raise SandboxError(refusal(findings))
+    raise SandboxError(
+        f"--sandbox {name} does not hold here ({findings[0].words}): expected it to. "
+        "Leave --sandbox out for the strongest level that does"
+    )
 
 
 def survey(limits: Limits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> list[Finding]:

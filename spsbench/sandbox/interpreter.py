@@ -15,7 +15,7 @@ SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/share/zoneinfo")
 """Shared libraries that extension modules need, and the time zones of `zoneinfo`."""
 LINKED = ("/lib", "/lib64")  # on most systems links into /usr; the program loader's path names one
 LOADER_CACHE = "/etc/ld.so.cache"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 FLAGS = ("-P", "-s", "-S", "-B")  # no folder of ours, the user's or site's on the path; no .pyc
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}  # all there is: the order of sets is then the same each time
@@ -51,9 +51,13 @@ def interpreter() -> Interpreter:
 
 
 def digest(path: str) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file; of one that may be run but not read, its size and times."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except PermissionError:
+        kept = os.stat(path)
+        return f"{kept.st_ino} {kept.st_size} {kept.st_mtime_ns} {kept.st_ctime_ns}"
 
 
 def machine() -> str:

@@ -7,7 +7,7 @@ writes goes to stderr. Whatever fails before `started` is the sandbox's fault, n
 """
 
 # Importing `typing` would double the start.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,union-attr"
 
 import ctypes
 import marshal
@@ -17,9 +17,10 @@ import sys
 
 SET_PDEATHSIG, SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS = 1, 4, 22, 38
 FILTER_MODE = 2
-SIGKILL = 9  # importing `signal` for it would double the start
+SIGKILL, SIGXCPU = 9, 24  # importing `signal` for them would double the start
 MONOTONIC, PROCESS_TIME = 1, 2
 RULE_PATH_BENEATH = 1
+LATER = 0.1  # seconds of processor time
 WORDS = 200  # characters of a reason
 
 
@@ -39,6 +40,7 @@ def main():
     del given
     os.environ.clear()
     sys.argv = ["program"]
+    sys.stdout.reconfigure(errors="backslashreplace")  # nobody reads it, so nothing is unprintable
     write(channel, mark + b" started\n")
     try:
         code = compile(source, "program", "exec", dont_inherit=True)
@@ -103,9 +105,11 @@ def confine(given):
     for name, value in given["bounds"]:
         resource.setrlimit(name, (value, value))
     if calls is not None:
-        # They end the process even when nobody is left to do it, and no handler can catch them.
-        end_after(call, calls, PROCESS_TIME, given["processor"])
-        end_after(call, calls, MONOTONIC, given["wall"])
+        # They end the process even when nobody is left to do it. One signal can be caught, and
+        # tells what happened; the other cannot.
+        end_after(call, calls, PROCESS_TIME, given["processor"], SIGXCPU)
+        end_after(call, calls, PROCESS_TIME, given["processor"] + LATER, SIGKILL)
+        end_after(call, calls, MONOTONIC, given["wall"], SIGKILL)
     if given["landlock"] is not None:
         restrict(call, **given["landlock"])
     if given["filter"] is not None:
@@ -126,10 +130,10 @@ def give_up_capabilities(call, number):
     call(number, ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
 
 
-def end_after(call, calls, clock, seconds):
-    """Let the kernel kill this process when `clock` has advanced by `seconds`."""
+def end_after(call, calls, clock, seconds, number):
+    """Let the kernel send this process a signal when `clock` has advanced by `seconds`."""
     event = (ctypes.c_int32 * 16)()
-    event[2] = SIGKILL  # sigev_signo; sigev_notify 0 is SIGEV_SIGNAL
+    event[2] = number  # sigev_signo; sigev_notify 0 is SIGEV_SIGNAL
     timer = ctypes.c_int32()
     call(calls["timer_create"], clock, ctypes.byref(event), ctypes.byref(timer))
     whole = int(seconds)

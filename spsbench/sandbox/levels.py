@@ -21,6 +21,17 @@ class SandboxError(SpsError):
     code = Exit.SANDBOX
 
 
+class BrokenError(SandboxError):
+    """A sandbox that did not come up, so nothing is known about the program."""
+
+    def __init__(self, level: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the sandbox does not come up ({level}: {reason}): expected it to. What is not scored "
+            "stays so: see `sps doctor`, repair it and go on"
+        )
+
+
 class UnavailableError(Exception):
     """Why a level cannot be had here, in a few words."""
 

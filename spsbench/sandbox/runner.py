@@ -13,7 +13,7 @@ from marshal import dumps
 from secrets import token_hex
 from typing import Any
 
-from spsbench.sandbox.levels import Level, SandboxError
+from spsbench.sandbox.levels import BrokenError, Level
 from spsbench.sandbox.verdict import GRACE, MIB, Limits, Outcome, Verdict
 
 START = 30.0  # seconds that a sandbox may take to come up, on a machine however busy
@@ -38,7 +38,7 @@ def run(level: Level, source: str, limits: Limits) -> Outcome:
     Passed is only what ended by telling the secret mark: an exit status proves nothing.
 
     Raises:
-        SandboxError: the sandbox did not come up, so nothing is known about the program.
+        BrokenError: the sandbox did not come up, so nothing is known about the program.
     """
     if level.folder is not None:
         return _Child(level, source, limits, level.folder).outcome()
@@ -72,10 +72,7 @@ class _Child:
                 start_new_session=True,
             )
         except OSError as error:
-            raise SandboxError(
-                f"the sandbox does not start ({level.name}, {command[0]}: {error.strerror}): "
-                "expected it to. What is not scored stays so: repair it and go on"
-            ) from error
+            raise BrokenError(level.name, f"{command[0]}: {error.strerror}") from error
         finally:
             os.close(begin)
 
@@ -109,14 +106,11 @@ class _Child:
         finally:
             with suppress(ProcessLookupError):  # before it is reaped its number is its own
                 os.killpg(process.pid, signal.SIGKILL)
-            _, status, used = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
+            process.wait()
             self._clear()
-        ended = time.monotonic()
         if self._started is None:
             raise self._broken()
-        seconds = ended - self._started
-        return self._judged(killed, seconds, used.ru_utime + used.ru_stime)
+        return self._judged(killed, time.monotonic() - self._started)
 
     def _watch(self) -> Verdict | None:
         """Read until the process has ended; why it has to be killed, if it has to be."""
@@ -181,17 +175,13 @@ class _Child:
             if stream is not None:
                 stream.close()
 
-    def _broken(self) -> SandboxError:
+    def _broken(self) -> BrokenError:
         lines = self._shown.decode(errors="replace").strip().splitlines()
         told = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
-        return SandboxError(
-            f"the sandbox does not come up ({self._level.name}, status "
-            f"{self._process.returncode}: {told[-1][:200]}): expected a Python in it. "
-            "What is not scored stays so: see `sps doctor`, and go on"
-        )
+        status = f"status {self._process.returncode}, {told[-1][:200]}"
+        return BrokenError(self._level.name, status)
 
-    def _judged(self, killed: Verdict | None, seconds: float, processor: float) -> Outcome:
-        timeout = self._limits.timeout
+    def _judged(self, killed: Verdict | None, seconds: float) -> Outcome:
         if (told := self._told()) is not None and killed is not Verdict.OUTPUT_LIMIT:
             word, _, detail = told.partition(" ")
             return Outcome(ENDINGS.get(word, Verdict.ENDED_EARLY), detail, seconds)
@@ -201,8 +191,8 @@ class _Child:
             return Outcome(killed, "", seconds)
         code = self._process.returncode
         number = -code if code < 0 else code - 128
-        by_timer = number in (signal.SIGKILL, signal.SIGXCPU)
-        if by_timer and max(processor, seconds) > 0.98 * timeout:
+        late = number == signal.SIGKILL and seconds > 0.98 * self._limits.timeout
+        if number == signal.SIGXCPU or late:
             return Outcome(Verdict.TIMED_OUT, "", seconds)
         how = f"signal {number}" if 0 < number < signal.NSIG else f"exit status {code}"
         return Outcome(Verdict.ENDED_EARLY, how, seconds)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.sandbox.interpreter import machine
-from spsbench.sandbox.levels import Level, SandboxError
+from spsbench.sandbox.levels import BrokenError, Level
 from spsbench.sandbox.probes import HELPERS, NUMBERS, PROBES
 from spsbench.sandbox.runner import run
 from spsbench.sandbox.verdict import Limits, Verdict
@@ -57,12 +57,13 @@ class Host(NamedTuple):
 
 def test(level: Level) -> Tested:
     """Run all probes in `level`: it holds if every one is refused."""
-    with host() as targets:
-        source = program(level, targets.names)
-        try:
-            outcome = run(level, source, LIMITS)
-        except SandboxError as error:
-            return Tested(False, str(error))
+    try:
+        with host() as targets:
+            outcome = run(level, program(level, targets.names), LIMITS)
+    except BrokenError as error:
+        return Tested(False, error.reason)
+    except OSError as error:
+        return Tested(False, f"the self-test cannot be made ({error})")
     if outcome.verdict is not Verdict.PASSED:
         return Tested(False, f"the self-test {outcome}")
     if targets.reached:

@@ -1,4 +1,4 @@
-"""The filter, run by a small machine for classic BPF: what it says to each call, on both machines."""
+"""The filter, run by a small machine for classic BPF: its answer to each call, on both machines."""
 
 import errno
 import re

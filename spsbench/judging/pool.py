@@ -5,6 +5,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 
 from spsbench.judging.programs import Program
+from spsbench.sandbox import orphans
 from spsbench.sandbox.levels import Level
 from spsbench.sandbox.runner import run
 from spsbench.sandbox.verdict import Limits, Outcome
@@ -37,11 +38,14 @@ def judge(
         else:
             told(program, outcome)
 
-    _side_by_side(programs, level, limits, workers, take, stop)
-    for program in again:
-        if stop():
-            return
-        told(program, run(level, program.source, limits))
+    try:
+        _side_by_side(programs, level, limits, workers, take, stop)
+        for program in again:
+            if stop():
+                return
+            told(program, run(level, program.source, limits))
+    finally:
+        orphans.wait()
 
 
 def _side_by_side(

@@ -50,9 +50,9 @@ def level(interpreter: Interpreter, limits: Limits) -> Level:
         name=NAME,
         command=(
             *(program, *NAMESPACES, *nesting, *GUARD, *IDENTITY),
-            *(*view, *scratch, "--remount-ro", "/", "--"),
+            *(*view, *scratch, "--remount-ro", "/"),
         ),
-        inner=inner(interpreter, INSIDE),
+        inner=("--", *inner(interpreter, INSIDE)),
         python=interpreter.version,
         confinement=confined(abi=abi, interpreter=interpreter, scratch=True, drop=False),
         flags={
@@ -63,6 +63,7 @@ def level(interpreter: Interpreter, limits: Limits) -> Level:
         },
         environment=ENVIRONMENT,
         own_pids=True,
+        info="--info-fd",
     )
 
 

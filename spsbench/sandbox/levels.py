@@ -49,6 +49,7 @@ class Level:
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = "/"  # where the process is started; None: a new one each time
     own_pids: bool = False  # process ids inside are not those outside
+    info: str = ""  # the option for a descriptor to which it writes the number of its init process
     container: str | None = None  # the engine whose containers must be removed by name
 
 

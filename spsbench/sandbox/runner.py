@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import resource
 import select
 import signal
@@ -14,6 +15,7 @@ from secrets import token_hex
 from typing import Any
 
 from spsbench.sandbox.levels import BrokenError, Level
+from spsbench.sandbox.orphans import adopt, see_off
 from spsbench.sandbox.verdict import GRACE, MIB, Limits, Outcome, Verdict
 
 START = 30.0  # seconds that a sandbox may take to come up, on a machine however busy
@@ -23,6 +25,7 @@ WORDS = 4096  # bytes that the jail may have to say
 OPEN_FILES = 64
 FILE = 16  # MiB a file
 MARSHAL = 2  # the format that every Python reads
+INIT = re.compile(rb'"child-pid": *(\d+)')
 
 ENDINGS = {
     "passed": Verdict.PASSED,
@@ -56,9 +59,13 @@ class _Child:
         self._shown = b""  # the first of what was written: a jail that fails tells why there
         self._started: float | None = None
         self._name = f"sps-{token_hex(8)}"
-        named = ("--name", self._name) if level.container else ()
-        command = (*level.command, *named, *level.inner)
         begin = os.memfd_create("program")
+        self._info, telling = os.pipe() if level.info else (-1, -1)
+        named = ("--name", self._name) if level.container else ()
+        informed = (level.info, str(telling)) if level.info else ()
+        command = (*level.command, *named, *informed, *level.inner)
+        if level.info:
+            adopt()
         try:
             _write(begin, dumps(self._given(source), MARSHAL))
             self._process = subprocess.Popen(
@@ -70,11 +77,14 @@ class _Child:
                 env=dict(level.environment),
                 bufsize=0,
                 start_new_session=True,
+                pass_fds=(telling,) if level.info else (),
             )
         except OSError as error:
             raise BrokenError(level.name, f"{command[0]}: {error.strerror}") from error
         finally:
             os.close(begin)
+            if level.info:
+                os.close(telling)
 
     def _given(self, source: str) -> dict[str, Any]:
         limits = self._limits
@@ -168,6 +178,11 @@ class _Child:
         channel, _ = self._pipes()
         if self._level.own_pids:
             _wait_for_end(channel)
+        if self._level.info:
+            found = INIT.search(os.read(self._info, WORDS))
+            os.close(self._info)
+            if found:
+                see_off(int(found[1]))
         if self._level.container and self._process.returncode:
             engine = self._level.container
             subprocess.run([engine, "rm", "--force", self._name], capture_output=True, check=False)

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spsbench.sandbox import orphans
 from spsbench.sandbox.interpreter import machine
 from spsbench.sandbox.levels import BrokenError, Level
 from spsbench.sandbox.probes import HELPERS, NUMBERS, PROBES
@@ -64,6 +65,8 @@ def test(level: Level) -> Tested:
         return Tested(False, error.reason)
     except OSError as error:
         return Tested(False, f"the self-test cannot be made ({error})")
+    finally:
+        orphans.wait()
     if outcome.verdict is not Verdict.PASSED:
         return Tested(False, f"the self-test {outcome}")
     if targets.reached:

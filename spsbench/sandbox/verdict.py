@@ -44,6 +44,6 @@ class Limits:
         return asdict(self)
 
 
-GRACE = 0.5
+GRACE = 0.7
 """Seconds of the wall clock beyond the limit of processor time."""
 MIB = 1 << 20

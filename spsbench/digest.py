@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError
 from spsbench.findings import ceilings, findings
+from spsbench.judging.notes import judged_notes
 from spsbench.parity import MARGINS
 from spsbench.quality import Combine, average
 from spsbench.registry import find
@@ -56,6 +57,7 @@ def tables(
         known = _provenance(manifest, machines, machine)
         whole = [row for row in rows if row.group is None]
         notes = findings(whole, own, combine_of, margins) + ceilings(whole, known)
+        notes += judged_notes(folder, cells)
         asked = manifest.experiment
         titles = dict.fromkeys(p["title"] for p in asked.get("parts", ()))
         name = (asked.get("title") or folder.absolute().name) + part

@@ -74,12 +74,14 @@ def usable_cores() -> int:
 
 
 def examine() -> dict[str, Any]:
-    """All that `sps doctor` shows, ready for JSON: environment, memory, hub, models, warnings.
+    """All that `sps doctor` shows, ready for JSON: the machine, the hub, models, sandbox, warnings.
 
     Takes up to 3 s when the hub does not answer. No token is in it, only whether one is set.
     """
     from spsbench.models import hub
     from spsbench.models.download import cache_folder
+    from spsbench.sandbox.choice import survey
+    from spsbench.sandbox.verdict import Limits
 
     hub.quieten()
     warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
@@ -100,6 +102,7 @@ def examine() -> dict[str, Any]:
             "reachable": hub.reachable(),
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
+        "sandbox": [[found.name, found.holds, found.words] for found in survey(Limits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "cached": cached_models(cache),
         "warnings": warnings,

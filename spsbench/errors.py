@@ -15,6 +15,7 @@ class Exit(IntEnum):
     OK = 0
     FAILED_SAMPLES = 1  # the run finished, some samples failed
     USAGE = 2
+    SANDBOX = 3  # nothing here can hold model-written code, so it was not run
     IN_USE = 4  # another process writes this run
     MISMATCH = 5  # the run on disk is of another configuration
     NOT_VALID = 6  # an audit whose own controls failed, so that it says nothing

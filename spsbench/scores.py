@@ -6,6 +6,7 @@ from pathlib import Path
 
 from spsbench.errors import DataError
 from spsbench.experiment import Experiment
+from spsbench.judging.log import scores as verdict_scores
 from spsbench.results import Score
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import Shard, belongs, shard_name
@@ -64,11 +65,17 @@ def score_missing(
 
 
 def read_scores(folder: Path) -> Iterator[Score]:
-    """The scores of a run, of all its shards.
+    """The scores of a run, of all its shards, and the verdicts on its programs.
 
     Raises:
         DataError: a damaged file, or one that this version did not write.
     """
+    yield from task_scores(folder)
+    yield from verdict_scores(folder)
+
+
+def task_scores(folder: Path) -> Iterator[Score]:
+    """Those that tasks made, of all shards."""
     for path in sorted(folder.glob("scores-*.jsonl")):
         yield from _scores_in(path)
 

@@ -34,7 +34,7 @@ LAYERS = (
     {"store", "tasks", "gains", "summary"},
     {"parity", "summaries", "compare", "reports"},
     {"experiment", "grid", "findings"},
-    {"scores", "identity"},
+    {"scores", "identity", "judging"},
     {"digest", "loading", "build"},
     {"generation", "bench", "audit", "planner"},
     {"runners", "api"},
@@ -46,7 +46,7 @@ RECORD_SIDE = {
     *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest", "grid"),
+    *("scores", "identity", "judging", "digest", "grid"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

@@ -14,9 +14,11 @@ from spsbench.cli.notes import say
 from spsbench.cli.probing import probe
 from spsbench.cli.progress import Pace, progress
 from spsbench.cli.reporting import conclude
+from spsbench.cli.scorer import score_apart
 from spsbench.errors import Exit
 from spsbench.experiment import Experiment
 from spsbench.identity import fingerprint
+from spsbench.judging.programs import TASK as PROGRAMS
 from spsbench.results import Record, short_hash
 from spsbench.scores import score_missing
 from spsbench.store.choices import read_choices, write_choices
@@ -42,6 +44,7 @@ class Place:
     overwrite: bool = False
     dry_run: bool = False
     offline: bool = False
+    score: bool | None = None  # run the programs that were generated; None = if a sandbox holds
 
 
 def carry_out(experiment: Experiment, place: Place) -> int:
@@ -88,12 +91,16 @@ def carry_out(experiment: Experiment, place: Place) -> int:
         if interrupt.requested:
             say(f"stopped after {writer.count} records. Go on with: {again(folder)}")
             return interrupt.code
+    programs = any(part.spec.name == PROGRAMS for part in experiment.parts)
+    scored = score_apart(folder) if programs and place.score is not False else Exit.OK
+    if scored == Exit.SANDBOX and place.score is None:  # it has said so; nobody insisted
+        scored = Exit.OK
     made = conclude(folder)
     say(f"records, scores and summary.json are in {folder}")
     failed = sum(row.failures for table in made for row in table.rows)
     if failed:
         say(f"{failed} samples failed; try them again with: {again(folder)}")
-    return Exit.FAILED_SAMPLES if failed else Exit.OK
+    return scored or (Exit.FAILED_SAMPLES if failed else Exit.OK)
 
 
 def run(

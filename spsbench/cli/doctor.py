@@ -49,6 +49,10 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     answer = "answers" if hub["reachable"] else "cannot be reached"
     token = "a token is set" if hub["token_set"] else "no token"
     yield "hub", f"{hub['endpoint']} {answer}, {token}"
+    for name, holds, words in found["sandbox"]:
+        yield "sandbox", f"{name}: {'holds' if holds else 'does not hold'}, {words}"
+    if not any(holds for _, holds, _ in found["sandbox"]):
+        yield "sandbox", "none: `sps score` refuses. docs/sandbox.md says what to install"
     for name, size in found["bundled"].items():
         yield "bundled", f"{name}, {in_words(size)}" if size else f"{name} is not installed"
     for name, size in found["cached"].items():

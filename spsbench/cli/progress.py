@@ -4,12 +4,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from spsbench.cli.notes import say
 from spsbench.cli.safe import is_terminal
 from spsbench.results import Cell, Record
 
 EVERY = 60.0  # seconds between two lines where there is no terminal
+
+
+class Counted(Protocol):
+    """What a bar shows: how much of how much, and in words."""
+
+    total: int
+    done: int
+
+    def __str__(self) -> str: ...
 
 
 class Pace:
@@ -54,7 +64,7 @@ class Pace:
 class Progress:
     """Shows a pace."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Counted) -> None:
         self._pace, self._last = pace, time.monotonic()
 
     def show(self) -> None:
@@ -67,7 +77,7 @@ class Progress:
 class Bar(Progress):
     """The same as a bar that is drawn again and again."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: Counted) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Drawn
@@ -83,7 +93,7 @@ class Bar(Progress):
 
 
 @contextmanager
-def progress(pace: Pace) -> Iterator[Progress]:
+def progress(pace: Counted) -> Iterator[Progress]:
     """The bar, or the lines, while a run lasts."""
     if not is_terminal(sys.stderr):
         yield Progress(pace)

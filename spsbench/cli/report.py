@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.notes import say
+from spsbench.cli.notes import note, say
 from spsbench.config import check
 from spsbench.errors import UsageError
 
@@ -68,12 +68,15 @@ def merge_runs(
 ) -> None:
     """Unite runs of one configuration, for instance shards from several machines."""
     from spsbench.cli.reporting import conclude
-    from spsbench.scores import read_scores, write_scores
+    from spsbench.judging.log import merge as merge_verdicts
+    from spsbench.scores import task_scores, write_scores
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge
 
     merge(runs, out)
-    scores = {s.key: s for run in runs for s in read_scores(run)}
+    scores = {s.key: s for run in runs for s in task_scores(run)}
     if scores:
         write_scores(out, WHOLE, scores.values())
+    if left_out := merge_verdicts(runs, out):
+        note(left_out)
     conclude(out)

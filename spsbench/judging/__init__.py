@@ -1,0 +1,1 @@
+"""Programs of a run or a file -> verdicts on disk -> pass@k. What runs them is `sandbox`."""

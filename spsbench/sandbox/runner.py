@@ -1,0 +1,236 @@
+"""One program, from its text to its verdict, whatever it does."""
+
+import math
+import os
+import re
+import resource
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from marshal import dumps
+from secrets import token_hex
+from typing import Any
+
+from spsbench.sandbox.levels import BrokenError, Level
+from spsbench.sandbox.orphans import adopt, see_off
+from spsbench.sandbox.verdict import GRACE, MIB, Limits, Outcome, Verdict
+
+START = 30.0  # seconds that a sandbox may take to come up, on a machine however busy
+BACKSTOP = 2.0  # seconds after which the kernel itself ends what the runner has not
+DYING = 10.0  # seconds for what was killed to go away
+WORDS = 4096  # bytes that the jail may have to say
+OPEN_FILES = 64
+FILE = 16  # MiB a file
+MARSHAL = 2  # the format that every Python reads
+INIT = re.compile(rb'"child-pid": *(\d+)')
+
+ENDINGS = {
+    "passed": Verdict.PASSED,
+    "failed": Verdict.FAILED,
+    "memory": Verdict.OUT_OF_MEMORY,
+    "import": Verdict.IMPORT_MISSING,
+}
+
+
+def run(level: Level, source: str, limits: Limits) -> Outcome:
+    """Run a program in a fresh interpreter and wait until nothing of it is left.
+
+    Passed is only what ended by telling the secret mark: an exit status proves nothing.
+
+    Raises:
+        BrokenError: the sandbox did not come up, so nothing is known about the program.
+    """
+    if level.folder is not None:
+        return _Child(level, source, limits, level.folder).outcome()
+    with tempfile.TemporaryDirectory(prefix="sps-", ignore_cleanup_errors=True) as folder:
+        return _Child(level, source, limits, folder).outcome()
+
+
+class _Child:
+    """The process, its two pipes, and what came through them."""
+
+    def __init__(self, level: Level, source: str, limits: Limits, folder: str) -> None:
+        self._level, self._limits = level, limits
+        self._mark = token_hex(16).encode()
+        self._said, self._written = b"", 0
+        self._shown = b""  # the first of what was written: a jail that fails tells why there
+        self._started: float | None = None
+        self._name = f"sps-{token_hex(8)}"
+        begin = os.memfd_create("program")
+        self._info, telling = os.pipe() if level.info else (-1, -1)
+        named = ("--name", self._name) if level.container else ()
+        informed = (level.info, str(telling)) if level.info else ()
+        command = (*level.command, *named, *informed, *level.inner)
+        if level.info:
+            adopt()
+        try:
+            _write(begin, dumps(self._given(source), MARSHAL))
+            self._process = subprocess.Popen(
+                command,
+                stdin=begin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env=dict(level.environment),
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=(telling,) if level.info else (),
+            )
+        except OSError as error:
+            raise BrokenError(level.name, f"{command[0]}: {error.strerror}") from error
+        finally:
+            os.close(begin)
+            if level.info:
+                os.close(telling)
+
+    def _given(self, source: str) -> dict[str, Any]:
+        limits = self._limits
+        processor = math.ceil(limits.timeout) + 1  # in whole seconds; the exact one is a timer
+        bounds = (
+            (resource.RLIMIT_AS, limits.memory * MIB),
+            (resource.RLIMIT_CPU, processor),
+            (resource.RLIMIT_FSIZE, FILE * MIB),
+            (resource.RLIMIT_NOFILE, OPEN_FILES),
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_MEMLOCK, 1 << 16),
+            (resource.RLIMIT_MSGQUEUE, 0),
+        )
+        return {
+            "mark": self._mark,
+            "source": source.encode("utf-8", "surrogatepass"),
+            "bounds": bounds,
+            "processor": limits.timeout,
+            "wall": limits.timeout + GRACE + BACKSTOP,
+            "parent": None if self._level.own_pids else os.getpid(),
+            **self._level.confinement,
+        }
+
+    def outcome(self) -> Outcome:
+        """Watch it to its end."""
+        process = self._process
+        try:
+            killed = self._watch()
+        finally:
+            with suppress(ProcessLookupError):  # before it is reaped its number is its own
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self._clear()
+        if self._started is None:
+            raise self._broken()
+        return self._judged(killed, time.monotonic() - self._started)
+
+    def _watch(self) -> Verdict | None:
+        """Read until the process has ended; why it has to be killed, if it has to be."""
+        channel, output = self._pipes()
+        ended = os.pidfd_open(self._process.pid)
+        poll = select.poll()
+        for handle in (channel, output, ended):
+            poll.register(handle, select.POLLIN)
+        until = time.monotonic() + START
+        try:
+            while True:
+                left = until - time.monotonic()
+                ready = dict(poll.poll(max(0, math.ceil(left * 1000)))) if left > 0 else {}
+                if not ready:
+                    return Verdict.TIMED_OUT
+                before = self._started
+                for handle in ready.keys() & {channel, output}:
+                    if not self._read(handle, channel):
+                        poll.unregister(handle)
+                if before is None and self._started is not None:
+                    until = self._started + self._limits.timeout + GRACE
+                if len(self._said) > WORDS or self._written > self._limits.output * MIB:
+                    return Verdict.OUTPUT_LIMIT
+                if ended in ready:
+                    self._drain(channel)
+                    return None
+        finally:
+            os.close(ended)
+
+    def _pipes(self) -> tuple[int, int]:
+        streams = self._process.stdout, self._process.stderr
+        return tuple(stream.fileno() for stream in streams if stream)  # type: ignore[return-value]
+
+    def _read(self, handle: int, channel: int) -> bool:
+        """Take what is there; False at the end."""
+        content = os.read(handle, 1 << 16)
+        if handle == channel:
+            self._said += content
+            if self._started is None and self._mark + b" started\n" in self._said:
+                self._started = time.monotonic()
+        else:
+            self._written += len(content)
+            self._shown += content[: WORDS - len(self._shown)]
+        return bool(content)
+
+    def _drain(self, channel: int) -> None:
+        """What is left in the pipe of a process that has ended."""
+        os.set_blocking(channel, False)
+        with suppress(BlockingIOError):
+            while len(self._said) <= WORDS and self._read(channel, channel):
+                pass
+
+    def _clear(self) -> None:
+        """See the last process off that holds a pipe, and close them."""
+        channel, _ = self._pipes()
+        if self._level.own_pids:
+            _wait_for_end(channel)
+        if self._level.info:
+            found = INIT.search(os.read(self._info, WORDS))
+            os.close(self._info)
+            if found:
+                see_off(int(found[1]))
+        if self._level.container and self._process.returncode:
+            engine = self._level.container
+            subprocess.run([engine, "rm", "--force", self._name], capture_output=True, check=False)
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _broken(self) -> BrokenError:
+        lines = self._shown.decode(errors="replace").strip().splitlines()
+        told = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
+        status = f"status {self._process.returncode}, {told[-1][:200]}"
+        return BrokenError(self._level.name, status)
+
+    def _judged(self, killed: Verdict | None, seconds: float) -> Outcome:
+        if (told := self._told()) is not None and killed is not Verdict.OUTPUT_LIMIT:
+            word, _, detail = told.partition(" ")
+            return Outcome(ENDINGS.get(word, Verdict.ENDED_EARLY), detail, seconds)
+        if killed is Verdict.TIMED_OUT:
+            return Outcome(killed, "", seconds, wall_only=True)
+        if killed is not None:
+            return Outcome(killed, "", seconds)
+        code = self._process.returncode
+        number = -code if code < 0 else code - 128
+        late = number == signal.SIGKILL and seconds > 0.98 * self._limits.timeout
+        if number == signal.SIGXCPU or late:
+            return Outcome(Verdict.TIMED_OUT, "", seconds)
+        how = f"signal {number}" if 0 < number < signal.NSIG else f"exit status {code}"
+        return Outcome(Verdict.ENDED_EARLY, how, seconds)
+
+    def _told(self) -> str | None:
+        """The jail's last word, if it had one."""
+        lines = [line for line in self._said.splitlines() if line.startswith(self._mark)]
+        if len(lines) < 2:
+            return None
+        return lines[-1][len(self._mark) + 1 :].decode(errors="replace")
+
+
+def _write(handle: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+    os.lseek(handle, 0, os.SEEK_SET)
+
+
+def _wait_for_end(channel: int) -> None:
+    """Until nobody holds the other end: a process that was killed with its namespace among them."""
+    until = time.monotonic() + DYING
+    os.set_blocking(channel, True)
+    while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:
+        if not os.read(channel, 1 << 16):
+            return

@@ -1,0 +1,230 @@
+"""The strongest level that holds is taken, none on trust; below the line is a refusal."""
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import Exit
+from spsbench.sandbox import bubblewrap, cache, choice, container, landlock, plain, selftest
+from spsbench.sandbox.interpreter import interpreter
+from spsbench.sandbox.levels import JAIL_SCRIPT, Level, SandboxError, UnavailableError
+from spsbench.sandbox.runner import run
+from spsbench.sandbox.verdict import Limits, Verdict
+from tests.sandbox.situations import namespaces
+
+LIMITS = Limits(timeout=1.0)
+needs_landlock = pytest.mark.skipif(
+    landlock.abi() < landlock.FULL, reason=f"needs Landlock ABI {landlock.FULL}"
+)
+needs_bwrap = pytest.mark.skipif(not namespaces(), reason="needs bubblewrap and user namespaces")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def held() -> selftest.Tested:
+    return selftest.Tested(True, "made up")
+
+
+@needs_bwrap
+@needs_landlock
+def test_the_strongest_comes_first() -> None:
+    found = choice.choose("auto", LIMITS)
+    assert (found.name, found.holds) == ("bwrap", True)
+    assert found.python == interpreter().release
+    assert "probes refused" in found.words
+
+
+@needs_landlock
+def test_without_bubblewrap_the_jail_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    findings = choice.survey(LIMITS)
+    assert [(f.name, f.holds) for f in findings] == [("bwrap", False), ("landlock", True)]
+    assert findings[0].words == "not installed"
+    with pytest.raises(SandboxError, match="--sandbox bwrap does not hold here"):
+        choice.choose("bwrap", LIMITS)
+
+
+def test_below_the_line_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    for abi in (0, landlock.FULL - 1):
+        monkeypatch.setattr(landlock, "abi", lambda abi=abi: abi)
+        with pytest.raises(SandboxError) as refused:
+            choice.choose("auto", LIMITS)
+        line = str(refused.value)
+        assert refused.value.code == Exit.SANDBOX == 3
+        assert line.count("\n") == 0
+        assert "bwrap: not installed" in line
+        assert f"ABI is {abi}" in line
+        assert "Install bubblewrap" in line
+        assert choice.UNDERSTOOD in line
+
+
+def test_bubblewrap_needs_landlock_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
+    if bubblewrap.find():
+        with pytest.raises(UnavailableError, match="Landlock is off"):
+            bubblewrap.level(interpreter(), LIMITS)
+
+
+@needs_landlock
+def test_a_level_that_leaks_does_not_hold() -> None:
+    """The control of the self-test: with any part of the jail left out, it fails."""
+    whole = plain.jailed(interpreter(), LIMITS)
+    assert selftest.test(whole).holds
+    for part in ("landlock", "filter"):
+        broken = replaced(whole, **{part: None})
+        tested = selftest.test(broken)
+        assert not tested.holds, part
+        assert "self-test failed" in tested.words or "ended early" in tested.words
+
+
+def replaced(level: Level, **confinement: object) -> Level:
+    return replace(level, confinement={**level.confinement, **confinement})
+
+
+@needs_landlock
+def test_another_python_does_not_hold() -> None:
+    level = replace(plain.jailed(interpreter(), LIMITS), python="3.99.0 (other)")
+    tested = selftest.test(level)
+    assert not tested.holds
+    assert "another Python inside" in tested.words
+
+
+@needs_landlock
+def test_a_jail_that_fails_runs_nothing() -> None:
+    """A rule that the kernel does not take: no program may start."""
+    level = plain.jailed(interpreter(), LIMITS)
+    rules = {**level.confinement["landlock"], "attributes": b"\xff" * 64}
+    with pytest.raises(SandboxError, match="does not come up"):
+        run(replaced(level, landlock=rules), "x = 1", LIMITS)
+    with pytest.raises(SandboxError, match="does not come up"):
+        run(replaced(level, filter=(b"\0" * 8, ())), "x = 1", LIMITS)
+
+
+def test_none_needs_both_options() -> None:
+    with pytest.raises(SandboxError, match="expected both options"):
+        choice.choose("none", LIMITS)
+    found = choice.choose("none", LIMITS, understood=True)
+    assert found.level is not None
+    assert run(found.level, "open('mine', 'w').write('x')", LIMITS).verdict is Verdict.PASSED
+
+
+def test_findings_are_kept_for_this_situation_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested: list[str] = []
+
+    def test(level: Level) -> selftest.Tested:
+        tested.append(level.name)
+        return held()
+
+    monkeypatch.setattr(selftest, "test", test)
+    monkeypatch.setattr(
+        choice, "AUTOMATIC", {"made": lambda limits: plain.unconfined(interpreter(), limits)}
+    )
+    names = ("made",)
+    for _ in range(3):
+        assert choice.survey(LIMITS, names)[0].holds
+    assert tested == ["none"]
+    monkeypatch.setattr(landlock, "abi", lambda: 99)
+    assert choice.survey(LIMITS, names)[0].holds
+    assert tested == ["none", "none"]
+
+
+def test_a_cache_of_others_is_not_believed() -> None:
+    key = cache.situation()
+    cache.save(key, {"bwrap": [True, "so they say"]})
+    assert cache.load(key) == {"bwrap": [True, "so they say"]}
+    assert stat.S_IMODE(cache.place().stat().st_mode) == 0o600
+    assert cache.load("another situation") == {}
+    cache.place().chmod(0o666)
+    assert cache.load(key) == {}
+    cache.place().chmod(0o600)
+    for content in ("", "[]", "{", json.dumps({key: 7}), "[" * 100_000):
+        cache.place().write_text(content)
+        assert cache.load(key) == {}
+    elsewhere = cache.place().with_name("elsewhere")
+    elsewhere.write_text(json.dumps({key: {"bwrap": [True, ""]}}))
+    elsewhere.chmod(0o600)
+    cache.place().unlink()
+    cache.place().symlink_to(elsewhere)
+    assert cache.load(key) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_cache_of_another_user_is_not_believed() -> None:
+    key = cache.situation()
+    cache.save(key, {"bwrap": [True, ""]})
+    os.chown(cache.place(), 4242, 4242)
+    assert cache.load(key) == {}
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    cache.save("key", {})
+    assert cache.load("key") == {}
+
+
+ENGINE = """#!{python}
+# An engine that isolates nothing: it runs what comes after the image, and notes what it was asked.
+import os, sys
+arguments = sys.argv[1:]
+with open({log!r}, "a") as log:
+    print(*arguments, file=log)
+if arguments[0] == "run":
+    after = arguments[arguments.index("an-image") + 1 :]
+    after = [{python!r} if word == "python3" else word for word in after]
+    after = [{jail!r} if word == "/jail.py" else word for word in after]
+    os.execv(after[0], after)
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A made-up docker; returns what it was asked."""
+    log = tmp_path / "asked"
+    script = tmp_path / "bin" / "docker"
+    script.parent.mkdir()
+    python = interpreter().executable
+    script.write_text(ENGINE.format(python=python, log=str(log), jail=JAIL_SCRIPT))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent))
+    return log
+
+
+@needs_landlock
+def test_a_container_is_asked_for_tightly(engine: Path) -> None:
+    level = container.level("docker", "an-image", LIMITS)
+    assert run(replaced(level, landlock=None), "x = 1", LIMITS).verdict is Verdict.PASSED
+    asked = engine.read_text()
+    for option in (
+        *("--rm", "--init", "--network=none", "--read-only", "--cap-drop=ALL"),
+        *("--security-opt=no-new-privileges", "--user=65534:65534", "--pids-limit=64"),
+        *("--memory=2048m", "--memory-swap=2048m", "--name sps-", ":/jail.py:ro"),
+    ):
+        assert option in asked
+    ended = run(replaced(level, landlock=None), "import os; os._exit(3)", LIMITS)
+    assert ended.verdict is Verdict.ENDED_EARLY
+    name = engine.read_text().split("--name ")[2].split()[0]
+    assert engine.read_text().splitlines()[-1] == f"rm --force {name}"
+
+
+@needs_landlock
+def test_a_container_is_tested_too(engine: Path) -> None:
+    """This one isolates nothing, has no scratch folder, and is found out."""
+    with pytest.raises(SandboxError, match="--sandbox docker does not hold here"):
+        choice.choose("docker", LIMITS, image="an-image")
+
+
+def test_an_engine_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SandboxError, match="podman does not hold here"):
+        choice.choose("podman", LIMITS)

@@ -1,0 +1,37 @@
+"""Programs that misbehave get the right verdict in time, at each level, and leave nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.situations import run_trial
+from tests.sandbox.traps import BOTTOMLESS, TRAPS
+
+LEVELS = {"bare": "bwrap", "no bwrap": "landlock"}
+FEW = ("endless sleep", "handled limit", "deep recursion", "memory", "output to all", "crash")
+QUICK = (*FEW, "right answer, early end", "missing import", "NUL", "half a surrogate pair")
+SLACK = 1.0  # seconds over the limit
+
+
+def check(host: str, names: tuple[str, ...], timeout: float, tmp: Path, user: str = "root") -> None:
+    programs = {name: TRAPS[name][0] for name in names} | {"bottomless": BOTTOMLESS}
+    found = run_trial(host, user, programs, tmp, timeout=timeout, targets=False)
+    assert found["level"] == LEVELS[host]
+    assert "left" not in found
+    verdicts = {name: found["outcomes"][name][0] for name in names}
+    assert verdicts == {name: TRAPS[name][1] for name in names}
+    assert found["outcomes"]["bottomless"][0] != "passed"
+    late = {n: o[2] for n, o in found["outcomes"].items() if o[2] > timeout + SLACK}
+    assert late == {}
+
+
+@pytest.mark.parametrize("host", LEVELS)
+def test_traps(host: str, open_path: Path) -> None:
+    check(host, QUICK, 1.0, open_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("user", ["root", "user"])
+@pytest.mark.parametrize("host", LEVELS)
+def test_all_traps(host: str, user: str, open_path: Path) -> None:
+    check(host, tuple(TRAPS), 3.0, open_path, user)

@@ -100,8 +100,8 @@ class Shelf:
         if paired and not translates:
             source.check_same(tokenizers[0], tokenizers[-1])
         models = [
-            self._once((source, engine, folder), partial(self._model, source, folder, engine))
-            for folder in folders
+            self._once((source, engine, folder), partial(self._model, source, ref, folder, engine))
+            for ref, folder in zip(refs, folders, strict=True)
         ]
         target, draft = models[0], models[1] if len(models) == 2 else None
         # transformers translates between two vocabularies where their models' rows differ
@@ -118,7 +118,9 @@ class Shelf:
             tokenizers[-1] if foreign else None,
         )
 
-    def _model(self, source: Source, folder: Path, spec: Spec | None) -> PreTrainedModel:
+    def _model(
+        self, source: Source, ref: ModelRef, folder: Path, spec: Spec | None
+    ) -> PreTrainedModel:
         """A model for one engine alone: another must not be timed over weights that it packed."""
         model = source.model(folder)
         try:
@@ -127,7 +129,7 @@ class Shelf:
             raise DataError(f"{error} ({folder}): expected a decoder-only transformer") from error
         if spec is not None:
             engine: Engine = part("engines", spec, {})
-            name = f"{folder} {model.dtype} {spec}"
+            name = f"{ref.id} {model.dtype} {spec}"
             chosen = engine.prepare(model, known=self._choices.get(name), threads=self._threads)
             self._choices |= {name: chosen} if chosen else {}
         return model

@@ -31,7 +31,7 @@ def estimate(n: int, c: int, k: int) -> float:
     if n - c < k:
         return 1.0
     # The quotient is the product of 1 - k / i; as a sum of logarithms nothing can overflow.
-    return -math.expm1(math.fsum(math.log1p(-k / i) for i in range(n - c + 1, n + 1)))
+    return 0.0 - math.expm1(math.fsum(math.log1p(-k / i) for i in range(n - c + 1, n + 1)))
 
 
 def over_problems(tallies: Sequence[Tally], k: int) -> Estimate:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,9 +50,33 @@ def nucleus(law: Tensor, top_p: float) -> Tensor:
     Holtzman et al. 2020, section 3.1. A token stays when the mass before it is below `top_p`, so
     the likeliest always stays; of equal tokens the one with the smaller id comes first.
     """
+    if law.device.type == "cpu":  # elsewhere a number cannot be looked at without waiting for it
+        return _nucleus_in(_likeliest(law, top_p), law, top_p)
     ordered, ids = law.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = torch.zeros_like(law).scatter_(-1, ids, ordered * (before < top_p))
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def _likeliest(law: Tensor, top_p: float) -> Tensor:
+    """[..., n] the greatest probabilities in order, as many as the nucleus of each row can have."""
+    size = law.shape[-1]
+    # All tokens below this share have less than 1 - top_p together: none is in the nucleus.
+    candidates = int((law > 0.5 * (1 - top_p) / size).sum(-1).max())
+    if 0 < candidates < size // 8:
+        return law.topk(candidates).values
+    return torch.from_numpy(np.sort(law.numpy(), axis=-1)).flip(-1)  # faster than torch's own
+
+
+def _nucleus_in(ordered: Tensor, law: Tensor, top_p: float) -> Tensor:
+    """`nucleus`, from the likeliest probabilities in order; their ids are not needed."""
+    size = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True).clamp(min=1)
+    least = ordered.gather(-1, size - 1)
+    above, equal = law > least, law == least
+    places = size - above.sum(-1, keepdim=True)  # for those equal to the least
+    if bool((equal.sum(-1, keepdim=True) > places).any()):
+        equal &= equal.cumsum(-1) <= places
+    kept = law * (above | equal)
     return kept / kept.sum(-1, keepdim=True)
 
 

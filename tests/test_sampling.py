@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
+from spsbench import sampling
 from spsbench.sampling import Warp, residual, sample
 
 ALMOST_ONE = 1 - 2**-53
@@ -126,3 +127,28 @@ def test_the_residual_is_the_positive_part_or_q() -> None:
     p[2] = q[2]
     expected = torch.tensor([[0.3, 0, 0], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])
     torch.testing.assert_close(residual(q, p), expected)
+
+
+def sorted_nucleus(law: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The definition, with a stable sort of everything."""
+    ordered, ids = law.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = torch.zeros_like(law).scatter_(-1, ids, ordered * (before < top_p))
+    return kept / kept.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("spread", [1.0, 4.0, 12.0], ids=["flat", "usual", "peaked"])
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_nucleus_without_a_sort_is_the_sorted_one(spread: float, ties: bool) -> None:
+    few = many = 0
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(3, 700, generator=generator, dtype=torch.float64) * spread
+        law = (x.round() if ties else x).softmax(-1)
+        for top_p in 0.3, 0.8, 0.95, 0.999:
+            found, wanted = sampling.nucleus(law, top_p), sorted_nucleus(law, top_p)
+            assert torch.equal(found > 0, wanted > 0)
+            torch.testing.assert_close(found, wanted)
+            size = sampling._likeliest(law, top_p).shape[-1]
+            few, many = few + (size < 700), many + (size == 700)
+    assert (few if spread == 12 else many) > 0  # both ways were taken

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -94,14 +95,28 @@ class Replay:
                 return self.plain(self.layer, *own, **named)
 
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of values that the checks will see
-                self.tape.traces[key] = _traced(run, inputs)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                traced = _traced(run, inputs)
         except Exception as error:  # foreign code may do what cannot be traced
             self.tape.refuse(key, f"a layer cannot be traced ({type(error).__name__})")
+            return
+        if any(_by_value(warning) for warning in told):
+            self.tape.refuse(key, "the course of a layer depends on values")
+        else:
+            self.tape.traces[key] = traced
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.plain.__get__(memo[id(self.layer)])  # a copied model is a stock one
+
+
+def _by_value(warning: warnings.WarningMessage) -> bool:
+    """Whether a tracer tells of a Python value that it had to take for a constant.
+
+    transformers' attention asks for the number of new tokens, which is one for each trace.
+    """
+    harmless = Path(warning.filename).name in ("sdpa_attention.py", "attention.py")
+    return warning.category.__name__ == "TracerWarning" and not harmless
 
 
 def _places(layer: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:

@@ -1,0 +1,68 @@
+"""The preallocated cache against plain lists: growth, rewinds, gathered rows, and no new memory."""
+
+import random
+
+import pytest
+import torch
+
+from spsbench.engines import cache
+from spsbench.engines.cache import PreallocatedCache
+
+
+def states(tokens: list[int], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """[1, 2, m, 3] keys and values that tell token and layer."""
+    x = torch.tensor(tokens, dtype=torch.float32)[None, None, :, None].expand(1, 2, -1, 3)
+    return x + 1000 * layer, -x - 1000 * layer
+
+
+def held(past: PreallocatedCache, layer: int) -> list[int]:
+    own = past.layers[layer]
+    keys = own.keys[0, 1, : own.length, 2] - 1000 * layer
+    assert torch.equal(own.values[0, 0, : own.length, 0], -keys - 1000 * layer)
+    return [int(k) for k in keys]
+
+
+def test_any_script_of_appends_and_commits_equals_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "FIRST", 4)
+    for seed in range(10):
+        rng, past, text = random.Random(seed), PreallocatedCache(100), []
+        for step in range(40):
+            new = [rng.randrange(900) for _ in range(rng.randrange(1, 5))][: 100 - len(text)]
+            for layer in 0, 1:
+                keys, values = past.update(*states(new, layer), layer)
+                assert keys.shape == values.shape == (1, 2, len(text + new), 3)
+            text += new
+            assert held(past, 0) == held(past, 1) == text
+            length = rng.randrange(len(text) + 1)
+            rows = sorted(
+                rng.sample(range(length, len(text)), k=rng.randrange(len(text) - length + 1))
+            )
+            if step % 2:
+                rows = []
+            past.keep(length, rows)
+            text = text[:length] + [text[row] for row in rows]
+            assert past.get_seq_length() == len(text)
+
+
+def test_the_room_doubles_and_ends_at_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "FIRST", 4)
+    past = PreallocatedCache(25)
+    rooms = []
+    for token in range(25):
+        past.update(*states([token], 0), 0)
+        rooms.append(past.layers[0].capacity)
+    assert sorted(set(rooms)) == [4, 8, 16, 25]
+    assert held(past, 0) == list(range(25))
+
+
+def test_appends_rewinds_and_restarts_stay_in_one_buffer() -> None:
+    past = PreallocatedCache()
+    past.update(*states(list(range(100)), 0), 0)
+    place = past.layers[0].keys.data_ptr()
+    for _ in range(1000):
+        past.update(*states([1, 2, 3], 0), 0)
+        past.keep(50, [60, 70])
+        past.keep(0)
+        past.update(*states(list(range(100)), 0), 0)
+    assert past.layers[0].keys.data_ptr() == place
+    assert past.layers[0].capacity == cache.FIRST

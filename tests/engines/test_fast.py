@@ -1,0 +1,189 @@
+"""What the fast engine chooses, that it says so, and that its tokens are those of eager."""
+
+import copy
+import json
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from spsbench.decode import decode
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines import preparing, trials
+from spsbench.engines.choice import Choice, choice_of
+from spsbench.engines.eager import Eager, EagerLM
+from spsbench.engines.fast import Fast
+from spsbench.engines.packing import PackedLinear, slots
+from spsbench.engines.session import FastLM
+from spsbench.noise import PhiloxStream
+from spsbench.sampling import Warp
+from spsbench.schedules.constant import Constant
+from spsbench.types import Engine, Limits
+from spsbench.verifiers.sps import Sps
+from tests.tiny_models import ARCHITECTURES, laws, tiny
+
+Make = Callable[..., PreTrainedModel]
+SIZE: dict[str, Any] = {"vocab": 96, "context": 256, "scale": 2.0}
+
+
+def fast(model: PreTrainedModel, **given: Any) -> PreTrainedModel:
+    """A prepared copy."""
+    copied = copy.deepcopy(model)
+    Fast().prepare(copied, threads=1, **given)
+    return copied
+
+
+def tokens(engine: Engine, target: Any, draft: Any, n: int, warp: Warp, seed: int = 0) -> list[int]:
+    rounds = decode(
+        [1, 2, 3],
+        target=engine.session(target),
+        drafter=ModelDrafter(engine.session(draft)),
+        verifier=Sps(),
+        schedule=Constant(4),
+        warp=warp,
+        noise=PhiloxStream(seed),
+        limits=Limits(n),
+    )
+    return [token for done in rounds for token in done.tokens]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_one_seed_gives_the_tokens_of_eager(architecture: str, attention: str) -> None:
+    for dtype in torch.float64, torch.float32:
+        target = tiny(architecture, dtype=dtype, attention=attention, **SIZE)
+        draft = tiny(architecture, dtype=dtype, attention=attention, noise=0.1, **SIZE)
+        pair = fast(target), fast(draft)
+        for warp in Warp(), Warp(0), Warp(0.8, top_p=0.9):
+            wanted = tokens(Eager(), target, draft, 60, warp)
+            assert tokens(Fast(), *pair, 60, warp) == wanted
+
+
+def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa() -> None:
+    for dtype, within in (torch.float32, 1e-4), (torch.bfloat16, 0.1):
+        for architecture in "llama", "gpt2":  # heads that share keys, and heads that do not
+            model = tiny(architecture, dtype=dtype, **SIZE)
+            prepared = fast(model)
+            assert prepared.config._attn_implementation == "spsbench"
+            lm, text = Fast().session(prepared), [i % 96 for i in range(40)]
+            lm.append(torch.tensor(text[:30]), keep=0)
+            steps = [lm.append(torch.tensor([token]), keep=1).logits for token in text[30:35]]
+            block = lm.append(torch.tensor(text[35:]), keep=5).logits
+            exact = laws(copy.deepcopy(model).float(), text)[30:]
+            assert (torch.cat([*steps, block]).float() - exact).abs().max() < within * exact.max()
+
+
+def test_a_choice_is_made_once_and_can_be_given() -> None:
+    model = tiny("llama", dtype=torch.float32)
+    first = Fast().prepare(model)
+    assert json.loads(json.dumps(first)) == first
+    assert Fast().prepare(model) == first
+    shapes = ["12x32", "32x32", "16x32", "48x32", "32x48"]
+    for packed in {}, dict.fromkeys(shapes, 1), dict.fromkeys(shapes[:2], 4):
+        known = {**first, "packed": packed, "packed_linears": 0, "threads": 1}
+        given = tiny("llama", dtype=torch.float32)
+        chosen = Fast().prepare(given, known=known)
+        assert chosen["packed"] == packed
+        layers = [m for m in given.modules() if isinstance(m, PackedLinear)]
+        assert chosen["packed_linears"] == len(layers)
+        wanted = {f"{m.out_features}x{m.in_features}": m.least for m in layers}
+        assert wanted == packed
+
+
+def test_nothing_is_timed_when_the_choice_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Fast().prepare(tiny("llama", dtype=torch.float32))
+    monkeypatch.setattr(trials, "fastest", lambda *args: pytest.fail("timed"))
+    Fast().prepare(tiny("llama", dtype=torch.float32), known=known)
+
+
+def test_the_faster_layout_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = list(slots(tiny("llama", dtype=torch.float32)))[:2]
+    for times, wanted in ([3, 1, 2], 4), ([3, 2, 1], 1), ([1, 2, 2], None), ([1, 1.05, 2], 4):
+        monkeypatch.setattr(trials, "fastest", lambda *args, times=times: times)
+        assert trials.best_packing(layers, 0) == wanted
+
+
+def test_the_number_of_threads_changes_only_for_a_clear_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm = FastLM(tiny("llama"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], None):
+        monkeypatch.setattr(trials, "fastest", lambda *args, times=times: times)
+        assert trials.best_threads(lm) == wanted
+
+
+def test_a_session_runs_with_its_own_threads_and_puts_them_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny("llama")
+    Fast().prepare(model, known=Choice(engine="fast", threads=3).to_json())
+    seen: list[int] = []
+    own = type(model).forward
+    monkeypatch.setattr(
+        type(model),
+        "forward",
+        lambda self, **given: seen.append(torch.get_num_threads()) or own(self, **given),
+    )
+    before = torch.get_num_threads()
+    Fast().session(model).append(torch.tensor([1, 2]), keep=1)
+    assert seen == [3]
+    assert torch.get_num_threads() == before
+
+
+def test_what_cannot_be_run_fast_runs_eagerly_and_says_why() -> None:
+    sliding = tiny("mistral", sliding_window=4)
+    chosen = Choice.from_json(Fast().prepare(sliding))
+    assert chosen.engine == "eager"
+    assert "sliding-window" in str(chosen)
+    assert type(Fast().session(sliding)) is EagerLM
+    assert type(Fast().session(tiny("mistral", sliding_window=4))) is EagerLM  # unprepared as well
+
+
+def test_a_model_that_the_fast_session_gets_wrong_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FastLM, "commit", lambda self, length, path=None: None)
+    model = tiny("llama")
+    assert Fast().prepare(model)["engine"] == "eager"
+    assert type(Fast().session(model)) is EagerLM
+
+
+def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        PackedLinear, "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
+    )
+    model = tiny("llama", dtype=torch.float32)
+    monkeypatch.setattr(preparing, "worthwhile", lambda layers: {"32x32": 1})
+    chosen = Choice.from_json(Fast().prepare(model, threads=1))
+    assert "differ from stock" in str(chosen)
+    assert chosen.packed == {}
+    assert not any(isinstance(m, PackedLinear) for m in model.modules())
+
+
+def test_float64_runs_stock_and_says_so() -> None:
+    model = tiny("llama")
+    Fast().prepare(model, threads=1)
+    assert str(choice_of(model)) == (
+        "fast: 0 of 15 linear layers packed (oneDNN packs float32 and bfloat16, not float64)"
+    )
+
+
+@pytest.mark.slow
+def test_a_thousand_generations_take_no_more_memory() -> None:
+    target, draft = fast(tiny("llama", **SIZE)), fast(tiny("llama", noise=0.1, **SIZE))
+    engine = Fast()
+
+    def some(count: int) -> None:
+        for seed in range(count):
+            tokens(engine, target, draft, 6, Warp(), seed)
+
+    some(100)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    some(1000)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 8 * 1024  # KiB

@@ -10,7 +10,7 @@ from spsbench.parts import arguments, part, plug_in
 from spsbench.results import Cell, Spec
 from spsbench.sampling import Warp
 from spsbench.timing import Stopwatch, TimedDrafter, TimedLM
-from spsbench.types import LM, Decoder, Drawn
+from spsbench.types import Decoder, Drawn, Engine
 
 
 class Parts(NamedTuple):
@@ -49,7 +49,7 @@ def resolve(cell: Cell) -> Cell:
         )
     arguments(cell.drafter, drafter)
     part("schedules", cell.schedule, {})
-    plug_in("engines", cell.engine)
+    part("engines", cell.engine, {})
     decoder = plug_in("decoders", cell.decoder)
     arguments(cell.decoder, decoder)
     if "verifier" not in inspect.signature(decoder).parameters:
@@ -63,12 +63,12 @@ def resolve(cell: Cell) -> Cell:
 
 def _refuse_unheard(cell: Cell) -> None:
     """A decoder that is another library drafts and verifies in its own way only."""
-    known = cell.drafter.name in ("model", "none") and str(cell.verifier) == "sps"
-    if not known or cell.k is None:
+    known = {"model": "sps", "none": "sps", "ngram": "match"}.get(cell.drafter.name)
+    if known != str(cell.verifier) or cell.k is None:
         raise UsageError(
             f"--decoder {cell.decoder} with --drafter {cell.drafter}, --verifier {cell.verifier}, "
             f"--schedule {cell.schedule}: that decoder has rules of its own. Expected drafter "
-            "model, verifier sps and a constant K"
+            "model with verifier sps or ngram with match, and a constant K"
         )
 
 
@@ -79,15 +79,16 @@ def warp(cell: Cell) -> Warp:
 
 def build(cell: Cell, loaded: Loaded) -> Parts:
     """A decoder with fresh sessions over the loaded models, under stopwatches."""
-    engine = plug_in("engines", cell.engine)
+    engine: Engine = part("engines", cell.engine, {})
     place = loaded.target.device  # `cell.device` may be "auto"
     draft_watch, target_watch = Stopwatch(place), Stopwatch(place)
 
     given: dict[str, Any] = {}
     if loaded.draft is not None:
-        given["lm"] = engine(loaded.draft, vocab_size=loaded.vocab_size)
+        given["lm"] = engine.session(loaded.draft, vocab_size=loaded.vocab_size)
     drafter = part("drafters", cell.drafter, given)
-    target: LM = engine(loaded.target, vocab_size=loaded.vocab_size, layers=drafter.layers)
+    size, layers = loaded.vocab_size, drafter.layers
+    target = engine.session(loaded.target, vocab_size=size, layers=layers)
     mine = {
         "target": TimedLM(target, target_watch),
         "drafter": TimedDrafter(drafter, draft_watch),
@@ -95,5 +96,9 @@ def build(cell: Cell, loaded: Loaded) -> Parts:
         "schedule": part("schedules", cell.schedule, {}),
     }
     theirs = {"target_model": loaded.target, "draft_model": loaded.draft, "k": cell.k}
+    if cell.drafter.name == "ngram":
+        theirs["lookup"] = dict(cell.drafter.args).get("n", 2)
+    if loaded.draft_tokenizer is not None:
+        theirs |= {"tokenizer": loaded.tokenizer, "assistant_tokenizer": loaded.draft_tokenizer}
     decoder: Decoder = part("decoders", cell.decoder, mine | theirs)
     return Parts(decoder, draft_watch, target_watch, getattr(decoder, "live", True))

@@ -19,7 +19,7 @@ def make_cell(
     drafter: str | None = None,
     verifier: str | None = None,
     schedule: str | None = None,
-    engine: str = "eager",
+    engine: str = "fast",
     k: int = 4,
     max_new_tokens: int = 128,
     temperature: float = 1.0,

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.noise import on_device
 from spsbench.results import DraftLaws
+from spsbench.transfer import send
 from spsbench.types import (
     LM,
     Context,
@@ -80,6 +82,8 @@ def decode(
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
     drafter.begin(prompt, prefill)  # from here on the newest token is always pending
+    device = prefill.logits.device
+    noise = on_device(noise, device)
 
     history: list[Round] = []
     last: Step | None = None
@@ -91,13 +95,12 @@ def decode(
         k = min(schedule.k(history), room(len(x), end, drafter.limit))
         draft = drafter.draft(Context(x, warp, last), k, fresh, schedule.go_on)
         check(draft, drafter)
+        parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
 
-        pending = torch.tensor(x[-1:], device=draft.tokens.device)
-        fed = torch.cat([pending, draft.tokens])  # [N + 1]
-        scores = target.append(fed, keep=len(fed), parents=draft.parents)
+        fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
+        scores = target.append(fed, keep=len(fed), parents=parents)
 
         q = warp(scores.logits)  # [N + 1, V]
-        draft = draft.to(q.device)
         verdict = verifier(draft, q, fresh)
         ruling = read(draft, q, verdict, len(x), laws)  # the round's one host read
 
@@ -160,9 +163,9 @@ def read(draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = 
     overlap = (overlaps(draft, q) * tested_slots).sum()
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
     picked = draft.tokens[verdict.path.clamp(min=0)]
-    packed = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
+    parts = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
     audited = laws and draft.parents is None
-    host = torch.cat([*packed, *(drafted_laws(draft, q) if audited else ())]).tolist()
+    host = torch.cat([*parts, *(drafted_laws(draft, q) if audited else ())]).cpu().tolist()
 
     path = [int(node) for node in host[:n] if node >= 0]
     rest = 2 * n + len(scalars)

@@ -17,6 +17,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.records import segmented
 from spsbench.summaries import summaries
 from spsbench.summary import Summary
+from spsbench.verdicts import read_settings
 
 
 class Table(NamedTuple):
@@ -55,13 +56,25 @@ def tables(
         part = f" ({number} of {len(distinct)} machines or settings)" if len(distinct) > 1 else ""
         known = _provenance(manifest, machines, machine)
         whole = [row for row in rows if row.group is None]
-        notes = findings(whole, own, combine_of, margins) + ceilings(whole, known)
+        notes = findings(whole, own, combine_of, margins) + ceilings(whole, known) + held(folder)
         asked = manifest.experiment
         titles = dict.fromkeys(p["title"] for p in asked.get("parts", ()))
         name = (asked.get("title") or folder.absolute().name) + part
         title = Title(name, "; ".join(titles), tuple(notes))
         made.append(Table(title, rows, _lowest(known)))
     return made
+
+
+def held(folder: Path) -> list[str]:
+    """How the programs of a run were held when they were judged, as a note."""
+    settings = read_settings(folder)
+    if settings is None:
+        return []
+    seconds, memory = settings["limits"]["seconds"], settings["limits"]["memory"] >> 20
+    return [
+        f"Programs ran in the sandbox {settings['sandbox']}, {seconds:g} s and {memory} MiB each, "
+        f"Python {settings['python'].split()[0]}."
+    ]
 
 
 def cells_of(manifest: Manifest, folder: Path) -> list[Cell]:

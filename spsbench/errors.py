@@ -15,8 +15,11 @@ class Exit(IntEnum):
     OK = 0
     FAILED_SAMPLES = 1  # the run finished, some samples failed
     USAGE = 2
+    SANDBOX = 3  # nothing here can hold a model-written program
     IN_USE = 4  # another process writes this run
     MISMATCH = 5  # the run on disk is of another configuration
+    NOT_VALID = 6  # an audit whose own controls failed, so that it says nothing
+    BIAS = 7  # an audit that found text which is not distributed as the target's
     DATA = 65  # a model, prompt or file that cannot be used
     MISSING = 66  # an input that is not there
     UNAVAILABLE = 69  # hub or device out of reach

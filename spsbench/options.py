@@ -28,7 +28,7 @@ class Options:
     drafter: tuple[str, ...] = ()
     verifier: tuple[str, ...] = ()
     schedule: tuple[str, ...] = ()
-    engine: tuple[str, ...] = ("eager",)
+    engine: tuple[str, ...] = ("fast",)
     decoder: tuple[str, ...] = ("native",)
     record: str = "counts"
     max_new_tokens: int | None = None

@@ -13,6 +13,7 @@ INJECTED = frozenset(
     {
         *("lm", "target", "drafter", "verifier", "schedule"),
         *("target_model", "draft_model", "k", "vocab_size"),
+        *("lookup", "tokenizer", "assistant_tokenizer"),
     }
 )
 

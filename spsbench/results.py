@@ -91,7 +91,7 @@ class Cell:
     drafter: Spec = Spec("model")
     verifier: Spec = Spec("auto")  # sps for sampled chains, match for drafts that come by rule
     schedule: Spec = Spec("constant", (("lookahead", 4),))
-    engine: Spec = Spec("eager")
+    engine: Spec = Spec("fast")
     decoder: Spec = Spec("native")
     temperature: float = 1.0
     top_k: int = 0

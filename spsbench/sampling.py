@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spsbench.transfer import send
+
 
 @dataclass(frozen=True, slots=True)
 class Warp:
@@ -61,7 +63,7 @@ def sample(law: Tensor, u: Tensor) -> Tensor:
     cdf = law.double().cumsum(-1)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
-    point = torch.minimum(u.to(law.device).unsqueeze(-1) * total, below)
+    point = torch.minimum(send(u, law.device).unsqueeze(-1) * total, below)
     # The clamp only matters for a NaN law, which the loop reports after its one host read.
     return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp(max=law.shape[-1] - 1)
 
@@ -74,3 +76,8 @@ def residual(q: Tensor, p: Tensor) -> Tensor:
     """
     excess = (q - p).clamp(min=0)
     return torch.where(excess.sum(-1, keepdim=True) > 0, excess, q)
+
+
+def row(x: Tensor, index: Tensor) -> Tensor:
+    """`x[index]` for a [] index that stays on its device: plain indexing would read it."""
+    return x.index_select(0, index[None])[0]

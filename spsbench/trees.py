@@ -26,17 +26,26 @@ def depths(parents: Tensor) -> Tensor:
     return visible(parents).sum(-1) - 1
 
 
+def block_visible(parents: Tensor, fed: int) -> Tensor:
+    """[fed, fed] bool: which of the tokens of a pass see each other, its last N being nodes.
+
+    The tokens before the nodes see each other causally, nodes see those and their ancestors.
+    """
+    n = len(parents)
+    sees = torch.ones(fed, fed, dtype=torch.bool).tril()
+    sees[fed - n :, fed - n :] = visible(parents)
+    return sees
+
+
 def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) -> Tensor:
     """[1, 1, fed, cached + fed] mask of a pass whose last N of `fed` tokens are nodes.
 
-    0 where a token may look, the lowest number of `dtype` where it may not. All look at the cache,
-    the tokens before the nodes at each other causally, nodes at those and at their ancestors. (A
-    boolean mask would be misread by transformers' eager attention.)
+    0 where a token may look, the lowest number of `dtype` where it may not. All look at the cache
+    and at each other as `block_visible` says. (A boolean mask would be misread by transformers'
+    eager attention.)
     """
-    n = len(parents)
     sees = torch.ones(fed, cached + fed, dtype=torch.bool)
-    sees[:, cached:] = torch.tril(sees[:, cached:])
-    sees[fed - n :, cached + fed - n :] = visible(parents)
+    sees[:, cached:] = block_visible(parents, fed)
     mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
     return mask[None, None]
 

@@ -8,12 +8,13 @@ Laws are float32 (float64 when the logits are), tokens int64. One sequence at a 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from spsbench.results import DraftLaws
+from spsbench.transfer import send
 
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
@@ -66,16 +67,16 @@ class Draft:
         """The same draft on `device`."""
         tokens, probs, parents = self.tokens, self.probs, self.parents
         return Draft(
-            tokens.to(device),
-            None if probs is None else probs.to(device),
-            None if parents is None else parents.to(device),
+            send(tokens, device),
+            None if probs is None else send(probs, device),
+            None if parents is None else send(parents, device),
         )
 
 
 class Scores(NamedTuple):
     """What one pass of a model returns."""
 
-    logits: Tensor  # [keep, V] of the last `keep` tokens fed
+    logits: Tensor  # [keep, V] of the last `keep` tokens fed; its device is the model's
     hidden: Mapping[int, Tensor]  # layer -> [m, D], the layers that were asked for
 
 
@@ -149,11 +150,40 @@ class LM(Protocol):
         """Keep the first `length` tokens of the cache; of tree nodes after them those on `path`."""
 
 
+class Engine(Protocol):
+    """How a model is run."""
+
+    def session(
+        self, model: Any, *, vocab_size: int | None = None, layers: Sequence[int] = ()
+    ) -> LM:
+        """A session with a prepared model: its own cache over shared weights.
+
+        Args:
+            model: a transformers model in eval mode, on its device.
+            vocab_size: rows of the logits that are tokens; default: all.
+            layers: hidden states to return, as transformers numbers them (0 = the embeddings).
+        """
+
+    def prepare(
+        self, model: Any, *, known: Mapping[str, Any] | None = None, threads: int | None = None
+    ) -> dict[str, Any] | None:
+        """Do once, in place, what all sessions over `model` need; what was chosen, ready for JSON.
+
+        Args:
+            model: a model that no other engine shares.
+            known: what an earlier call chose; nothing is measured again then.
+            threads: what the user asked for; None = free to choose.
+        """
+
+
 class Noise(Protocol):
     """The randomness of one round: every draw names its purpose, its position is its slot."""
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] float64 in [0, 1) on the CPU; slot i is the same number whatever n is."""
+        """[n] float64 in [0, 1); slot i is the same number whatever n is.
+
+        On the CPU or where the target's laws are; `sampling.sample` takes either.
+        """
 
 
 class NoiseStream(Protocol):

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.audit.kinds import FixedDrafter
+from spsbench.audit.oracle import warped
+from spsbench.audit.tables import Pair, TableLM
 from spsbench.decode import NonFiniteError, PairingError, decode
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.ngram import NgramDrafter
@@ -20,9 +23,7 @@ from spsbench.types import Draft, Drafter, Drawn, Limits, Round, Scores, Verifie
 from spsbench.verifiers.block import Block
 from spsbench.verifiers.match import Match
 from spsbench.verifiers.sps import Sps
-from tests.oracle import warped
-from tests.parts import FixedDrafter, ends_with
-from tests.tables import Pair, TableLM
+from tests.parts import ends_with
 
 PAIR = Pair(4, 8, ("plain",))
 

@@ -1,24 +1,25 @@
 """Losslessness, proved: whole generations of the shipping loop have the target's own law.
 
-By enumeration of every uniform (`tests.enumeration`), over tables that visit ties, zeros, equal
-laws and disjoint supports, for every exact verifier of the registry, with every warp and every way
-to end. Equal means within 1e-12 in total variation, at both ends of every cell.
+By enumeration of every uniform (`spsbench.audit.enumeration`), over tables that visit ties, zeros,
+equal laws and disjoint supports, for every exact verifier of the registry, with every warp and
+every way to end. Equal means within 1e-12 in total variation, at both ends of every cell.
 """
 
 import pytest
 
+from spsbench.audit.enumeration import Case, case, prove
+from spsbench.audit.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.tables import KINDS, Pair
+from spsbench.audit.thresholds import RULES
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.ngram import NgramDrafter
 from spsbench.drafters.none import NoDrafter
 from spsbench.registry import BUILT_IN
 from spsbench.schedules.constant import Constant
 from spsbench.types import Drawn
-from tests.enumeration import Case, case, prove
-from tests.oracle import RULES
-from tests.parts import ArgmaxDrafter, ByHistory, ByLaw, FixedDrafter, ends_with
-from tests.tables import KINDS, Pair
+from tests.parts import ByHistory, ByLaw, ends_with
 
-# A new exact verifier needs its thresholds in `tests.oracle.RULES`, and is then proved here.
+# A new exact verifier needs its thresholds in `audit.thresholds.RULES`, and is then proved here.
 EXACT = {e.name: e.load() for e in BUILT_IN if (e.kind, e.guarantee) == ("verifiers", "exact")}
 MODEL_FREE = {"ngram": lambda lm: NgramDrafter(2, 1), "argmax": ArgmaxDrafter}
 SEEDS = (1, 4)

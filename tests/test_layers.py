@@ -24,21 +24,21 @@ LAYERS = (
         "intervals",
         "bandwidth",
     },
-    {"types", "parts"},
-    {"sampling", "noise", "trees", "scoring"},
+    {"types", "parts", "transfer"},
+    {"sampling", "noise", "trees", "scoring", "model_limits"},
     {"decode", "reference", "timing"},
     {"drafters", "verifiers", "schedules", "engines", "decoders"},
     {"corpora", "models"},
     {"train"},
-    {"config", "metrics", "quality", "totals", "terms", "environment", "options", "sandbox"},
+    {"config", "metrics", "quality", "totals", "terms", "environment", "options"},
     {"store", "tasks", "gains", "summary"},
-    {"parity", "summaries", "compare", "reports"},
+    {"parity", "summaries", "compare", "reports", "sandbox"},
     {"experiment", "grid", "findings"},
-    {"scores", "identity"},
+    {"scores", "identity", "verdicts"},
     {"digest", "loading", "build"},
-    {"generation", "bench", "audit", "planner"},
+    {"generation", "bench", "audit", "planner", "judging"},
     {"runners", "api"},
-    {"cli"},
+    {"cli", "__main__"},
 )
 PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reports"}
 ALONE = {"registry", "errors", "results"}  # import nothing of spsbench
@@ -46,7 +46,7 @@ RECORD_SIDE = {
     *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "digest", "grid"),
+    *("scores", "identity", "digest", "verdicts", "judging", "grid"),
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

@@ -17,6 +17,10 @@ from torch import Tensor
 
 from spsbench import decode as loop
 from spsbench import sampling
+from spsbench.audit.enumeration import Case, case, prove
+from spsbench.audit.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.tables import InconsistentFeedError, Pair, TableLM
+from spsbench.audit.thresholds import Facts, MatchRule
 from spsbench.drafters.model import ModelDrafter
 from spsbench.sampling import Warp
 from spsbench.schedules.constant import Constant
@@ -24,10 +28,6 @@ from spsbench.types import Context, Draft, Drawn, Limits, Noise, Purpose, Verdic
 from spsbench.verifiers.block import Block
 from spsbench.verifiers.match import Match
 from spsbench.verifiers.sps import Sps
-from tests.enumeration import Case, case, prove
-from tests.oracle import Facts, MatchRule
-from tests.parts import ArgmaxDrafter, FixedDrafter
-from tests.tables import InconsistentFeedError, Pair, TableLM
 
 PLAIN = Pair(2, 3, ("plain",))
 WIDE = Pair(3, 2, ("plain",))

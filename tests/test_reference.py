@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from spsbench.audit.enumeration import CellNoise, Walk, case, following, total_variation
+from spsbench.audit.oracle import warped
+from spsbench.audit.tables import Law, Pair
 from spsbench.decode import decode
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.none import NoDrafter
@@ -23,9 +26,6 @@ from spsbench.sampling import Warp
 from spsbench.schedules.constant import Constant
 from spsbench.types import Draft, Drafter, Limits, Purpose, Round
 from spsbench.verifiers.sps import Sps
-from tests.enumeration import CellNoise, Walk, case, following, total_variation
-from tests.oracle import warped
-from tests.tables import Law, Pair
 from tests.tiny_models import ARCHITECTURES, laws
 
 PROMPT = [1, 2, 3, 1, 2]

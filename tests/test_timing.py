@@ -95,6 +95,39 @@ def test_a_drafter_under_a_stopwatch() -> None:
     assert watch.lap() >= NAP
 
 
+class QueuedEvent:
+    """A moment in a queue that is as far as it was when the event was put into it."""
+
+    queue = 0.0
+    waits = 0
+
+    def __init__(self, device: torch.device, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: object) -> None:
+        self.at = QueuedEvent.queue
+
+    def synchronize(self) -> None:
+        QueuedEvent.waits += 1
+
+    def elapsed_time(self, other: "QueuedEvent") -> float:
+        return (other.at - self.at) * 1e3
+
+
+def test_on_a_device_nothing_waits_until_the_lap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "Event", QueuedEvent)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: None)
+    watch = Stopwatch(torch.device("cuda"))
+    for seconds in 1.5, 0.25:
+        with watch.running():
+            QueuedEvent.queue += seconds
+        QueuedEvent.queue += 10  # between the parts
+    assert QueuedEvent.waits == 0
+    assert watch.lap() == pytest.approx(1.75)
+    assert watch.lap() == 0.0
+    assert QueuedEvent.waits == 2
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_queued_work_of_a_device_is_waited_for() -> None:

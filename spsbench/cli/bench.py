@@ -74,6 +74,15 @@ def bench(
         bool, o.option(RUN, "--overwrite", help="Move the old run aside.")
     ] = False,
     shard: Annotated[str, o.option(RUN, "--shard", help="i/n: a slice of the samples.")] = "0/1",
+    score: Annotated[
+        bool | None,
+        o.option(
+            RUN,
+            "--score/--no-score",
+            help="Execute HumanEval programs in a sandbox at the end.",
+            show_default="if one holds",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, o.option(RUN, "--dry-run", help="Show the cells and an estimate, and end.")
     ] = False,
@@ -147,6 +156,7 @@ def bench(
         resume=resume,
         resume_anyway=resume_anyway,
         overwrite=overwrite,
+        score=score,
         dry_run=dry_run,
         offline=offline,
     )

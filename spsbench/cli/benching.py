@@ -1,6 +1,7 @@
 """`sps bench` once torch may be imported: models, the run, its scores and its table."""
 
 import shlex
+import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from spsbench.experiment import Experiment
 from spsbench.identity import fingerprint
 from spsbench.results import Record, short_hash
 from spsbench.scores import score_missing
+from spsbench.store.choices import read_choices, write_choices
 from spsbench.store.folder import WHOLE, Shard, check_writable
 from spsbench.store.interrupt import Interrupt, graceful
 from spsbench.store.manifest import Manifest
@@ -39,6 +41,7 @@ class Place:
     resume: bool = False
     resume_anyway: bool = False
     overwrite: bool = False
+    score: bool | None = None  # programs; None = if a sandbox holds
     dry_run: bool = False
     offline: bool = False
 
@@ -56,7 +59,7 @@ def carry_out(experiment: Experiment, place: Place) -> int:
     folders = folders_of(experiment, place.offline)
     identity = fingerprint(experiment, folders)
     folder = place.out or RESULTS / f"{place.name}-{short_hash(identity, 8)}"
-    models = Models(place.offline)
+    models = Models(place.offline, experiment.threads)
     for part in experiment.parts:
         say(f"{part.spec}: {part.task.title}")
     if place.dry_run:
@@ -81,17 +84,35 @@ def carry_out(experiment: Experiment, place: Place) -> int:
         ) as writer,
         graceful() as interrupt,
     ):
+        models.choices.update(read_choices(writer.folder, place.shard))
         samples = run(experiment, models, writer, interrupt)
         score_missing(experiment, samples, folder, place.shard, lambda: interrupt.requested)
         if interrupt.requested:
             say(f"stopped after {writer.count} records. Go on with: {again(folder)}")
             return interrupt.code
+    judged = judge_programs(experiment, folder, place.score)
     made = conclude(folder)
     say(f"records, scores and summary.json are in {folder}")
     failed = sum(row.failures for table in made for row in table.rows)
     if failed:
         say(f"{failed} samples failed; try them again with: {again(folder)}")
-    return Exit.FAILED_SAMPLES if failed else Exit.OK
+    return judged or (Exit.FAILED_SAMPLES if failed else Exit.OK)
+
+
+def judge_programs(experiment: Experiment, folder: Path, wanted: bool | None) -> int:
+    """Have the programs of a run executed by `sps score`, in a process without torch.
+
+    The run stands whatever becomes of it: the exit code is that of scoring if it was asked for by
+    name, else 0.
+    """
+    programs = any(part.spec.name == "humaneval" for part in experiment.parts)
+    if not programs or wanted is False:
+        return Exit.OK
+    command = [sys.executable, "-m", "spsbench", "score", str(folder)]
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    if code:
+        say(f"the programs are not judged; try again with: sps score {shlex.quote(str(folder))}")
+    return code if wanted else Exit.OK
 
 
 def run(
@@ -99,6 +120,7 @@ def run(
 ) -> list[list[Sample]]:
     """Make every record that is missing; the samples of each part."""
     samples = [samples_of(part, models) for part in experiment.parts]
+    write_choices(writer.folder, writer.shard, models.choices)
     missing = {
         key(job)
         for part, own in zip(experiment.parts, samples, strict=True)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from spsbench.cli.safe import is_terminal, one_line
 from spsbench.environment import PACKAGES, examine
+from spsbench.sandbox.choice import survey
 from spsbench.wording import in_words
 
 WIDTH = 200  # columns where nobody's window sets them
@@ -18,7 +19,8 @@ WIDTH = 200  # columns where nobody's window sets them
 
 def doctor(json: bool) -> None:
     """Show versions, devices, memory, the hub, the models there are, and warnings."""
-    found = examine()
+    held = {name: answer._asdict() for name, answer in survey().items()}
+    found = examine() | {"sandboxes": held}
     if json:
         print(js.dumps(found, indent=2), flush=True)
         return
@@ -49,6 +51,8 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     answer = "answers" if hub["reachable"] else "cannot be reached"
     token = "a token is set" if hub["token_set"] else "no token"
     yield "hub", f"{hub['endpoint']} {answer}, {token}"
+    for name, level in found["sandboxes"].items():
+        yield "sandbox", f"{name} {'holds' if level['holds'] else 'does not'}: {level['reason']}"
     for name, size in found["bundled"].items():
         yield "bundled", f"{name}, {in_words(size)}" if size else f"{name} is not installed"
     for name, size in found["cached"].items():

@@ -25,7 +25,7 @@ def generate(
     drafter: o.DrafterName = None,
     verifier: o.VerifierName = None,
     schedule: o.ScheduleName = None,
-    engine: o.EngineName = "eager",
+    engine: o.EngineName = "fast",
     max_new_tokens: o.MaxNewTokens = 128,
     temperature: o.Temperature = 1.0,
     top_p: o.TopP = 1.0,

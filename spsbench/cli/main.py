@@ -13,6 +13,8 @@ from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.options import Json
 from spsbench.cli.report import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
+from spsbench.cli.score import score
+from spsbench.cli.verify import verify
 
 app = typer.Typer(
     name="sps",
@@ -47,10 +49,12 @@ def doctor(json: Json = False) -> None:
 
 app.command("generate")(generate)
 app.command("bench")(bench)
+app.command("score")(score)
 app.command("report")(report)
 app.command("merge")(merge_runs)
 app.command("list")(list_plug_ins)
 app.command("doctor")(doctor)
+app.add_typer(verify, name="verify")
 
 
 def main() -> None:

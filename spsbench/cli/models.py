@@ -9,7 +9,7 @@ from spsbench.build import resolve
 from spsbench.cli.notes import note, say
 from spsbench.cli.session import surprises
 from spsbench.experiment import Experiment
-from spsbench.loading import Loaded, Shelf
+from spsbench.loading import Choices, Loaded, Shelf
 from spsbench.models.folder import locate
 from spsbench.models.shapes import locate_shape
 from spsbench.results import Cell, ModelRef
@@ -18,8 +18,9 @@ from spsbench.results import Cell, ModelRef
 class Models:
     """The models of each cell; what is surprising about them is said once."""
 
-    def __init__(self, offline: bool) -> None:
-        self._shelf = Shelf(offline=offline, say=say)
+    def __init__(self, offline: bool, threads: int | None = None) -> None:
+        self.choices: Choices = {}  # of engines
+        self._shelf = Shelf(offline=offline, threads=threads, choices=self.choices, say=say)
         self._told: set[str] = set()  # cells
         self._said: set[str] = set()  # lines
 

@@ -35,10 +35,12 @@ def once(
     if compared:
         comparison = compare(session, prompt, ars, arm)
     if json:
-        write(payload(arm, comparison) + "\n")
+        write(payload(arm, session.engines(), comparison) + "\n")
         return
     if stats:
         show_stats({"SpS": arm} if comparison is None else {"SpS": arm, "ArS": comparison.ars})
+        for name, engine in session.engines().items():
+            say(f"{name} engine: {engine}")
     for line in lines(comparison) if comparison else ():
         say(line)
 

@@ -1,6 +1,7 @@
 """`--json`: one object, with the text exactly as it is."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,13 +11,14 @@ from spsbench.environment import environment
 from spsbench.results import SCHEMA
 
 
-def payload(arm: Arm, comparison: Comparison | None = None) -> str:
+def payload(arm: Arm, engines: Mapping[str, str], comparison: Comparison | None = None) -> str:
     """ASCII JSON in one line; a number that is none would be an error."""
     content = {
         "schema": SCHEMA,
         "prompt_tokens": arm.record.prompt_tokens,
         **generated(arm),
         "settings": asdict(arm.cell),
+        "engines": dict(engines),
         **(compared(comparison) if comparison else {}),
         "environment": environment(),
     }

@@ -9,9 +9,10 @@ from transformers import PreTrainedModel
 
 from spsbench.build import resolve
 from spsbench.cli.notes import note, say
-from spsbench.engines.eager import context_of
+from spsbench.engines.choice import choice_of
 from spsbench.errors import DataError
 from spsbench.loading import Loaded, Shelf
+from spsbench.model_limits import context_of
 from spsbench.models.loader import encode, encode_chat, hidden_settings
 from spsbench.results import Cell
 
@@ -37,6 +38,12 @@ class Session:
     def conversation(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of a conversation, up to where the answer begins."""
         return encode_chat(self.loaded.tokenizer, list(messages))
+
+    def engines(self) -> dict[str, str]:
+        """How each model is run, and why."""
+        models = {"target": self.loaded.target, "draft": self.loaded.draft}
+        found = {name: choice_of(model) for name, model in models.items() if model is not None}
+        return {name: str(choice or self.cell.engine) for name, choice in found.items()}
 
     def fitted(self, prompt: list[int], truncate: bool) -> list[int]:
         """`prompt`, if it fits the target's context with what is to come.
@@ -68,7 +75,8 @@ def open_session(cell: Cell, *, offline: bool, allow_pickle: bool, threads: int 
     if threads is not None:
         torch.set_num_threads(threads)
     cell = resolve(cell)
-    session = Session(cell, Shelf(offline=offline, allow_pickle=allow_pickle, say=say).load(cell))
+    shelf = Shelf(offline=offline, allow_pickle=allow_pickle, threads=threads, say=say)
+    session = Session(cell, shelf.load(cell))
     for line in surprises(session.loaded):
         note(line)
     return session

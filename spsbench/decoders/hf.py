@@ -16,13 +16,15 @@ from contextlib import contextmanager
 from itertools import pairwise
 from statistics import median
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.decode import cut
 from spsbench.errors import UsageError
+from spsbench.model_limits import rows_of
 from spsbench.sampling import Warp
 from spsbench.types import Limits, NoiseStream, Purpose, Round, Stop
 
@@ -46,11 +48,14 @@ class HfDecoder:
 
     Args:
         target_model, draft_model: as loaded; their generation configs are not changed.
-        k: tokens the assistant drafts a round.
+        k: tokens drafted a round.
         vocab_size: tokens of the vocabulary; rows of padding beyond are never drawn.
+        lookup: the longest n-gram of transformers' prompt lookup, instead of an assistant; 0 = off.
+        tokenizer, assistant_tokenizer: of models with different vocabularies. transformers then
+            goes its universal way, which changes the assistant for good: a copy is lent to it.
 
     Raises:
-        UsageError: models whose numbers of rows differ, which transformers does not assist.
+        UsageError: models whose numbers of rows differ, without their tokenizers.
     """
 
     live: ClassVar[bool] = False  # all rounds come at the end
@@ -61,16 +66,23 @@ class HfDecoder:
         draft_model: PreTrainedModel | None,
         k: int,
         vocab_size: int | None = None,
+        lookup: int = 0,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        assistant_tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
-        self._target, self._draft, self._k = target_model, draft_model, k
+        self._target, self._draft, self._k, self._lookup = target_model, draft_model, k, lookup
         self.prefill_seconds = 0.0  # of the last generation; in its first round if there is but one
         rows = [rows_of(model) for model in (target_model, draft_model or target_model)]
-        if rows[0] != rows[1]:
+        if rows[0] != rows[1] and assistant_tokenizer is None:
             raise UsageError(
                 f"--decoder hf with models of {rows[0]} and {rows[1]} rows: expected the same, "
                 "else transformers needs both tokenizers. Use --decoder native"
             )
         self._padding = list(range(vocab_size or rows[0], rows[0]))
+        self._tokenizers: dict[str, Any] = {}
+        if draft_model is not None and assistant_tokenizer is not None:
+            self._draft = lent(draft_model)
+            self._tokenizers = {"tokenizer": tokenizer, "assistant_tokenizer": assistant_tokenizer}
 
     def __call__(
         self,
@@ -97,7 +109,7 @@ class HfDecoder:
         times[0] -= self.prefill_seconds
         for (tokens, _), seconds in zip(blocks[1:], times, strict=True):
             kept, finish = cut(tokens, output, limits, limits.max_new_tokens, stop)
-            drafted = self._k if self._draft is not None else 0
+            drafted = self._k if self._draft is not None or self._lookup else 0
             accepted = min(len(tokens) - 1, drafted)
             tested = min(accepted + 1, drafted)
             yield Round(drafted, tested, accepted, kept, None, seconds, finish)
@@ -111,12 +123,16 @@ class HfDecoder:
         blocks = Blocks()
         ids = torch.tensor([prompt], device=self._target.device)
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
+        config = config_of(limits, warp, self._padding)
+        if self._lookup and self._k:
+            config.prompt_lookup_num_tokens = self._k
+            config.max_matching_ngram_size = self._lookup
         with torch.random.fork_rng(), self._assistant() as assistant:
             torch.manual_seed(seed)  # transformers draws from the global generator: lend it one
             self._target.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
-                generation_config=config_of(limits, warp, self._padding),
+                generation_config=config,
                 streamer=blocks,
                 **assistant,
             )
@@ -136,15 +152,19 @@ class HfDecoder:
         config.assistant_confidence_threshold = 0.0
         draft.generation_config = config
         try:
-            yield {"assistant_model": draft}
+            yield {"assistant_model": draft, **self._tokenizers}
         finally:
             draft.generation_config = before
 
 
-def rows_of(model: PreTrainedModel) -> int:
-    """Rows of logits: the vocabulary, and what pads it."""
-    rows: int = model.config.get_text_config().vocab_size
-    return rows
+_LENT: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
+
+
+def lent(draft: PreTrainedModel) -> PreTrainedModel:
+    """The copy of `draft` that transformers may change: always one, for it caches what it did."""
+    if draft not in _LENT:
+        _LENT[draft] = copy.deepcopy(draft)
+    return _LENT[draft]
 
 
 def config_of(limits: Limits, warp: Warp, padding: Sequence[int] = ()) -> GenerationConfig:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from spsbench.model_limits import context_of
+from spsbench.transfer import send
 from spsbench.trees import additive_mask, depths
 from spsbench.types import Scores
 
@@ -15,12 +17,6 @@ PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
 
 class UnsupportedModelError(ValueError):
     """A model whose cache cannot be rolled back, so drafts cannot be rejected."""
-
-
-def context_of(model: PreTrainedModel) -> int | None:
-    """The tokens that fit the context of `model`; None = unlimited."""
-    limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return limit
 
 
 class EagerLM:
@@ -67,11 +63,11 @@ class EagerLM:
                 f"{self._length} cached + {len(tokens)} new tokens: the context holds {self.limit}"
             )
         if len(tokens) == 0:
-            return Scores(torch.empty(0, self.vocab_size), {})
+            return Scores(torch.empty(0, self.vocab_size, device=self.model.device), {})
         while keep == 0 and not self.layers and len(tokens) > PREFILL_CHUNK:
-            self._forward(tokens[:PREFILL_CHUNK], 1, None)
+            self._forward(tokens[:PREFILL_CHUNK], 0, None)
             tokens = tokens[PREFILL_CHUNK:]
-        out = self._forward(tokens, max(keep, 1), parents)  # 0 would ask transformers for all rows
+        out = self._forward(tokens, keep, parents)
         logits = out.logits[0]
         hidden = {layer: out.hidden_states[layer][0] for layer in self.layers}
         return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden)
@@ -87,14 +83,14 @@ class EagerLM:
                 )
             n = len(parents)
             positions[m - n :] = past + m - n + depths(parents)
-            mask = additive_mask(parents, m, past, model.dtype).to(model.device)
+            mask = send(additive_mask(parents, m, past, model.dtype), model.device)
         out = model(
-            input_ids=tokens[None].to(model.device),
-            position_ids=positions[None].to(model.device),
+            input_ids=send(tokens[None], model.device),
+            position_ids=send(positions[None], model.device),
             attention_mask=mask,
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=keep,
+            logits_to_keep=max(keep, 1),  # 0 would ask transformers for all rows
             output_hidden_states=bool(self.layers),
         )
         self._length += m
@@ -110,33 +106,50 @@ class EagerLM:
         path = path or ()
         if not 0 <= length <= self._length - len(path):
             raise ValueError(f"commit of {length} + {len(path)} tokens: {self._length} are cached")
+        self._keep(length, [length + node for node in path])
+        self._length = length + len(path)
+
+    def _keep(self, length: int, nodes: list[int]) -> None:
+        """Keep the first `length` rows of the cache and, after them, the rows `nodes`."""
         if length == 0:
             self._cache = DynamicCache()
-        elif path:
-            self._gather([*range(length), *(length + node for node in path)])
+        elif nodes:
+            self._gather([*range(length), *nodes])
         elif length < self._length:
             self._cache.crop(length - self._length)
-        self._length = length + len(path)
 
     def _gather(self, rows: list[int]) -> None:
         for layer in self._cache.layers:
-            index = torch.tensor(rows, device=layer.keys.device)
+            index = send(torch.tensor(rows), layer.keys.device)
             layer.keys = layer.keys.index_select(2, index)
             layer.values = layer.values.index_select(2, index)
 
 
+class Eager:
+    """Any decoder-only model, as transformers runs it."""
+
+    def session(
+        self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
+    ) -> EagerLM:
+        """A session with `model`."""
+        return EagerLM(model, vocab_size=vocab_size, layers=layers)
+
+    def prepare(self, model: PreTrainedModel, **given: Any) -> None:
+        """Nothing is done to a model."""
+
+
 @torch.inference_mode()
-def check_rollback(model: PreTrainedModel) -> None:
+def check_rollback(model: PreTrainedModel, kind: type[EagerLM] = EagerLM) -> None:
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
     Recurrent states, and models that keep their past elsewhere than in the cache they are given,
-    fail here, before any text is made with them.
+    fail here, before any text is made with them. `kind` is the session that is tried.
 
     Raises:
         UnsupportedModelError: the cache cannot be rolled back, or is wrong afterwards.
     """
     name = type(model).__name__
-    lm = EagerLM(model)
+    lm = kind(model)
     kept, rejected, again = (torch.arange(i, i + 3) % lm.vocab_size for i in (1, 4, 7))
     try:
         lm.append(torch.cat([kept, rejected]), keep=1)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
+from spsbench.model_limits import rows_of
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
 from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
@@ -102,7 +103,7 @@ class Checkpoints:
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """As the tokenizer and both models have it."""
-        return common_size(_rows(target), _rows(draft), tokenizer)
+        return common_size(rows_of(target), rows_of(draft), tokenizer)
 
     def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
         """Every id that a config or the tokenizer names."""
@@ -145,13 +146,8 @@ class Shapes:
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """The smaller of the two."""
-        return min(_rows(target), _rows(draft))
+        return min(rows_of(target), rows_of(draft))
 
     def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
         """None: a text without meaning has no end."""
         return frozenset()
-
-
-def _rows(model: PreTrainedModel) -> int:
-    size: int = model.config.get_text_config().vocab_size
-    return size

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.sampling import residual, sample
+from spsbench.sampling import residual, row, sample
+from spsbench.transfer import send
 from spsbench.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.verifiers.sps import chain_laws, refuses_unless_sampled_chain
 
@@ -30,7 +31,7 @@ class Block:
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
         p = chain_laws(draft, q)  # [N + 1, V]
-        u = noise.uniform(Purpose.ACCEPT, n).to(q.device)
+        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
 
         ratio = (q[slots, draft.tokens] / p[slots, draft.tokens]).nan_to_num(0.0)
@@ -45,5 +46,5 @@ class Block:
         h[n] = weight[n]  # nothing was drafted after the last
         passed = torch.cat([h[:1] >= 0, u < h[1:]])  # [N + 1]; the empty prefix passes
         a = torch.where(passed, torch.arange(n + 1, device=q.device), 0).amax()
-        token = sample(residual(weight[a] * q[a], p[a]), last)
+        token = sample(residual(row(weight, a) * row(q, a), row(p, a)), last)
         return Verdict(slots.where(slots < a, -1), token, torch.full_like(a, -1))

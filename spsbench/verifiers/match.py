@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.sampling import sample
+from spsbench.sampling import row, sample
 from spsbench.trees import follow
 from spsbench.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
@@ -33,7 +33,7 @@ class Match:
         own = sample(q, noise.uniform(Purpose.PLAIN, n + 1))  # [N + 1]
         if draft.parents is None:
             a = (own[:-1] == draft.tokens).long().cumprod(0).sum()
-            return Verdict(slots.where(slots < a, -1), own[a], (a + 1).clamp(max=n))
+            return Verdict(slots.where(slots < a, -1), row(own, a), (a + 1).clamp(max=n))
         nodes = follow(draft.tokens, draft.parents, own)
         path = slots.new_tensor(nodes + [-1] * (n - len(nodes)))
         return Verdict(path, own[nodes[-1] + 1 if nodes else 0], torch.full_like(own[0], -1))

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.sampling import residual, sample
+from spsbench.sampling import residual, row, sample
+from spsbench.transfer import send
 from spsbench.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
 
@@ -26,12 +27,12 @@ class Sps:
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
         p = chain_laws(draft, q)  # [N + 1, V]
-        u = noise.uniform(Purpose.ACCEPT, n).to(q.device)
+        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
 
         ratio = q[slots, draft.tokens] / p[slots, draft.tokens]  # NaN (0 / 0) rejects
         a = (u < ratio).long().cumprod(0).sum()  # the accepted prefix
-        token = sample(residual(q[a], p[a]), last)  # recovered or bonus, one case
+        token = sample(residual(row(q, a), row(p, a)), last)  # recovered or bonus, one case
         return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
 
 

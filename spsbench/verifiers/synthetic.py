@@ -6,6 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spsbench.sampling import row
+from spsbench.transfer import send
 from spsbench.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
 
@@ -31,6 +33,6 @@ class Synthetic:
         """Chain of N tokens, `q` [N+1, V]; the final token is the likeliest, to cost a draw."""
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
-        u = noise.uniform(Purpose.ACCEPT, n).to(q.device)
+        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         a = (u < self.alpha).long().cumprod(0).sum()
-        return Verdict(slots.where(slots < a, -1), q[a].argmax(), (a + 1).clamp(max=n))
+        return Verdict(slots.where(slots < a, -1), row(q, a).argmax(), (a + 1).clamp(max=n))

@@ -61,6 +61,7 @@ def test_one_json_object(generate: Callable[..., Ran]) -> None:
         "rounds",
         "metrics",
         "settings",
+        "engines",
         "environment",
     }
     assert len(made["tokens"]) == made["metrics"]["tokens"] == 24

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.audit.oracle import warped
+from spsbench.audit.tables import Pair, TableLM
 from spsbench.drafters.model import ModelDrafter
 from spsbench.noise import PhiloxStream
 from spsbench.sampling import Warp, sample
 from spsbench.schedules.constant import Constant
 from spsbench.types import Context, Drawn, Purpose, Scores
-from tests.oracle import warped
-from tests.tables import Pair, TableLM
 
 PAIR = Pair(4, 8, ("plain",))
 PREFILL = Scores(torch.empty(0, 4), {})

@@ -1,78 +1,13 @@
-"""What must come out, in plain Python and apart from the package: warps, rules, and the law.
+"""Where the decisions of each uniform change, for the rules that are known: cells of [0, 1).
 
-`law_of_outputs` is the autoregressive law of whole outputs with their cuts. A `Rule` says, for one
-acceptance rule, where the decisions of each uniform change, given the decisions before it.
+A `Rule` says it for one acceptance rule, given the decisions made before. It is written in plain
+Python, apart from the verifiers; rules that nobody wrote down are found out in `discovery`.
 """
 
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
+from spsbench.audit.tables import Law
 from spsbench.types import Draft, Purpose
-from tests.tables import Law
-
-Outcome = tuple[tuple[int, ...], str]
-"""The tokens of a generation and why it ended."""
-
-
-def warped(law: Law, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Law:
-    """The law after temperature, then top-k, then top-p."""
-
-    @cache
-    def after(prefix: tuple[int, ...]) -> tuple[float, ...]:
-        row = list(law(prefix))
-        if temperature == 0:
-            return tuple(float(x == row.index(max(row))) for x in range(len(row)))
-        row = [x ** (1 / temperature) for x in row]
-        if 0 < top_k < len(row):
-            least = sorted(row, reverse=True)[top_k - 1]
-            row = [x if x >= least else 0.0 for x in row]
-        total = sum(row)
-        row = [x / total for x in row]
-        if top_p < 1:
-            mass = 0.0
-            for token in sorted(range(len(row)), key=lambda token: -row[token]):
-                if mass >= top_p:
-                    row[token] = 0.0
-                mass += row[token]
-        total = sum(row)
-        return tuple(x / total for x in row)
-
-    return after
-
-
-def law_of_outputs(
-    q: Law,
-    prompt: tuple[int, ...],
-    tokens: int,
-    *,
-    eos: frozenset[int] = frozenset(),
-    limit: int | None = None,
-    stop: Callable[[Sequence[int]], bool] = lambda output: False,
-) -> dict[Outcome, float]:
-    """Every output that the target alone would make, token after token, and its probability."""
-    room = math.inf if limit is None else limit - len(prompt)
-    budget = min(tokens, room)
-    outcomes: dict[Outcome, float] = {}
-
-    def walk(output: tuple[int, ...], weight: float) -> None:
-        finish = None
-        if output and output[-1] in eos:
-            finish = "eos"
-        elif output and stop(output):
-            finish = "stop"
-        elif len(output) == budget:
-            finish = "length" if tokens <= room else "context"
-        if finish is not None:
-            outcomes[output, finish] = weight
-            return
-        for token, probability in enumerate(q(prompt + output)):
-            if probability > 0:
-                walk((*output, token), weight * probability)
-
-    walk((), 1.0)
-    return outcomes
 
 
 @dataclass
@@ -83,10 +18,12 @@ class Facts:
     p: Law
     text: tuple[int, ...]
     picked: dict[tuple[Purpose, int], int] = field(default_factory=dict)  # cell of each uniform
+    middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # and its middle
     draft: Draft | None = None  # as the drafter under test handed it over
 
     @property
     def draft_tokens(self) -> tuple[int, ...]:
+        """What was drafted, nothing before that."""
         return () if self.draft is None else tuple(self.draft.tokens.tolist())
 
     def after(self, n: int) -> tuple[int, ...]:
@@ -103,9 +40,11 @@ class Rule:
     """Cells of an acceptance rule; a decision that nothing depends on has one cell."""
 
     def order(self, purpose: Purpose, n: int) -> range:
+        """The slots, in the order in which their cells become known."""
         return range(n)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
+        """The widths of the cells of one uniform, from 0 up."""
         if purpose is Purpose.DRAFT:
             return facts.drawn(slot)
         if purpose is Purpose.ACCEPT:
@@ -113,12 +52,15 @@ class Rule:
         return self.final(facts) if purpose is Purpose.FINAL else self.plain(facts, slot)
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the test of `slot`."""
         return [1.0]
 
     def final(self, facts: Facts) -> list[float]:
+        """Cells of the last token."""
         return [1.0]
 
     def plain(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the target's own token after row `slot`."""
         return [1.0]
 
 
@@ -126,12 +68,14 @@ class SpsRule(Rule):
     """Cell 0 of ACCEPT keeps the token. FINAL follows the residual of the first rejection."""
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the test of `slot`."""
         if any(facts.picked[Purpose.ACCEPT, i] == 1 for i in range(slot)):
             return [1.0]
         kept = min(1.0, quotient(facts, slot))
         return [kept, 1 - kept]
 
     def final(self, facts: Facts) -> list[float]:
+        """Cells of the last token."""
         n = len(facts.draft_tokens)
         kept = 0
         while kept < n and facts.picked[Purpose.ACCEPT, kept] == 0:
@@ -143,9 +87,11 @@ class BlockRule(Rule):
     """The longest prefix that passes is kept: the tests are walked from the last to the first."""
 
     def order(self, purpose: Purpose, n: int) -> range:
+        """Tests from the last to the first."""
         return range(n)[::-1] if purpose is Purpose.ACCEPT else range(n)
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the test of `slot`."""
         n = len(facts.draft_tokens)
         if any(facts.picked[Purpose.ACCEPT, i] == 0 for i in range(slot + 1, n)):
             return [1.0]
@@ -158,6 +104,7 @@ class BlockRule(Rule):
         return [kept, 1 - kept]
 
     def final(self, facts: Facts) -> list[float]:
+        """Cells of the last token."""
         n = len(facts.draft_tokens)
         passed = [i + 1 for i in range(n) if facts.picked[Purpose.ACCEPT, i] == 0]
         # An irrelevant test is cell 0 of one, too; the longest is the only one that counts.
@@ -169,9 +116,10 @@ class MatchRule(Rule):
     """PLAIN's uniform i + 1 matters only where node i was reached by equal tokens."""
 
     def plain(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the target's own token after row `slot`."""
         tokens = facts.draft_tokens
         parents = list(range(-1, len(tokens) - 1))
-        if facts.draft.parents is not None:
+        if facts.draft is not None and facts.draft.parents is not None:
             parents = facts.draft.parents.tolist()
         path: list[int] = []
         node = slot - 1
@@ -189,7 +137,7 @@ RULES: dict[str, type[Rule]] = {"sps": SpsRule, "block": BlockRule, "match": Mat
 
 
 def quotient(facts: Facts, slot: int) -> float:
-    """q / p of the token in `slot`; a token that the draft model could not draw is no token."""
+    """Q / p of the token in `slot`; a token that the draft model could not draw is no token."""
     before, token = facts.after(slot), facts.after(slot + 1)[-1]
     p = facts.p(before)[token]
     return facts.q(before)[token] / p if p > 0 else 0.0

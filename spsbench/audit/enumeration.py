@@ -1,8 +1,9 @@
 """The exact law of the shipping `decode`, by visiting every cell of every uniform.
 
-Whatever the code decides, it decides by comparing uniforms with thresholds. `tests.oracle` says
-where these lie, and so cuts each uniform's [0, 1) into cells, given the cells chosen before. The
-walk is depth first: one run of the real code for each path, weighted by the product of the widths.
+Whatever the code decides, it decides by comparing uniforms with thresholds. A `Rule` says where
+these lie (`thresholds` for the rules we know, `discovery` for any other), and so cuts each
+uniform's [0, 1) into cells, given the cells chosen before. The walk is depth first: one run of the
+real code for each path, weighted by the product of the widths.
 
 That a cell is no wider than one decision is not believed but shown: each path is run with every
 uniform near the lower end of its cell, then near the upper end. Decisions are monotone steps in
@@ -12,26 +13,42 @@ comes out right at both ends is the law, and a rule whose thresholds are elsewhe
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from spsbench.audit.oracle import Outcome, law_of_outputs, warped
+from spsbench.audit.tables import Law, Pair, TableLM
+from spsbench.audit.thresholds import RULES, Facts, Rule
 from spsbench.decode import decode, never
 from spsbench.drafters.model import ModelDrafter
 from spsbench.sampling import Warp
 from spsbench.schedules.constant import Constant
-from spsbench.types import LM, Drafter, Limits, Purpose, Schedule, Stop, Verifier
-from tests.oracle import RULES, Facts, Outcome, Rule, law_of_outputs, warped
-from tests.tables import Law, Pair, TableLM
+from spsbench.types import (
+    LM,
+    Context,
+    Draft,
+    Drafter,
+    GoOn,
+    Limits,
+    Noise,
+    Purpose,
+    Schedule,
+    Scores,
+    Stop,
+    Verifier,
+)
 
 NARROW = 1e-12  # a cell this wide is a rounding error
 INSIDE = 1e-9  # how near to the ends of a cell
+EXACT = 1e-12  # total variation up to which two laws are one
 
 Address = Callable[[int, int, Purpose, int], Hashable]
 """(round, length of the text, purpose, slot) -> the uniform's identity. Equal = the same number."""
 
-MakeLM = Callable[[list[int], bool], LM]
-"""The text so far and whether it is the target -> a session."""
+Seen = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""A round as it is compared: drafted, accepted, emitted tokens, drafted tokens."""
 
 
 def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
@@ -51,7 +68,7 @@ class Case:
     tokens: int = 3
     schedule: Schedule = field(default_factory=lambda: Constant(2))
     drafter: Callable[[LM], Drafter] = ModelDrafter
-    warp: dict[str, float] = field(default_factory=dict)
+    warp: dict[str, Any] = field(default_factory=dict)
     package_warp: Callable[[Tensor], Tensor] | None = None  # in place of `Warp(**warp)`
     prompt: tuple[int, ...] = (0,)
     eos: frozenset[int] = frozenset()
@@ -62,6 +79,7 @@ class Case:
     lm: Callable[["Case", list[int], bool], LM] | None = None
 
     def session(self, text: list[int], target: bool) -> LM:
+        """A model over the table of the target or of the draft; `text` checks what it is fed."""
         if self.lm is not None:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit
@@ -69,6 +87,7 @@ class Case:
         return TableLM(law, self.vocab, limit=limit, text=text, target=target)
 
     def expected(self) -> dict[Outcome, float]:
+        """The law of the target alone."""
         return law_of_outputs(
             warped(self.q, **self.warp),
             self.prompt,
@@ -79,7 +98,7 @@ class Case:
         )
 
 
-def case(name: str, verifier: Verifier, pair: Pair, **fields: object) -> Case:
+def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
     """A case of the pair's two tables under the rule called `name`."""
     return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)
 
@@ -95,7 +114,7 @@ class Proof:
     mass: float
     paths: int
     emitted: float  # expected tokens of the first round, before the cut
-    kinds: set[str]  # rejected, recovered at slot, bonus, ...
+    kinds: set[str]  # of rounds: plain, none, some or all accepted
 
     @property
     def distance(self) -> float:
@@ -105,11 +124,18 @@ class Proof:
         )
 
     @property
+    def whole(self) -> bool:
+        """Whether the cells were right, so that `distance` is that of the law itself."""
+        return self.constant and abs(self.mass - 1) < EXACT
+
+    @property
     def exact(self) -> bool:
-        return self.constant and abs(self.mass - 1) < 1e-12 and self.distance < 1e-12
+        """Whether the law is the target's."""
+        return self.whole and self.distance < EXACT
 
 
 def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
+    """Half the sum of the differences of two laws."""
     return sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys()) / 2
 
 
@@ -159,7 +185,8 @@ class Walk:
         self.boxes: dict[Hashable, tuple[float, float]] = {}  # what is known of each uniform
         self.facts = Facts(q, p, case.prompt)
 
-    def run(self) -> tuple[Outcome, list[tuple]]:
+    def run(self) -> tuple[Outcome, list[Seen]]:
+        """The output of the path, and its rounds."""
         case = self.case
         drafter = case.drafter(case.session(self.text, False))
         rounds = decode(
@@ -173,14 +200,16 @@ class Walk:
             limits=Limits(case.tokens, case.eos),
             stop=case.stop,
         )
-        seen = []
+        seen: list[Seen] = []
+        finish = ""
         for turn in rounds:
             self.text += turn.tokens
             seen.append((turn.drafted, turn.accepted, tuple(turn.tokens), self.facts.draft_tokens))
-        output = tuple(self.text[len(case.prompt) :])
-        return (output, turn.finish or ""), seen
+            finish = turn.finish or ""
+        return (tuple(self.text[len(case.prompt) :]), finish), seen
 
     def round(self, index: int) -> "CellNoise":
+        """The noise of round `index`."""
         self.facts = Facts(self.q, self.p, tuple(self.text))
         return CellNoise(self, index)
 
@@ -211,12 +240,14 @@ class CellNoise:
         self.given: dict[tuple[Purpose, int], float] = {}
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] numbers in the cells that the path has chosen."""
         walk, rule = self.walk, self.walk.case.rule
         for slot in rule.order(purpose, n):
             if (purpose, slot) not in self.given:
                 address = walk.case.address(self.index, len(walk.text), purpose, slot)
                 cell, u = walk.pick(address, rule.cells(walk.facts, purpose, slot))
                 walk.facts.picked[purpose, slot] = cell
+                walk.facts.middle[purpose, slot] = sum(walk.boxes[address]) / 2
                 self.given[purpose, slot] = u
         return torch.tensor([self.given[purpose, i] for i in range(n)], dtype=torch.float64)
 
@@ -226,16 +257,15 @@ class Watched(Drafter):
 
     def __init__(self, drafter: Drafter, walk: Walk) -> None:
         self._drafter, self._walk = drafter, walk
+        self.drawn = drafter.drawn
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
-    @property
-    def drawn(self) -> object:
-        return self._drafter.drawn
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """As it is."""
+        self._drafter.begin(prompt, prefill)
 
-    def begin(self, *args: object) -> None:
-        self._drafter.begin(*args)
-
-    def draft(self, *args: object) -> object:
-        draft = self._drafter.draft(*args)
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """As it is, and noted."""
+        draft = self._drafter.draft(context, k, noise, go_on)
         self._walk.facts.draft = draft
         return draft

@@ -32,12 +32,15 @@ class Pair:
     )
 
     def q(self, prefix: Sequence[int]) -> tuple[float, ...]:
+        """The target's law."""
         return self._row(tuple(prefix))[0]
 
     def p(self, prefix: Sequence[int]) -> tuple[float, ...]:
+        """The draft model's law."""
         return self._row(tuple(prefix))[1]
 
     def kind(self, prefix: Sequence[int]) -> str:
+        """Which of `kinds` the laws after `prefix` are."""
         return self._random(prefix, "kind").choice(self.kinds)
 
     def _random(self, prefix: Sequence[int], what: str) -> random.Random:
@@ -67,11 +70,12 @@ class Pair:
 
 
 def normalised(weights: Sequence[float]) -> tuple[float, ...]:
+    """Rescaled to a sum of 1."""
     total = sum(weights)
     return tuple(w / total for w in weights)
 
 
-class InconsistentFeedError(AssertionError):
+class InconsistentFeedError(RuntimeError):
     """The loop fed tokens that do not continue what is cached, or the text."""
 
 
@@ -79,7 +83,8 @@ class TableLM:
     """An `LM` whose logits are the logarithms of a table's rows, with a cache that is a list.
 
     When `text` (prompt and output so far, kept by the test) is given, whatever is fed must agree
-    with it. The target must besides have all of it but the newest token in its cache.
+    with it. The target must besides have all of it but the newest token in its cache. A `careless`
+    one keeps any nodes as if they had been a chain, as an engine does that trusts the verifier.
     """
 
     def __init__(
@@ -90,18 +95,21 @@ class TableLM:
         limit: int | None = None,
         text: list[int] | None = None,
         target: bool = False,
+        careless: bool = False,
     ) -> None:
         self.vocab_size, self.limit = vocab, limit
-        self._law, self._text, self._target = law, text, target
+        self._law, self._text, self._target, self._careless = law, text, target, careless
         self._cache: list[int] = []
         self._tree: list[tuple[int, ...]] | None = None  # path to each uncommitted node
         self._logits: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def length(self) -> int:
+        """Tokens in the cache."""
         return len(self._cache) + len(self._tree or ())
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """As `types.LM`; raises `InconsistentFeedError` for what cannot follow."""
         if self._tree is not None:
             raise InconsistentFeedError("fed on top of tree nodes that were not committed")
         if self.limit is not None and self.length + len(tokens) > self.limit:
@@ -122,10 +130,13 @@ class TableLM:
         return Scores(torch.stack(rows) if rows else torch.empty(0, self.vocab_size), {})
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """As `types.LM`; raises `InconsistentFeedError` for what cannot be kept."""
         if not 0 <= length <= len(self._cache):
             raise InconsistentFeedError(f"commit of {length}: {len(self._cache)} are cached")
         kept: tuple[int, ...] = ()
-        if path:
+        if path and self._careless and self._tree is not None:
+            kept = tuple(self._tree[node][-1] for node in path)
+        elif path:
             if self._tree is None or length != len(self._cache):
                 raise InconsistentFeedError("a path without a tree just before it")
             kept = self._tree[path[-1]]

@@ -1,0 +1,1 @@
+"""The side-by-side measurement behind `benchmarks/peers.py`: pairs, workers, turns, figures."""

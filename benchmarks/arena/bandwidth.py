@@ -1,0 +1,43 @@
+"""The best read of memory that this machine gives: the bound of single-token steps."""
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from spsbench.bandwidth import read_bandwidth
+
+SIZE = 2**30  # bytes, read by all threads together
+PASSES = 5
+
+
+class Bandwidth:
+    """A worker of its own, which gives its gigabyte back when it is stopped."""
+
+    def read(self, cores: int) -> dict[str, Any]:
+        """Bytes per second: the best of several kinds of loop over 1 GiB, best of a few passes."""
+        torch.set_num_threads(cores)
+        numbers = torch.ones(SIZE // 4)
+        rows = numbers.view(-1, 2**14)
+        loops: dict[str, Callable[[], Any]] = {
+            "torch.sum": numbers.sum,
+            "torch.max": numbers.max,
+            "torch.amax": partial(torch.amax, rows, 1),
+        }
+        found = {name: SIZE / best(loop) for name, loop in loops.items()}
+        del loops, rows, numbers
+        found["numpy.bitwise_or"] = read_bandwidth(cores, SIZE // cores)
+        return found
+
+
+def best(loop: Callable[[], Any]) -> float:
+    """Seconds of the quickest of a few passes."""
+    quickest = math.inf
+    for _ in range(PASSES):
+        began = time.perf_counter()
+        loop()
+        quickest = min(quickest, time.perf_counter() - began)
+    return quickest

@@ -1,0 +1,113 @@
+"""Our own loop over one of our engines, by its name in the registry."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import torch
+
+from arena.contenders.contender import Setting, Turn, alternate, convert, fastest_threads
+from spsbench.build import build, resolve
+from spsbench.config import make_cell
+from spsbench.generation import Generation
+from spsbench.loading import Loaded, Shelf
+from spsbench.results import Cell
+
+__all__ = ["Ours", "convert"]
+
+CHOOSES_THREADS = ("fast",)  # engines that measure the thread count themselves
+
+
+class Ours:
+    """`spsbench` with the engine `spec` for target and draft."""
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+
+    def load(self, setting: Setting) -> None:
+        """Both models, by the way that `sps generate` takes."""
+        torch.set_num_threads(setting.threads or setting.cores)
+        self._cell = resolve(
+            make_cell(
+                target=setting.target,
+                draft=setting.draft,
+                engine=self._spec,
+                k=setting.k,
+                max_new_tokens=setting.context,
+                temperature=setting.temperature,
+                dtype=setting.dtype,
+                ignore_eos=True,
+            )
+        )
+        self._choices: dict[str, Any] = {}
+        told = {"choices": self._choices} if "choices" in signature(Shelf).parameters else {}
+        self._loaded: Loaded = Shelf(offline=True, **told).load(self._cell)
+        if setting.threads is None and self._spec.partition(":")[0] not in CHOOSES_THREADS:
+            self._choose_threads(setting.cores)
+
+    def _choose_threads(self, cores: int) -> None:
+        target = build(self._cell, self._loaded).decoder.target
+        target.append(torch.arange(16), keep=0)
+        probe = torch.arange(1)
+        fastest_threads(
+            range(1, cores + 1), torch.set_num_threads, lambda: target.append(probe, keep=1)
+        )
+
+    def arms(self) -> Sequence[str]:
+        """ArS and SpS."""
+        return ("ars", "sps")
+
+    def generate(self, arm: str, prompt: list[int], tokens: int) -> Turn:
+        """One generation of `spsbench`, whose prefill is in no round."""
+        cell = replace(self._cell_of(arm), max_new_tokens=tokens)
+        generation = Generation(cell, self._loaded, prompt)
+        for _ in generation:
+            pass
+        rounds = generation.record.rounds
+        parts = {
+            "prefill": generation.record.prefill_seconds,
+            "drafting": sum(r.draft_seconds for r in rounds),
+            "drafted": sum(r.drafted for r in rounds),
+            "target": sum(r.target_seconds for r in rounds),
+            "rounds": sum(r.seconds for r in rounds),
+        }
+        return Turn(generation.record.tokens, [(r.emitted, r.seconds) for r in rounds], parts)
+
+    def _cell_of(self, arm: str) -> Cell:
+        if arm == "sps":
+            return self._cell
+        ars = make_cell(k=0, engine=self._spec)
+        return resolve(
+            replace(
+                self._cell, draft=None, drafter=ars.drafter, schedule=ars.schedule,
+                verifier=ars.verifier,
+            )
+        )  # fmt: skip
+
+    def steps(self, prompt: list[int], repeats: int) -> dict[str, list[float]]:
+        """Passes with the rewind that belongs to each; one draft step from a round's share."""
+        target = build(self._cell_of("ars"), self._loaded).decoder.target
+        target.commit(0)
+        target.append(torch.tensor(prompt), keep=0)
+        length = target.length
+
+        def score(count: int) -> None:
+            target.append(torch.tensor(prompt[:count]), keep=count)
+            target.commit(length)
+
+        k = self._cell.k or 0
+        times = alternate(repeats, one=lambda: score(1), block=lambda: score(k + 1))
+        drafting = self.generate("sps", prompt, 4 * (k + 1)).parts
+        return {**times, "draft": [drafting["drafting"] / drafting["drafted"]]}
+
+    def notes(self) -> dict[str, Any]:
+        """Threads, versions, and what the engine says of itself."""
+        import transformers
+
+        return {
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "choices": {name: str(choice) for name, choice in self._choices.items()},
+        }

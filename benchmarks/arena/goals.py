@@ -1,0 +1,152 @@
+"""What the fast engine is held to: each a ratio that must, and one that should, not be passed."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from arena.figures import (
+    Ratio,
+    Spread,
+    block_cost,
+    over_turns,
+    ratio,
+    spread,
+    steady_bytes,
+    step,
+)
+from spsbench.models.bundled import BUNDLED
+
+OURS = "fast"
+ALL = ""
+
+
+class Goal(NamedTuple):
+    """A limit for some pairs and dtypes; empty: for all, of pairs those of random weights.
+
+    A bundled pair is too small for more than its own goal: it fits the caches.
+    """
+
+    what: str
+    pair: str
+    dtype: str
+    must: float
+    aim: float
+
+
+STEP, BLOCK, ARS = "step(1) / memory limit", "v(K)", "ArS / HF generate"
+SPS, OPENVINO = "SpS / HF assisted, equal K, by pass", "SpS / OpenVINO, by pass"
+LLAMA_ARS, LLAMA_SPS = "ArS / llama.cpp", "SpS / llama.cpp, by pass"
+GAIN, MEMORY, LOAD = "SpS / ArS", "steady memory / weights", "load time / HF"
+
+GOALS = (
+    Goal(STEP, "gpt2-large", "bfloat16", 1.5, 1.25),
+    Goal(STEP, "llama-1b", "bfloat16", 1.25, 1.1),
+    Goal(STEP, "gpt2-large", "float32", 1.5, 1.3),
+    Goal(BLOCK, ALL, "bfloat16", 1.2, 1.1),
+    Goal(BLOCK, ALL, "float32", 1.3, 1.15),
+    Goal(ARS, ALL, ALL, 0.5, 0.4),
+    Goal(SPS, "gpt2-large", "float32", 0.33, 0.25),
+    Goal(SPS, "gpt2-large", "bfloat16", 0.4, 0.33),
+    Goal(SPS, "llama-1b", "bfloat16", 0.5, 0.4),
+    Goal(OPENVINO, "gpt2-large", "bfloat16", 1.1, 0.95),
+    Goal(LLAMA_ARS, ALL, "bfloat16", 1.3, 1.0),
+    Goal(LLAMA_SPS, ALL, "bfloat16", 0.9, 0.75),
+    Goal(GAIN, "nano", ALL, 0.7, 0.55),
+    Goal(MEMORY, ALL, ALL, 1.25, 1.1),
+    Goal(LOAD, ALL, ALL, 2.0, 1.0),
+)
+
+
+class Result(NamedTuple):
+    """A ratio as measured, beside its goal where there is one for this pair and dtype."""
+
+    what: str
+    value: Spread
+    goal: Goal | None
+
+    @property
+    def verdict(self) -> str:
+        """`aim`, `pass` or `miss` by the median; empty without a goal."""
+        if self.goal is None:
+            return ""
+        if self.value.median <= self.goal.aim:
+            return "aim"
+        return "pass" if self.value.median <= self.goal.must else "miss"
+
+
+def results(
+    engines: Mapping[str, Mapping[str, Any]],
+    pair: str,
+    dtype: str,
+    *,
+    limit_ms: float,
+    weights: int,
+    ours: str = OURS,
+) -> Iterator[Result]:
+    """Every ratio that this run has the engines for."""
+    for what, value in ratios(engines, limit_ms, weights, ours):
+        fitting = (g for g in GOALS if g.what == what and fits(g, pair, dtype))
+        yield Result(what, value, next(fitting, None))
+
+
+def fits(goal: Goal, pair: str, dtype: str) -> bool:
+    """Whether it is a goal for this measurement."""
+    pairs = (pair,) if pair in BUNDLED else (ALL, pair)
+    return goal.pair in pairs and goal.dtype in (ALL, dtype)
+
+
+def ratios(
+    engines: Mapping[str, Mapping[str, Any]], limit_ms: float, weights: int, ours: str
+) -> Iterator[tuple[str, Spread]]:
+    """What the run can tell of the engine `ours`."""
+    mine = engines.get(ours)
+    if mine is None:
+        return
+    one, cost = step(mine, "one"), block_cost(mine)
+    if one is not None:
+        yield STEP, Spread(*(value / limit_ms for value in one))
+    if cost is not None:
+        yield BLOCK, cost
+    yield from _against(engines, mine)
+    gain = _turns(mine, "sps") and ratio(_turns(mine, "sps"), _turns(mine, "ars"))
+    if gain:
+        yield GAIN, gain.by_token
+    yield MEMORY, spread([steady_bytes(mine) / weights])
+    if "hf" in engines:
+        yield LOAD, spread([_load(mine) / _load(engines["hf"])])
+
+
+def _against(
+    engines: Mapping[str, Mapping[str, Any]], mine: Mapping[str, Any]
+) -> Iterator[tuple[str, Spread]]:
+    rivals = {name: engines.get(name, {}) for name in ("hf", "openvino", "llamacpp")}
+    for arm in fastest_plain(rivals["hf"])[:1]:
+        if found := _rival(mine, rivals["hf"], "ars", arm):
+            yield ARS, found.by_token
+    for what, name in ((SPS, "hf"), (OPENVINO, "openvino"), (LLAMA_SPS, "llamacpp")):
+        if found := _rival(mine, rivals[name], "sps", "sps"):
+            yield what, found.by_pass
+    if found := _rival(mine, rivals["llamacpp"], "ars", "ars"):
+        yield LLAMA_ARS, found.by_token
+
+
+def fastest_plain(hf: Mapping[str, Any]) -> list[str]:
+    """The plain variants of transformers, the quickest first."""
+    times = {
+        arm: over_turns(hf, arm, lambda d: d.ms_per_token)
+        for arm in hf.get("turns", {})
+        if arm.startswith("ars")
+    }
+    known = {arm: time.median for arm, time in times.items() if time is not None}
+    return sorted(known, key=lambda arm: known[arm])
+
+
+def _rival(mine: Any, theirs: Any, my_arm: str, their_arm: str) -> Ratio | None:
+    return ratio(_turns(mine, my_arm), _turns(theirs, their_arm))
+
+
+def _turns(facts: Mapping[str, Any], arm: str) -> list[Mapping[str, Any]]:
+    return list(facts.get("turns", {}).get(arm, []))
+
+
+def _load(facts: Mapping[str, Any]) -> float:
+    return min(load["seconds"] for load in facts["loads"])

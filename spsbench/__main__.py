@@ -1,0 +1,5 @@
+"""`python -m spsbench` is `sps`."""
+
+from spsbench.cli.main import main
+
+main()

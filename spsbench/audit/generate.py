@@ -1,0 +1,36 @@
+"""Texts for an audit, made by the decoder under audit itself."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spsbench.audit.suspects import Text
+from spsbench.build import resolve
+from spsbench.generation import Generation
+from spsbench.loading import Loaded
+from spsbench.results import Cell, Record, Spec
+
+
+def plain_cell(cell: Cell) -> Cell:
+    """Auto-regressive sampling by the same decoder, engine and warp."""
+    constant = Spec("constant", (("lookahead", 0),))
+    none, auto = Spec("none"), Spec("auto")
+    return resolve(replace(cell, draft=None, drafter=none, verifier=auto, schedule=constant))
+
+
+def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
+    """A record as the audit reads it."""
+    return Text(
+        tuple(prompt),
+        tuple(record.tokens),
+        tuple(r.emitted for r in record.rounds),
+        tuple(r.drafted for r in record.rounds),
+        name,
+    )
+
+
+def generate(cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str, repeat: int) -> Text:
+    """One generation of `cell`, in the loop that ships."""
+    generation = Generation(cell, loaded, prompt, sample, repeat)
+    for _ in generation:
+        pass
+    return text_of(prompt, generation.record, f"{sample} #{repeat}")

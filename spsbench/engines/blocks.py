@@ -1,0 +1,201 @@
+"""A decoder's layers without their Python: traced once, replayed for every layer and step.
+
+A layer of a small model spends more time in Python than in its kernels. The layers of a decoder
+are one computation over different weights, so one trace of the first serves all of them: weights,
+keys and values are its inputs. What is traced is transformers' own code, and each layer's first two
+replays are compared with it, number by number; a difference, or a failure, leaves that code in use.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from spsbench.engines.cache import PreallocatedCache
+
+MOST = 32  # tokens a pass; above it Python's share is small
+CHECKS = 2  # replays of a layer that are compared with its own code
+
+Replayed = Callable[..., Tensor]
+
+
+class Tape:
+    """The traces of a model, shared by its layers and by every session over it."""
+
+    def __init__(self) -> None:
+        self.traces: dict[Any, Replayed | None] = {}
+        self.span: Tensor | None = None  # [past + m], only its length is used; None: no replay
+        self.refused: str | None = None  # why a layer runs its own code
+
+    def refuse(self, key: Any, why: str) -> None:
+        """Never replay `key` again."""
+        self.traces[key] = None
+        self.refused = self.refused or why
+
+
+class Replay:
+    """Stands in for the `forward` of one layer."""
+
+    def __init__(self, layer: nn.Module, number: int, signature: Any, tape: Tape) -> None:
+        self.layer, self.number, self.signature, self.tape = layer, number, signature, tape
+        self.plain = type(layer).forward
+        self.state = [store[name] for store, name in _places(layer)]
+        self.unchecked: dict[Any, int] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the layer's own `forward`."""
+        span = self.tape.span
+        if span is None:
+            return self.plain(self.layer, *args, **kwargs)
+        tensors: list[Tensor] = []
+        form = (*(_form(a, tensors) for a in args), *kwargs)
+        form += tuple(_form(a, tensors) for a in kwargs.values())
+        key = self.signature, tensors[0].shape[1], form
+        if key in self.tape.traces and key in self.unchecked and not self.unchecked[key]:
+            replayed = self.tape.traces[key]
+            if replayed is None:
+                return self.plain(self.layer, *args, **kwargs)
+            own = _cache(args, kwargs).layers[self.number]
+            own.length = len(span)
+            return replayed(*tensors, span, own.keys, own.values, *self.state)
+        return self._checked(key, tensors, span, args, kwargs)
+
+    def _checked(
+        self, key: Any, tensors: list[Tensor], span: Tensor, args: Any, kwargs: Any
+    ) -> Any:
+        """The layer's own answer, and whether a replay gives the same."""
+        out = self.plain(self.layer, *args, **kwargs)
+        own = _cache(args, kwargs).layers[self.number]
+        inputs = (*tensors, span, own.keys, own.values, *self.state)
+        if key not in self.tape.traces:
+            self._trace(key, inputs, args, kwargs)
+        replayed = self.tape.traces[key]
+        self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
+        if replayed is None:
+            self.unchecked[key] = 0
+        elif not (isinstance(out, Tensor) and torch.equal(replayed(*inputs), out)):
+            self.tape.refuse(key, "a replay of a layer differs from its own code")
+        return out
+
+    def _trace(self, key: Any, inputs: Sequence[Tensor], args: Any, kwargs: Any) -> None:
+        n = len(self.state)
+
+        def run(*given: Tensor) -> Any:
+            tensors = iter(given)
+            cache = _Window(*given[-n - 3 : -n])
+            own = [_replaced(a, tensors, cache) for a in args]
+            named = {name: _replaced(a, tensors, cache) for name, a in kwargs.items()}
+            with _state(self.layer, given[-n:]):
+                return self.plain(self.layer, *own, **named)
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of values that the checks will see
+                self.tape.traces[key] = _traced(run, inputs)
+        except Exception as error:  # foreign code may do what cannot be traced
+            self.tape.refuse(key, f"a layer cannot be traced ({type(error).__name__})")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.plain.__get__(memo[id(self.layer)])  # a copied model is a stock one
+
+
+def _places(layer: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where each parameter and buffer of a layer is kept."""
+    for module in layer.modules():
+        for store in (module._parameters, module._buffers):
+            yield from ((store, name) for name, tensor in store.items() if tensor is not None)
+
+
+_traced: Any = partial(torch.jit.trace, check_trace=False)
+
+
+@contextmanager
+def _state(layer: nn.Module, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Exchange the weights of a layer for as long as a trace takes."""
+    places = list(_places(layer))
+    before = [store[name] for store, name in places]
+    try:
+        for (store, name), tensor in zip(places, tensors, strict=True):
+            store[name] = tensor
+        yield
+    finally:
+        for (store, name), tensor in zip(places, before, strict=True):
+            store[name] = tensor
+
+
+class _Window(Cache):  # type: ignore[misc]
+    """The cache inside a trace: writes at the end of the span, whatever its length is."""
+
+    def __init__(self, span: Tensor, keys: Tensor, values: Tensor) -> None:
+        self.layers: list[Any] = []
+        self.end, self.keys, self.values = span.shape[0], keys, values
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        start = self.end - key_states.shape[2]
+        self.keys[:, :, start : self.end] = key_states
+        self.values[:, :, start : self.end] = value_states
+        return self.keys[:, :, : self.end], self.values[:, :, : self.end]
+
+
+def attach(model: nn.Module) -> Tape | None:
+    """Put replays in front of the layers of `model`; None when it has no list of them."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
+    lists = [m for m in lists if all(type(layer) is type(m[0]) for layer in m)]
+    if not lists:
+        return None
+    tape = Tape()
+    for layer in max(lists, key=len):
+        numbers = {n for m in layer.modules() if (n := getattr(m, "layer_idx", None)) is not None}
+        if len(numbers) == 1:
+            layer.forward = Replay(layer, numbers.pop(), signature(layer), tape)
+    return tape
+
+
+def signature(layer: nn.Module) -> tuple[Any, ...]:
+    """Equal for layers that are the same computation: modules, their settings, their tensors."""
+    found: list[Any] = []
+    for name, module in layer.named_modules():
+        plain = (int, float, bool, str, type(None))
+        settings = {k: v for k, v in vars(module).items() if isinstance(v, plain)}
+        settings.pop("layer_idx", None)
+        found.append((name, type(module), *sorted(settings.items(), key=lambda item: item[0])))
+    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        found.append((name, tuple(tensor.shape), tensor.dtype, tensor.layout))
+    return tuple(found)
+
+
+def _form(value: Any, tensors: list[Tensor]) -> Any:
+    """The kind of an argument, for the key of its trace; tensors are collected."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return Tensor
+    if isinstance(value, PreallocatedCache):
+        return Cache
+    if isinstance(value, tuple):
+        return tuple([_form(item, tensors) for item in value])
+    return value if value is None or isinstance(value, bool | int | str) else id(value)
+
+
+def _replaced(value: Any, tensors: Any, cache: Cache) -> Any:
+    """An argument with its tensors and its cache exchanged for those of a trace."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, PreallocatedCache):
+        return cache
+    if isinstance(value, tuple):
+        return tuple(_replaced(item, tensors, cache) for item in value)
+    return value
+
+
+def _cache(args: Sequence[Any], kwargs: dict[str, Any]) -> PreallocatedCache:
+    found = kwargs.get("past_key_values")
+    if found is None:
+        found = next(a for a in args if isinstance(a, PreallocatedCache))
+    return found

@@ -1,0 +1,122 @@
+"""A cache with room to spare: appends write in place, a rewind sets a number, nothing is copied.
+
+transformers' `DynamicCache` concatenates keys and values at every step, so each token copies the
+whole past, once a layer. Here each layer owns a buffer that is larger than its content and doubles
+when it is full; the model attends to a view of what is filled.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, CacheLayerMixin
+
+FIRST = 256  # tokens that a new buffer holds
+
+
+class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer, `[1, heads, capacity, width]`, filled up to `length`."""
+
+    is_croppable = True
+    is_sliding = False
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self.most = most
+        self.length = 0
+        self.capacity = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Take dtype, device and widths from the first states; room comes with `_reserve`."""
+        self.keys = key_states[:, :, :0]
+        self.values = value_states[:, :, :0]
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write `[1, heads, m, width]` after what is there; views of all keys and values."""
+        start, end = self.length, self.length + key_states.shape[2]
+        if end > self.capacity:
+            self._reserve(key_states, value_states, end)
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def reserve(self, least: int) -> None:
+        """Make room for `least` tokens, once the first have shown how wide they are."""
+        if self.is_initialized and least > self.capacity:
+            self._reserve(self.keys, self.values, least)
+
+    def _reserve(self, keys: Tensor, values: Tensor, least: int) -> None:
+        """Double the room until `least` tokens fit, but not beyond what the model can read."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys, values)
+        room = max(FIRST, self.capacity)
+        while room < least:
+            room *= 2
+        room = room if self.most is None else max(least, min(room, self.most))
+        self.keys = self._moved(self.keys, room)
+        self.values = self._moved(self.values, room)
+        self.capacity = room
+
+    def _moved(self, old: Tensor, room: int) -> Tensor:
+        batch, heads, _, width = old.shape
+        new = old.new_zeros(batch, heads, room, width)  # NaN in the room would outlive a mask
+        new[:, :, : self.length] = old[:, :, : self.length]
+        return new
+
+    def gather(self, length: int, rows: Sequence[int]) -> None:
+        """Move the tokens at `rows`, ascending, to `length` and after it; the rest is forgotten."""
+        end = length + len(rows)
+        if list(rows) != list(range(length, end)):
+            index = torch.tensor(rows, device=self.keys.device)
+            self.keys[:, :, length:end] = self.keys.index_select(2, index)
+            self.values[:, :, length:end] = self.values.index_select(2, index)
+        self.length = end
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the newest `-tokens_to_remove` tokens, as transformers counts them."""
+        self.length += min(0, tokens_to_remove)
+
+    def reset(self) -> None:
+        """Forget everything; the room stays."""
+        self.length = 0
+
+    def get_seq_length(self) -> int:
+        """Tokens in the cache."""
+        return self.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys that the next `query_length` tokens see, and the position of the first of them."""
+        return self.length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """The model's context; -1 = unlimited."""
+        return -1 if self.most is None else self.most
+
+
+class PreallocatedCache(Cache):  # type: ignore[misc]
+    """One `PreallocatedLayer` for each layer of a model that was seen so far.
+
+    Args:
+        most: the model's context in tokens, beyond which no room is made; None = unlimited.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__(layer_class_to_replicate=lambda: PreallocatedLayer(most))
+
+    def reserve(self, least: int) -> None:
+        """Make room for `least` tokens, so that a pass finds buffers that stay where they are."""
+        for layer in self.layers:
+            layer.reserve(least)
+
+    def keep(self, length: int, rows: Sequence[int] = ()) -> None:
+        """Keep the first `length` tokens, and after them those at `rows`: O(1) without rows."""
+        for layer in self.layers:
+            if rows:
+                layer.gather(length, rows)
+            else:
+                layer.length = length

@@ -1,0 +1,76 @@
+"""What was chosen for a model, and what sessions over it need to know."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from spsbench.engines.blocks import Tape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What was chosen for a model; kept with a run, and not chosen again when it is resumed."""
+
+    engine: str  # fast, or eager where fast cannot be
+    reason: str = ""  # why it is eager, or why nothing is packed
+    linears: int = 0
+    packed: Mapping[str, int] = field(default_factory=dict)  # rows x columns -> least rows a pass
+    packed_linears: int = 0
+    threads: int | None = None  # None: as many as torch uses
+
+    def to_json(self) -> dict[str, Any]:
+        """For a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Choice":
+        """The inverse of `to_json`.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+        """
+        return cls(**values)
+
+    def __str__(self) -> str:
+        if self.engine != "fast":
+            return f"{self.engine}: {self.reason}"
+        packed = f"{self.packed_linears} of {self.linears} linear layers packed"
+        why = f" ({self.reason})" if self.reason else ""
+        threads = "" if self.threads is None else f", threads {self.threads}"
+        return f"fast: {packed}{why}{threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What sessions need to know of a model."""
+
+    choice: Choice
+    tape: Tape | None = None
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of a pass; None: leave them as they are."""
+        return self.choice.threads
+
+
+_PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
+_PLAIN = Prepared(Choice(engine="fast", reason="not prepared"))
+
+
+def prepared(model: nn.Module) -> Prepared:
+    """What `prepare` has done to `model`; nothing, by default."""
+    return _PREPARED.get(model, _PLAIN)
+
+
+def choice_of(model: nn.Module) -> Choice | None:
+    """What `prepare` has chosen for `model`; None when it was not asked."""
+    return _PREPARED[model].choice if model in _PREPARED else None
+
+
+def remember(model: nn.Module, choice: Choice, tape: Tape | None = None) -> Choice:
+    """Note what was done to `model`, for every session over it."""
+    _PREPARED[model] = Prepared(choice, tape)
+    return choice

@@ -1,0 +1,57 @@
+"""The default engine: transformers' own modules over a preallocated cache and packed weights.
+
+The tokens are those of `eager`; what differs is where keys, values and weights lie, how many
+threads work, and that the Python of a layer runs once instead of at every step (docs/engines.md).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from spsbench.engines import graphs
+from spsbench.engines.choice import Choice, remember
+from spsbench.engines.eager import EagerLM
+from spsbench.engines.graphs import GraphLM
+from spsbench.engines.preparing import prepare, unsuitable
+from spsbench.engines.session import FastLM
+from spsbench.types import LM
+
+Kind = Callable[..., LM]
+
+
+def kind_of_session(model: PreTrainedModel) -> Kind:
+    """What runs `model`: here a device, or an attention, is given a runner of its own."""
+    if model.device.type == "cuda":
+        return GraphLM
+    return EagerLM if unsuitable(model) else FastLM
+
+
+class Fast:
+    """Any decoder that `eager` takes, at the speed that the memory allows."""
+
+    def session(
+        self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
+    ) -> LM:
+        """A session with `model`: its own cache over shared weights."""
+        return kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
+
+    def prepare(
+        self,
+        model: PreTrainedModel,
+        *,
+        known: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Pack `model` in place and choose its threads; what was chosen, as `Choice.to_json`."""
+        if model.device.type == "cuda":
+            return remember(model, of_graphs(model)).to_json()
+        before = None if known is None else Choice.from_json(known)
+        return prepare(model, known=before, threads=threads).to_json()
+
+
+def of_graphs(model: PreTrainedModel) -> Choice:
+    """What runs a model on CUDA: recorded passes, or `eager` and why."""
+    if reason := graphs.known(model).reason:
+        return Choice(engine="eager", reason=reason)
+    return Choice(engine="fast", reason="CUDA graphs")

@@ -1,0 +1,84 @@
+"""A session over a preallocated cache, with replayed layers where a model has been prepared."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.engines.blocks import MOST
+from spsbench.engines.cache import PreallocatedCache
+from spsbench.engines.choice import prepared
+from spsbench.engines.eager import EagerLM
+from spsbench.engines.staircase import Staircase
+from spsbench.trees import additive_mask, depths
+
+
+class FastLM(EagerLM):
+    """A session over a preallocated cache; the arguments are those of `EagerLM`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        vocab_size: int | None = None,
+        layers: Sequence[int] = (),
+    ) -> None:
+        super().__init__(model, vocab_size=vocab_size, layers=layers)
+        self._prepared = prepared(model)
+        self._past = PreallocatedCache(self.limit)
+        self._positions = torch.arange(0)
+        self._stairs = Staircase(model.dtype, model.device)
+
+    def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        past, m = self._length, len(tokens)
+        device = self.model.device
+        positions = self._numbers(past + m)[past : past + m]
+        mask = self._stairs.mask(past, m) if past and 1 < m <= MOST else None
+        if parents is not None:
+            n = len(parents)
+            positions = positions.clone()
+            positions[m - n :] = (past + m - n + depths(parents)).to(device)
+            mask = additive_mask(parents, m, past, self.model.dtype).to(device)
+        with self._running(past, m):
+            out = self.model(
+                input_ids=tokens[None].to(device),
+                position_ids=positions[None],
+                attention_mask=mask,
+                past_key_values=self._past,
+                use_cache=True,
+                logits_to_keep=max(keep, 1),
+                output_hidden_states=bool(self.layers),
+            )
+        self._length += m
+        return out
+
+    @contextmanager
+    def _running(self, past: int, m: int) -> Iterator[None]:
+        """The model's own number of threads and, for a small pass, replayed layers."""
+        threads, tape = self._prepared.threads, self._prepared.tape
+        before = torch.get_num_threads()
+        if threads not in (None, before):
+            torch.set_num_threads(threads)
+        if tape is not None and past and m <= MOST:
+            self._past.reserve(past + m)
+            tape.span = self._numbers(past + m)[: past + m]
+        try:
+            yield
+        finally:
+            if tape is not None:
+                tape.span = None
+            if threads not in (None, before):
+                torch.set_num_threads(before)
+
+    def _numbers(self, least: int) -> Tensor:
+        """0, 1, 2 ... on the model's device, at least so many."""
+        if len(self._positions) < least:
+            self._positions = torch.arange(2 * least, device=self.model.device)
+        return self._positions
+
+    def _keep(self, length: int, nodes: list[int]) -> None:
+        """A chain moves nothing, a path moves its own rows."""
+        self._past.keep(length, nodes)

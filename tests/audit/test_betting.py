@@ -1,0 +1,143 @@
+"""The e-process: fair under the null, its level kept, and every defect of the table seen."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spsbench.audit.betting import BETS, MAIN, Money, alarm, gains, log_factors, total
+from spsbench.audit.evidence import DIRECTIONS, Evidence
+from tests.audit import planted
+from tests.audit.planted import money_after, positions, tokens
+
+# Defect, tokens after which a fixed test of the direction catches it with probability 0.99.
+TABLE = {
+    "lenience 0.9": (planted.lenient(0.9), 5_700),
+    "lenience 0.5": (planted.lenient(0.5), 250),
+    "residual = q": (planted.residual_is_target, 1_000),
+    "accept always": (planted.accepts_always, 145),
+    "draft top-p 0.95, ratio of raw p": (planted.raw_nucleus, 22_300),
+    "top-k 50, ratio of raw p": (planted.raw_top_k, 4_300),
+    "top-p missing on the target": (planted.no_top_p, 5_700),
+    "temperature 0.8 instead of 1": (planted.too_cold, 815),
+    "greedy draft, full p": (planted.greedy_draft, 113),
+}
+
+
+def test_the_money_is_divided_among_the_bets() -> None:
+    assert sum(bet.share for bet in BETS) == pytest.approx(1)
+    assert sum(BETS[i].share for i in MAIN) == pytest.approx(0.5)
+    assert Money().take(nothing()).shape == (0,)
+
+
+def nothing() -> Evidence:
+    return tokens(positions(planted.none), 0, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("bet", BETS, ids=lambda bet: f"{bet.name} {bet.size}")
+def test_every_bet_is_fair_at_any_mass(bet: object) -> None:
+    mass = np.concatenate([[0.0, 1.0], np.linspace(1e-12, 1, 999), np.logspace(-12, 0, 200)])
+    pull = (1 - mass) * np.random.default_rng(0).random(len(mass))
+    hit, miss = log_factors(bet, mass, pull)
+    expected = mass * np.exp(hit) + (1 - mass) * np.exp(miss)
+    assert (expected <= 1 + 1e-9).all()
+    assert np.isfinite(miss).all()
+    usual = (mass > 1e-6) & (mass < 0.9)
+    assert expected[usual] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("bias", [-0.01, 0.0, 0.01])
+def test_with_a_band_no_bias_within_it_pays(bias: float) -> None:
+    mass = np.linspace(0.05, 0.95, 50)
+    for bet in BETS:
+        hit, miss = log_factors(bet, mass, 0.2 * (1 - mass), band=0.01)
+        expected = (mass + bias) * np.exp(hit) + (1 - mass - bias) * np.exp(miss)
+        assert (expected <= 1 + 1e-9).all()
+
+
+def false_alarms(audits: int, n: int, seed: int, off: float = 0.0) -> int:
+    """Of fresh audits whose tokens follow the target's law, looked at after every token."""
+    rng, at, alarms = np.random.default_rng(seed), positions(planted.none), 0
+    pairs = positions(planted.accepts_always)  # its sets are those of an honest draft
+    at = replace(at, mass=pairs.mass - off, pull=pairs.pull)
+    start = np.log([bet.share for bet in BETS])
+    for _ in range(audits // 50):
+        steps = gains(tokens(at, 50 * n, rng)).reshape(50, n, len(BETS))
+        peaks = total(start + steps.cumsum(1)).max(1)
+        alarms += int((peaks >= alarm()).sum())
+    return alarms
+
+
+def most(audits: int, level: float = 1e-3) -> int:
+    """The count that fresh audits of this level exceed once in a thousand times."""
+    mass, count = math.exp(audits * math.log1p(-level)), 0
+    chance = mass
+    while mass < 0.999:
+        chance *= (audits - count) / (count + 1) * level / (1 - level)
+        count, mass = count + 1, mass + chance
+    return count
+
+
+def test_false_alarms_are_as_rare_as_stated() -> None:
+    assert most(2_000) == 8
+    assert false_alarms(2_000, 300, seed=1) <= most(2_000)
+
+
+def test_a_scorer_that_is_wrong_would_not_pass_that_test() -> None:
+    assert false_alarms(500, 1_500, seed=2, off=0.06) > most(500)
+
+
+@pytest.mark.slow
+def test_false_alarms_of_ten_thousand_longer_audits() -> None:
+    assert false_alarms(10_000, 1_500, seed=3) <= most(10_000)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_defect_is_caught_within_twice_its_tokens(name: str) -> None:
+    defect, n = TABLE[name]
+    caught = (money_after(defect, 2 * n, 400) >= alarm()).mean()
+    assert caught >= 0.99
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_counts_and_single_tokens_agree(name: str) -> None:
+    """The quick sum over counts is the audit's own, token by token."""
+    defect, n = TABLE[name]
+    n = min(n, 600)
+    rng = np.random.default_rng(4)
+    single = []
+    for _ in range(20):
+        evidence = tokens(positions(defect), n, rng)
+        money = Money()
+        # Strata as in the sum over counts: all tokens in the first of each.
+        zeros = np.zeros(n, np.int64)
+        single.append(money.take(replace(evidence, index=zeros, length=zeros))[-1])
+    quick = money_after(defect, n, 400)
+    spread = quick.std() * math.sqrt(1 / 20 + 1 / 400)
+    assert abs(np.mean(single) - quick.mean()) < 4 * spread + 1e-9
+
+
+def test_coarse_rounding_of_the_draft_is_caught_at_half_of_all_positions() -> None:
+    """Its sign changes from position to position: only where it does not is there a mean to see."""
+    caught = [money_after(planted.coarse, 13_400_000, 1, only=i)[0] >= alarm() for i in range(200)]
+    assert np.mean(caught) > 0.5
+
+
+def test_without_a_defect_nothing_is_caught() -> None:
+    for n in (1_000, 100_000, 10_000_000):
+        assert (money_after(planted.none, n, 400) >= alarm()).mean() < 0.01
+
+
+def test_tokens_outside_the_support_give_a_missing_top_p_away_at_once() -> None:
+    assert positions(planted.no_top_p).impossible == pytest.approx(0.05, abs=2e-3)
+
+
+def test_the_loudest_bet_names_the_defect() -> None:
+    money = Money()
+    money.take(tokens(positions(planted.too_cold), 2_000, np.random.default_rng(0)))
+    assert money.loudest.split()[0] in DIRECTIONS[1:]
+    money = Money()
+    money.take(tokens(positions(planted.lenient(0.5)), 2_000, np.random.default_rng(0)))
+    assert money.loudest == "draft too often"
+    assert money.peak > alarm()

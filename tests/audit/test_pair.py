@@ -1,0 +1,322 @@
+"""Whole audits of tiny pairs: honest ones hold, and defects planted in the loop are found."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from spsbench import decode as loop
+from spsbench.audit import warping
+from spsbench.audit.audit import Finding, Verdict
+from spsbench.audit.evidence import LENGTH_STRATA
+from spsbench.audit.greedy import Kind
+from spsbench.audit.pair import audit_pair, greedy_pair
+from spsbench.audit.setup import examiner_of
+from spsbench.audit.suspects import DraftLaw, Likeliest, Proposal, Text
+from spsbench.audit.workbench import Prompt, jobs
+from spsbench.build import resolve
+from spsbench.engines.eager import EagerLM
+from spsbench.loading import Loaded
+from spsbench.results import Cell, ModelRef, Spec
+from spsbench.sampling import Warp
+from spsbench.types import Draft, Limits, Noise
+from spsbench.types import Verdict as Ruling
+from spsbench.verifiers.sps import Sps
+from tests.folders import byte_tokenizer, random_model
+from tests.test_mutations import RowBefore
+
+CELL = resolve(
+    Cell(
+        target=ModelRef("t"),
+        draft=ModelRef("d"),
+        max_new_tokens=24,
+        schedule=Spec("constant", (("lookahead", 3),)),
+    )
+)
+LOOKED_UP = resolve(
+    replace(CELL, draft=None, drafter=Spec("ngram", (("min_n", 1),)), verifier=Spec("auto"))
+)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    tokenizer = byte_tokenizer()
+    end = frozenset({tokenizer.eos_token_id})
+    return Loaded(random_model(), random_model(noise=0.3), tokenizer, len(tokenizer), end, None)
+
+
+@pytest.fixture(scope="module")
+def prompts(loaded: Loaded) -> list[Prompt]:
+    words = ("the cat sat", "def value", "print(x", "a mat and a dog")
+    return [Prompt(word, tuple(loaded.tokenizer.encode(word))) for word in words]
+
+
+@pytest.fixture
+def audit(loaded: Loaded, prompts: list[Prompt]) -> Callable[..., Finding]:
+    def run(cell: Cell = CELL, most: int = 1_500, bias: float = 0.2, **changes: Any) -> Finding:
+        return audit_pair(cell, replace(loaded, **changes), prompts, bias=bias, most=most)
+
+    return run
+
+
+def test_an_honest_pair_holds(audit: Callable[..., Finding]) -> None:
+    found = audit()
+    assert found.verdict is Verdict.HELD, found.line
+    assert found.claim is not None
+    assert found.claim <= 0.2
+    assert "would have caught a bias of" in found.line
+    assert "with probability 0.99; found none" in found.line
+    assert found.control is not None
+    assert found.control.passed
+    assert found.ars.tokens > 0.2 * found.sps.tokens
+
+
+@pytest.mark.parametrize("verifier", ["block", "match"])
+def test_other_exact_rules_hold(audit: Callable[..., Finding], verifier: str) -> None:
+    cell = resolve(replace(CELL, verifier=Spec(verifier), temperature=0.8, top_p=0.9))
+    assert audit(cell).verdict is Verdict.HELD
+
+
+def test_look_ups_hold(audit: Callable[..., Finding]) -> None:
+    found = audit(LOOKED_UP, draft=None)
+    assert found.verdict is Verdict.HELD, found.line
+
+
+def test_too_few_tokens_for_what_was_asked_are_not_valid(audit: Callable[..., Finding]) -> None:
+    found = audit(most=300, bias=0.01)
+    assert found.verdict is Verdict.NOT_VALID
+    assert "too few tokens for a bias of 0.01, enough for" in found.line
+
+
+def test_a_control_that_is_not_caught_is_not_valid(audit: Callable[..., Finding]) -> None:
+    with patch("spsbench.audit.controls.CAUGHT", 21):
+        found = audit()
+    assert found.verdict is Verdict.NOT_VALID
+    assert "was caught in" in found.line
+
+
+def never_ends(block: list, output: list, limits: Limits, *rest: object) -> tuple:
+    return CUT(block, output, Limits(limits.max_new_tokens), *rest)
+
+
+def bonus_unwarped(self: Warp, logits: torch.Tensor) -> torch.Tensor:
+    laws = WARP(self, logits)
+    return (
+        torch.cat([laws[:-1], (logits[-1:] / self.temperature).softmax(-1)])
+        if len(laws) > 1
+        else laws
+    )
+
+
+def cools(self: Warp, logits: torch.Tensor) -> torch.Tensor:
+    return WARP(self, logits * 1.5)
+
+
+def keeps_rejected(self: EagerLM, length: int, path: object = None) -> None:
+    """The cache is cut to the right length, but at its old end."""
+    if self.length > length > 0:
+        for layer in self._cache.layers:
+            drop = self.length - length
+            layer.keys, layer.values = layer.keys[:, :, drop:], layer.values[:, :, drop:]
+        self._length = length
+    else:
+        COMMIT(self, length, path)
+
+
+class Always(Sps):
+    """Keeps whatever was drafted."""
+
+    def __call__(self, draft: Draft, q: torch.Tensor, noise: Noise) -> Ruling:
+        return SPS(Sps(), eased(draft, 1e-9), q, noise)
+
+
+class HalfLenient(Sps):
+    """Keeps x with probability min(1, q / (p / 2))."""
+
+    def __call__(self, draft: Draft, q: torch.Tensor, noise: Noise) -> Ruling:
+        return SPS(Sps(), eased(draft, 0.5), q, noise)
+
+
+def eased(draft: Draft, share: float) -> Draft:
+    return draft if draft.probs is None else replace(draft, probs=draft.probs * share)
+
+
+CUT, WARP, COMMIT, SPS = loop.cut, Warp.__call__, EagerLM.commit, Sps.__call__
+RULE = "spsbench.verifiers.sps.Sps"
+DEFECTS: dict[str, tuple[str, object]] = {
+    "the recovered token is drawn from q": (
+        "spsbench.verifiers.sps.residual",
+        lambda q, p: q,
+    ),
+    "accept always": (RULE, Always),
+    "lenience 0.5": (RULE, HalfLenient),
+    "the last token comes from the row before": (RULE, RowBefore),
+    "the draft is the likeliest token, its law the full one": (
+        "spsbench.drafters.model.sample",
+        lambda law, u: law.argmax(-1),
+    ),
+    "an EOS is passed over": ("spsbench.decode.cut", never_ends),
+    "the cache keeps what was rejected": (
+        "spsbench.engines.eager.EagerLM.commit",
+        keeps_rejected,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_in_the_loop_is_found(audit: Callable[..., Finding], name: str) -> None:
+    with patch(*DEFECTS[name]):
+        found = audit(most=6_000, bias=0.05)
+    assert found.verdict is Verdict.BIAS, found.line
+    assert found.line.startswith("BIAS FOUND")
+    assert found.ars.tokens >= found.sps.tokens or found.shared
+
+
+def test_a_bonus_token_that_is_not_warped_is_impossible(audit: Callable[..., Finding]) -> None:
+    one = Spec("constant", (("lookahead", 1),))
+    with patch("spsbench.sampling.Warp.__call__", bonus_unwarped):
+        found = audit(replace(CELL, top_k=4, schedule=one), draft=random_model(noise=0.02))
+    assert found.verdict is Verdict.BIAS, found.line
+    assert "impossible tokens" in found.line
+
+
+def test_a_lossy_rule_for_look_ups_is_found(audit: Callable[..., Finding]) -> None:
+    lossy = resolve(replace(LOOKED_UP, verifier=Spec("synthetic", (("alpha", 0.6),))))
+    assert audit(lossy, draft=None).verdict is Verdict.BIAS
+
+
+def test_a_defect_that_both_methods_share_is_told_as_such(audit: Callable[..., Finding]) -> None:
+    with patch("spsbench.sampling.Warp.__call__", cools):
+        found = audit(most=6_000, bias=0.05)
+    assert found.verdict is Verdict.BIAS
+    assert found.shared
+    assert "in plain sampling (ArS) already" in found.line
+
+
+def test_a_scorer_that_is_wrong_makes_the_audit_not_valid(audit: Callable[..., Finding]) -> None:
+    warp = warping.warp
+
+    def wrong(logits: Any, temperature: float, *rest: Any) -> Any:
+        return warp(logits, 0.6 * temperature, *rest)
+
+    with patch("spsbench.audit.examine.warp", wrong):
+        found = audit(most=6_000, bias=0.05)
+    assert found.verdict is Verdict.NOT_VALID, found.line
+    assert "transformers' own laws are not the scorer's" in found.line
+
+
+def test_an_impossible_token_is_shown_with_its_context(loaded: Loaded) -> None:
+    examiner = examiner_of(replace(CELL, top_k=3), loaded)
+    prompt = tuple(loaded.tokenizer.encode("the cat"))
+    best = examiner.scorer.logits(prompt, [0])[0]
+    worst = int(best.argmin())
+    _, found = examiner.examine(Text(prompt, (worst,), (1,), (0,), "a text"))
+    assert [(each.position, each.token, each.before) for each in found] == [(0, worst, prompt[-8:])]
+    assert "outside the target's support" in found[0].reason
+    near = int(np.argsort(-best)[3])
+    lax = replace(examiner, edge=float(np.sort(best)[-3] - best[near]) + 1e-6)
+    assert not lax.examine(Text(prompt, (near,), (1,), (0,), "a text"))[1]
+    end = min(loaded.eos)
+    text = Text(prompt, (end, 5, 6), (3,), (3,), "")
+    reasons = [each.reason for each in replace(examiner, top_k=0, budget=2).examine(text)[1]]
+    assert reasons == ["after the text had ended", "beyond the budget"]
+    free = replace(examiner, top_k=0, ends=False)
+    assert not free.examine(text)[1]
+
+
+def test_evidence_is_what_the_laws_say(loaded: Loaded) -> None:
+    examiner = examiner_of(CELL, loaded)
+    prompt = tuple(loaded.tokenizer.encode("the cat"))
+    tokens = tuple(range(40, 110))
+    text = Text(prompt, tokens, (3, 1, 66), (3, 0, 65), "")
+    evidence, _ = examiner.examine(text)
+    q = examiner.laws(examiner.scorer.logits(prompt, tokens)).law
+    p = examiner.suspect.on(text)(0, q)
+    inside = p > q
+    assert isinstance(examiner.suspect, DraftLaw)
+    assert evidence.mass[:, 0] == pytest.approx((q * inside).sum(-1))
+    assert evidence.pull == pytest.approx(np.abs(p - q).sum(-1) / 2)
+    assert (evidence.hit[:, 0] == inside[np.arange(70), tokens]).all()
+    assert evidence.mass[:, 1] == pytest.approx(q.max(-1))
+    assert evidence.mass[:, 2] == pytest.approx(q[:, min(loaded.eos)])
+    assert evidence.mass[:, 3] == pytest.approx(np.sort(q)[:, :-50].sum(-1))
+    assert evidence.index.tolist()[:8] == [0, 1, 2, 0, 0, 1, 2, 3]
+    assert np.bincount(evidence.length).tolist() == [16, 48, 6]
+    assert len(LENGTH_STRATA) == 3
+    drawn = evidence.drawn.mean((0, 1))
+    assert drawn == pytest.approx(evidence.mass.mean(0), abs=0.05)
+    assert evidence.favoured[:, evidence.mass[:, 0] > 0, 0].all()
+
+
+def test_the_suspect_of_each_drafter(loaded: Loaded) -> None:
+    alone = replace(loaded, draft=None)
+    assert isinstance(examiner_of(LOOKED_UP, alone).suspect, Proposal)
+    other = replace(loaded, draft_tokenizer=loaded.tokenizer)
+    assert isinstance(examiner_of(CELL, other).suspect, Likeliest)
+    text = Text((1, 2, 3, 1, 2), (3, 1, 9, 4), (3, 1), (2, 1), "")
+    q = np.full((4, 12), 1 / 12)
+    p = examiner_of(LOOKED_UP, alone).suspect.on(text)(0, q)
+    assert p.argmax(-1).tolist() == [3, 1, 0, 0]
+    assert (p.max(-1) == 1).all()
+
+
+def test_jobs_take_turns(prompts: list[Prompt]) -> None:
+    made = jobs(prompts)
+    first = [next(made) for _ in range(8 * len(prompts))]
+    assert len(set(first)) == len(first)
+    assert [job.speculative for job in first[:4]] == [True, False, True, True]
+    assert sum(job.speculative for job in first) == 6 * len(prompts)
+
+
+GREEDY = resolve(replace(CELL, temperature=0.0))
+
+
+def test_greedy_texts_are_identical(loaded: Loaded, prompts: list[Prompt]) -> None:
+    found = greedy_pair(GREEDY, loaded, prompts)
+    assert found.verdict is Verdict.HELD, found.line
+    assert found.counts == {Kind.IDENTICAL: 4}
+    assert found.planted
+    assert found.repeated
+
+
+def test_a_greedy_bug_is_found(loaded: Loaded, prompts: list[Prompt]) -> None:
+    with patch(RULE, RowBefore):
+        found = greedy_pair(GREEDY, loaded, prompts)
+    assert found.verdict is Verdict.BIAS
+    bug = next(each for each in found.compared if each.kind is Kind.BUG)
+    assert bug.divergence is not None
+    assert bug.logits is not None
+    assert bug.logits[0] - bug.logits[1] == pytest.approx(bug.divergence.gap, abs=1e-4)
+
+
+def test_a_greedy_audit_that_calls_everything_a_tie_is_not_valid(
+    loaded: Loaded, prompts: list[Prompt]
+) -> None:
+    with patch("spsbench.audit.pair.wrong_token", lambda *_: Wrong):
+        found = greedy_pair(GREEDY, loaded, prompts)
+    assert found.verdict is Verdict.NOT_VALID
+    assert "was not called a bug" in found.line
+
+
+class Wrong:
+    kind = Kind.TIE
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
+def test_half_precision_holds_within_its_band(
+    audit: Callable[..., Finding], loaded: Loaded, dtype: torch.dtype
+) -> None:
+    narrow = {
+        "target": random_model().to(dtype),
+        "draft": random_model(noise=0.3).to(dtype),
+    }
+    found = audit(bias=0.25, most=2_500, **narrow)
+    assert found.verdict is Verdict.HELD, found.line
+    assert (found.sps.band[:2] > 1e-5).all()
+    assert (found.sps.band < 0.03).all()
+    with patch(RULE, HalfLenient):
+        assert audit(bias=0.1, most=6_000, **narrow).verdict is Verdict.BIAS

@@ -1,0 +1,203 @@
+"""The compatibility table: right for our rules, and honest about other people's."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.audit import discovery, rules
+from spsbench.audit.discovery import DiscoveredRule
+from spsbench.audit.enumeration import Case, case, prove
+from spsbench.audit.kinds import REFERENCE, Kind
+from spsbench.audit.rules import compatibility, drafter_kinds, pairing, schedules
+from spsbench.audit.tables import Pair
+from spsbench.cli.enumerating import judge
+from spsbench.drafters.model import ModelDrafter
+from spsbench.errors import Exit, UsageError
+from spsbench.registry import Entry, entries
+from spsbench.results import Spec
+from spsbench.schedules.constant import Constant
+from spsbench.types import Draft, Drawn, Guarantee, Noise, Verdict
+from spsbench.verifiers.block import Block
+from spsbench.verifiers.match import Match
+from spsbench.verifiers.sps import Sps, refuses_unless_sampled_chain
+from tests.test_mutations import Lenient, RowBefore
+
+MODEL = Kind("model", ModelDrafter)
+
+
+@dataclass(frozen=True)
+class GreedyOnly(Match):
+    """Compares with the target's likeliest token, at any temperature."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.GREEDY
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        n = len(draft.tokens)
+        own, slots = q.argmax(-1), torch.arange(n)
+        a = (own[:-1] == draft.tokens).long().cumprod(0).sum()
+        return Verdict(slots.where(slots < a, -1), own[a], (a + 1).clamp(max=n))
+
+
+@dataclass(frozen=True)
+class Breaks(Sps):
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        raise OSError("no such file")
+
+
+@dataclass(frozen=True)
+class Fearful(Match):
+    """Refuses what it could do."""
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        return refuses_unless_sampled_chain("fearful", drawn, tree)
+
+
+@pytest.fixture(autouse=True)
+def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The whole table takes a minute: it is walked once, by the slow test."""
+    if "slow" not in request.keywords:
+        small = ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3})
+        monkeypatch.setattr(rules, "SETTINGS", (small, rules.SETTINGS[5]))
+
+
+def row(verifier: object, kind: Kind = MODEL) -> rules.Row:
+    return pairing("mine", verifier, kind, "constant", lambda: Constant(2))
+
+
+@pytest.mark.parametrize("verifier", [Sps(), Block(), Match()], ids=lambda v: type(v).__name__)
+def test_our_rules_are_exact_with_sampled_chains(verifier: object) -> None:
+    found = row(verifier)
+    assert (found.verdict, found.refused, found.error) == ("exact", None, None)
+    assert found.distance is not None
+    assert found.distance < 1e-14
+    assert found.emitted is not None
+    assert found.emitted > 1.3
+
+
+@pytest.mark.parametrize("kind", REFERENCE, ids=lambda kind: kind.name)
+def test_match_goes_with_every_kind_and_sps_is_rightly_refused(kind: Kind) -> None:
+    if kind.name != "(i.i.d. siblings)":  # proved below, in a smaller case
+        assert row(Match(), kind).verdict == "exact"
+    found = row(Sps(), kind)
+    assert found.verdict == "refused"
+    assert found.distance is not None
+    assert found.distance > 0.03
+
+
+def test_match_is_exact_on_sampled_siblings() -> None:
+    kind = next(kind for kind in REFERENCE if kind.name == "(i.i.d. siblings)")
+    pair = Pair(2, 3, ("plain",))
+    rule = DiscoveredRule(Match(), kind.drawn)
+    assert prove(Case(Match(), rule, pair.q, pair.p, 2, tokens=2, drafter=kind.make)).exact
+
+
+@pytest.mark.parametrize("verifier", [Lenient(), RowBefore()], ids=lambda v: type(v).__name__)
+def test_a_lossy_rule_that_claims_to_be_exact_is_found_out(verifier: object) -> None:
+    found = row(verifier)
+    assert found.verdict == "BIASED"
+    assert found.distance is not None
+    assert found.distance > 1e-3
+    assert found.error is None, "its law was found, not only that it is another one"
+    assert judge([found]) is Exit.BIAS
+
+
+@pytest.mark.parametrize("name", ["sps", "block", "match"])
+def test_what_is_discovered_is_what_is_known(name: str) -> None:
+    """The search and the thresholds that were written down give one law, and one cost."""
+    verifier = {"sps": Sps(), "block": Block(), "match": Match()}[name]
+    for pair, fields in (
+        (Pair(2, 3, ("plain",)), {"tokens": 3}),
+        (Pair(3, 4), {"tokens": 2, "warp": {"top_p": 0.7}}),
+    ):
+        known = prove(case(name, verifier, pair, **fields))
+        rule = DiscoveredRule(verifier)
+        found = prove(Case(verifier, rule, pair.q, pair.p, pair.vocab, **fields))
+        assert found.exact
+        assert found.emitted == pytest.approx(known.emitted, abs=1e-12)
+
+
+def test_the_law_of_a_lossy_rule_is_measured_exactly() -> None:
+    """`u < q / p` with u shrunk to 0.9 u: the first token's law has a formula."""
+    pair = Pair(3, 2, ("plain",))
+    rule = DiscoveredRule(Lenient())
+    found = prove(Case(Lenient(), rule, pair.q, pair.p, 3, tokens=2, schedule=Constant(1)))
+    q, p = pair.q((0,)), pair.p((0,))
+    kept = [b * min(1.0, a / (0.9 * b)) for a, b in zip(q, p, strict=True)]
+    rest = [max(a - b, 0.0) for a, b in zip(q, p, strict=True)]
+    first = [k + (1 - sum(kept)) * r / sum(rest) for k, r in zip(kept, rest, strict=True)]
+    got = [sum(w for (out, _), w in found.low.items() if out[0] == x) for x in range(3)]
+    assert got == pytest.approx(first, abs=1e-12)
+
+
+def test_a_greedy_promise_is_held_to_greedy_decoding() -> None:
+    assert row(GreedyOnly()).verdict == "greedy-exact"
+    claims_more = type("ClaimsMore", (GreedyOnly,), {"guarantee": Guarantee.EXACT})
+    assert row(claims_more()).verdict == "BIASED"
+
+
+def test_what_breaks_or_cannot_be_walked_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = row(Breaks())
+    assert (found.verdict, found.distance) == ("not shown", None)
+    assert found.error == "OSError: no such file"
+    assert judge([found]) is Exit.NOT_VALID
+    monkeypatch.setattr(discovery, "MOST", 0)
+    found = row(Sps())
+    assert found.verdict == "not shown"
+    assert "more than" in (found.error or "")
+
+
+def test_a_needless_refusal_is_told() -> None:
+    found = row(Fearful(), REFERENCE[0])
+    assert found.verdict == "refused, though exact here"
+    assert judge([found]) is Exit.OK
+
+
+def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = rules.entries
+
+    def more(kind: str):
+        yield from own(kind)
+        if kind == "verifiers":
+            yield Entry("verifiers", "lenient", "tests.test_mutations:Lenient", "from elsewhere")
+            yield Entry("verifiers", "broken", "tests.nowhere:Rule", "from elsewhere")
+        if kind == "schedules":
+            yield Entry("schedules", "slow", "tests.parts:ByHistory", "from elsewhere")
+
+    def named(kind: str, name: str) -> Entry:
+        return next(entry for entry in more(kind) if entry.name == name)
+
+    monkeypatch.setattr(rules, "entries", more)
+    monkeypatch.setattr("spsbench.parts.find", named)
+    monkeypatch.setattr(rules, "drafter_kinds", lambda: [MODEL])
+    found = {
+        (each.verifier, each.schedule): each.verdict
+        for each in compatibility([Spec("lenient"), Spec("broken"), Spec("sps")])
+    }
+    assert found[("sps", "slow")] == found[("sps", "constant:lookahead=2")] == "exact"
+    assert found[("lenient", "slow")] == "BIASED"
+    assert found[("broken", "")] == "not shown"
+
+
+def test_every_plug_in_of_the_registry_is_enumerated() -> None:
+    assert {entry.name for entry in entries("drafters")} < {kind.name for kind in drafter_kinds()}
+    assert len(list(schedules())) == len(list(entries("schedules")))
+    with pytest.raises(UsageError, match="no verifier 'beam'"):
+        list(compatibility([Spec("beam")]))
+
+
+def test_a_lossy_rule_shows_its_distance() -> None:
+    found = [r for r in compatibility([Spec("synthetic")]) if r.drafter == "model"]
+    assert [r.verdict for r in found] == ["lossy"] * len(found)
+    assert all((r.distance or 0) > 0.1 for r in found)
+    assert judge(found) is Exit.OK
+
+
+@pytest.mark.slow
+def test_the_whole_table() -> None:
+    found = list(compatibility())
+    assert judge(found) is Exit.OK
+    assert all(row.wrong for row in found if row.refused)
+    assert {row.verdict for row in found} == {"exact", "lossy", "refused"}

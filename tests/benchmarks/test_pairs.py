@@ -1,0 +1,141 @@
+"""Pairs of a tiny shape: the draft is the target's beginning, and agrees as often as asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+
+from arena import acceptance as measure
+from arena.acceptance import acceptance, block_efficiency, rescale
+from arena.gguf_file import GPT2, LLAMA, arranged, renamed
+from arena.pairs import first_layers, later_outputs, make, random_target, shape
+from arena.prompts import code_prompts, random_prompts
+from arena.roster import roster
+from arena.vocabulary import numbered_tokenizer
+from spsbench.build import resolve
+from spsbench.config import make_cell
+from spsbench.generation import Generation
+from spsbench.loading import Shelf
+from spsbench.models.bundled import BUNDLED
+
+VOCAB, K = 400, 4
+
+
+def config(kind: str) -> PreTrainedConfig:
+    if kind == "gpt2":
+        return GPT2Config(n_layer=4, n_embd=64, n_head=4, vocab_size=VOCAB, n_positions=128)
+    return LlamaConfig(
+        num_hidden_layers=4, hidden_size=64, intermediate_size=128, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=VOCAB, max_position_embeddings=128,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_texts() -> None:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(measure, "PROMPTS", 4)
+    patch.setattr(measure, "TOKENS", 24)
+    yield
+    patch.undo()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_draft_is_the_target_without_its_later_layers(kind: str) -> None:
+    target = random_target(config(kind))
+    draft, late = first_layers(target, 2), later_outputs(target, 2)
+    ids = torch.randint(VOCAB, (1, 20), generator=torch.Generator().manual_seed(0))
+    before = target(input_ids=ids).logits - draft(input_ids=ids).logits
+    rescale(late, [weight.clone() for weight in late], 0.0)
+    after = target(input_ids=ids).logits - draft(input_ids=ids).logits
+    assert before.abs().max() > 1
+    assert after.abs().max() == 0
+    assert acceptance(target, draft, 0.0).tau == K + 1
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_pair_agrees_as_measured_when_our_loop_runs_it(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, config(kind), 2)
+    facts = json.loads((tmp_path / "pair.json").read_text())["acceptance"]
+    assert 3 <= facts["tau"] <= 4
+    assert facts["distinct"] > 0.7
+    target, draft = str(tmp_path / "target"), str(tmp_path / "draft")
+    cell = resolve(
+        make_cell(target=target, draft=draft, k=K, temperature=0.0, max_new_tokens=24,
+                  dtype="bfloat16", ignore_eos=True)
+    )  # fmt: skip
+    loaded = Shelf(offline=True).load(cell)
+    source = torch.Generator().manual_seed(1)
+    prompts = torch.randint(VOCAB, (4, measure.PROMPT_TOKENS), generator=source).tolist()
+    emitted = rounds = 0
+    for prompt in prompts:
+        generation = Generation(cell, loaded, prompt)
+        for _ in generation:
+            pass
+        whole = generation.record.rounds[:-1]  # the budget cuts the last one
+        emitted, rounds = emitted + sum(r.emitted for r in whole), rounds + len(whole)
+    assert emitted / rounds == pytest.approx(facts["tau"], rel=0.2)  # near-ties in bfloat16
+
+
+def test_tokens_a_pass_by_hand() -> None:
+    yes, no = True, False
+    assert block_efficiency([[yes] * 11], 4) == 5  # two whole passes, the rest is cut
+    assert block_efficiency([[no] * 6], 4) == 1
+    assert block_efficiency([[yes, no, yes, yes, no, yes, yes]], 2) == 2.5
+
+
+def test_named_shapes_are_the_published_ones() -> None:
+    for name, layers, width in (("gpt2-large", 36, 1280), ("gpt2-xl", 48, 1600)):
+        found, draft = shape(name)
+        assert (found.n_layer, found.n_embd, found.vocab_size) == (layers, width, 50257)
+        assert 0 < draft < 4
+    assert shape("llama-1b")[0].num_key_value_heads == 8
+
+
+def test_a_config_of_your_own_is_a_shape(tmp_path: Path) -> None:
+    config("llama").save_pretrained(tmp_path)
+    found, draft = shape(str(tmp_path / "config.json"))
+    assert (found.hidden_size, draft) == (64, 1)
+
+
+def test_tokenizers_have_as_many_tokens_as_asked_for() -> None:
+    assert [len(numbered_tokenizer(size)) for size in (12, 256, 1000)] == [12, 256, 1000]
+
+
+def test_prompts_are_the_same_every_time() -> None:
+    assert random_prompts(9, 3, 5) == random_prompts(9, 3, 5)
+    assert len({tuple(p) for p in random_prompts(100, 3, 5)}) == 3
+    code = code_prompts(BUNDLED["nano"], 2, 16)
+    assert [len(p) for p in code] == [16, 16]
+
+
+def test_gguf_names_and_layouts() -> None:
+    assert renamed("transformer.h.3.attn.c_attn.bias", GPT2) == "blk.3.attn_qkv.bias"
+    assert renamed("transformer.ln_f.weight", GPT2) == "output_norm.weight"
+    assert renamed("model.layers.0.mlp.up_proj.weight", LLAMA) == "blk.0.ffn_up.weight"
+    assert renamed("model.norm.weight", LLAMA) == "output_norm.weight"
+    with pytest.raises(KeyError):
+        renamed("model.layers.0.unheard.of", LLAMA)
+    conv = torch.arange(6.0).view(2, 3)
+    assert arranged("h.0.attn.c_attn.weight", conv, {}).shape == (3, 2)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    rows = torch.arange(8.0)[:, None]  # two heads of four: halves become neighbours
+    query = arranged("layers.0.self_attn.q_proj.weight", rows, heads)
+    assert query[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    value = arranged("layers.0.self_attn.v_proj.weight", rows, heads)
+    assert value is rows
+
+
+def test_engines_by_name() -> None:
+    named = roster(["eager", "hf", "llamacpp"], "/peers/python")
+    assert [engine.converts for engine in named] == [False, False, True]
+    assert named[2].python == "/peers/python"
+    assert "openvino" not in [engine.name for engine in roster([], None)]
+    with pytest.raises(ValueError, match="--peers-python"):
+        roster(["openvino"], None)
+    with pytest.raises(ValueError, match="no engine 'speedy'"):
+        roster(["speedy"], None)

@@ -1,0 +1,158 @@
+"""`sps verify`: reports in every form, exit codes, and what is refused before a model is loaded."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from spsbench.audit import rules
+from spsbench.audit.tables import Pair as Tables
+from spsbench.errors import Exit
+from tests.audit.test_pair import RULE, Always, HalfLenient
+from tests.cli.conftest import Pair, Ran
+from tests.test_mutations import RowBefore
+
+FEW = ("--max-new-tokens", "24", "--prompts", "4", "--workers", "1")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"id": f"p{i}", "prompt": f"the cat {i}"} for i in range(4)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def pair_audit(sps: Callable[..., Ran], pair: Pair, prompts: str) -> Callable[..., Ran]:
+    def run(*arguments: str) -> Ran:
+        models = ("--target", pair.target, "--draft", pair.draft)
+        return sps("verify", "pair", *models, "--task", f"jsonl:path={prompts}", *FEW, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def run(sps: Callable[..., Ran], pair: Pair, prompts: str, tmp_path: Path) -> Callable[..., Path]:
+    def make(*arguments: str) -> Path:
+        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        models = ("--target", pair.target, "--draft", pair.draft)
+        where = ("--data", prompts, "--out", str(out), "--warmup", "0", "-n", "24")
+        ran = sps("bench", "jsonl", *where, *models, *arguments)
+        assert ran.code == 0, ran.err
+        return out
+
+    return make
+
+
+def test_a_pair_holds_in_every_form(pair_audit: Callable[..., Ran], tmp_path: Path) -> None:
+    plot = tmp_path / "money"
+    ran = pair_audit("--bias", "0.2", "--plot", str(plot), "--format", "json")
+    assert ran.code == 0, ran.err
+    assert plot.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in plot.with_suffix(".svg").read_bytes()
+    report = json.loads(ran.out)
+    found = report["audits"][0]
+    assert (report["exit"], found["verdict"]) == (0, "held")
+    assert found["bias_caught_with_probability_0.99"] <= 0.2
+    assert found["controls"]["injected"]["caught"] >= 19
+    assert found["controls"]["ars"]["tokens"] > 0
+    assert found["sps"]["curve"][0] == [0, 0.0]
+    table = pair_audit("--bias", "0.25")
+    assert "would have caught a bias of" in table.out
+    assert "control: an injected bias of" in table.out
+
+
+def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit: Callable[..., Ran]) -> None:
+    with patch(RULE, HalfLenient):
+        ran = pair_audit("--bias", "0.05")
+    assert ran.code == Exit.BIAS
+    assert "BIAS FOUND" in ran.err
+    ran = pair_audit("--bias", "0.001", "--max-tokens", "100")
+    assert ran.code == Exit.NOT_VALID
+    assert "not valid" in ran.err
+
+
+def test_greedy(pair_audit: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = pair_audit("--temperature", "0", "--format", "json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["audits"][0]["counts"] == {"identical": 4}
+    with patch(RULE, RowBefore):
+        ran = pair_audit("--temperature", "0")
+    assert ran.code == Exit.BIAS
+    assert "bug" in ran.out
+    ran = pair_audit("--temperature", "0", "--plot", str(tmp_path / "x"))
+    assert ran.code == Exit.USAGE
+
+
+def test_a_run_is_audited_from_its_records(
+    sps: Callable[..., Ran], run: Callable[..., Path]
+) -> None:
+    folder = run("--samples", "4", "--temperature", "1", "--k", "3")
+    ran = sps("verify", "run", str(folder), "--format", "json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)["audits"][0]
+    assert found["settings"]["ars"] == "of the run"
+    assert found["sps"]["tokens"] > 200
+    ran = sps("verify", "run", str(folder), "--bias", "0.001")
+    assert ran.code == Exit.NOT_VALID
+
+
+def test_a_run_of_a_biased_rule_is_found_out(
+    sps: Callable[..., Ran], run: Callable[..., Path]
+) -> None:
+    with patch(RULE, Always):
+        folder = run("--samples", "6", "--temperature", "1", "--k", "3", "--method", "sps")
+    ran = sps("verify", "run", str(folder))
+    assert ran.code == Exit.BIAS, ran.out
+    ran = sps("verify", "run", str(folder), "--format", "json")
+    assert json.loads(ran.out)["audits"][0]["settings"]["ars"].startswith("made for this audit")
+
+
+def test_a_greedy_run(sps: Callable[..., Ran], run: Callable[..., Path]) -> None:
+    folder = run("--temperature", "0", "--k", "3")
+    ran = sps("verify", "run", str(folder))
+    assert ran.code == 0, ran.err
+    assert "4 identical, 0 tie, 0 bug" in ran.out
+    with patch(RULE, RowBefore):
+        folder = run("--temperature", "0", "--k", "3")
+    assert sps("verify", "run", str(folder)).code == Exit.BIAS
+
+
+def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    small = (("two tokens", Tables(2, 3, ("plain",)), {"tokens": 2}),)
+    monkeypatch.setattr(rules, "SETTINGS", small)
+    ran = sps("verify", "rules", "--verifier", "sps", "--verifier", "synthetic")
+    assert ran.code == 0, ran.err
+    assert "held: " in ran.err
+    assert "lossy" in ran.out
+    with patch(RULE, RowBefore):
+        ran = sps("verify", "rules", "--verifier", "sps", "--format", "json")
+    assert ran.code == Exit.BIAS
+    assert json.loads(ran.out)["rows"][0]["verdict"] == "BIASED"
+    assert sps("verify", "rules", "--verifier", "beam").code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("pair", "--k", "0"), Exit.USAGE),
+        (("pair", "--k", "2", "--schedule", "constant"), Exit.USAGE),
+        (("pair", "--bias", "0"), Exit.USAGE),
+        (("pair", "--bias", "nan"), Exit.USAGE),
+        (("pair", "--level", "0.5"), Exit.USAGE),
+        (("pair", "--prompts", "0"), Exit.USAGE),
+        (("pair", "--workers", "0"), Exit.USAGE),
+        (("pair", "--max-tokens", "-1"), Exit.USAGE),
+        (("pair", "--target", "/no/such/model"), Exit.MISSING),
+        (("run", "/no/such/run"), Exit.MISSING),
+        (("pair", "--decoder", "hf", "--verifier", "block"), Exit.USAGE),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant(sps: Callable[..., Ran], arguments: tuple, code: Exit) -> None:
+    ran = sps("verify", *arguments)
+    assert ran.code == code, ran.err
+    assert ran.err.count("\n") == 1

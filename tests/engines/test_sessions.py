@@ -1,0 +1,242 @@
+"""The cache is invisible: any script of appends and commits gives what a cacheless pass gives.
+
+Over every registered engine. In float64 and to rounding, on four architectures (GQA, learned and
+rotary positions, biases, norms of q and k) under both attention kernels, for chains and for trees.
+Then the whole loop over real caches: its law over a three-token vocabulary is enumerated and is the
+law of the model's cacheless passes.
+"""
+
+import copy
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from spsbench.audit.enumeration import Case, prove
+from spsbench.audit.kinds import FixedDrafter
+from spsbench.audit.tables import Law
+from spsbench.audit.thresholds import RULES
+from spsbench.engines import eager
+from spsbench.engines.eager import EagerLM
+from spsbench.registry import entries
+from spsbench.schedules.constant import Constant
+from spsbench.types import LM
+from spsbench.verifiers.block import Block
+from spsbench.verifiers.match import Match
+from spsbench.verifiers.sps import Sps
+from tests.tiny_models import ARCHITECTURES, laws, tiny
+
+Make = Callable[..., PreTrainedModel]
+Open = Callable[..., LM]
+VOCAB = 12
+
+architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
+kernels = pytest.mark.parametrize("attention", ["sdpa", "eager"])
+
+
+@pytest.fixture(params=[entry.name for entry in entries("engines")])
+def session(request: pytest.FixtureRequest) -> Open:
+    """Opens sessions of one engine over prepared copies of models."""
+    engine = next(e for e in entries("engines") if e.name == request.param).load()()
+    copies: dict[int, tuple[PreTrainedModel, PreTrainedModel]] = {}
+
+    def open_(model: PreTrainedModel, **options: Any) -> LM:
+        if id(model) not in copies:
+            copied = copy.deepcopy(model)
+            engine.prepare(copied, threads=1)
+            copies[id(model)] = model, copied
+        return engine.session(copies[id(model)][1], **options)
+
+    return open_
+
+
+def close(a: torch.Tensor, b: torch.Tensor, within: float = 1e-9) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=within)
+
+
+def tree(rng: random.Random, n: int) -> list[int]:
+    return [rng.randrange(-1, node) for node in range(n)]
+
+
+def ancestry(node: int, parents: list[int]) -> list[int]:
+    return [] if node < 0 else [*ancestry(parents[node], parents), node]
+
+
+@architectures
+@kernels
+def test_any_script_equals_passes_without_a_cache(
+    model: Make, session: Open, architecture: str, attention: str
+) -> None:
+    target = model(architecture, attention=attention)
+    within = 1e-9 if attention == "sdpa" else 1e-5  # "eager" takes its softmax in float32
+    for seed in range(3):
+        rng, lm, text = random.Random(seed), session(target), []
+        for _ in range(10):
+            fed = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))]
+            if not text or rng.random() < 0.5:
+                keep = rng.randrange(len(fed) + 1)
+                logits = lm.append(torch.tensor(fed), keep).logits
+                text += fed
+                assert close(logits, laws(target, text)[len(text) - keep :], within)
+                text = text[: rng.randrange(len(text) + 1)]
+                lm.commit(len(text))
+            else:
+                parents = tree(rng, rng.randrange(1, 6))
+                nodes = [rng.randrange(VOCAB) for _ in parents]
+                logits = lm.append(
+                    torch.tensor(fed + nodes), len(fed + nodes), torch.tensor(parents)
+                ).logits
+                text += fed
+                assert close(logits[: len(fed)], laws(target, text)[-len(fed) :], within)
+                for node in range(len(nodes)):
+                    path = [nodes[i] for i in ancestry(node, parents)]
+                    assert close(logits[len(fed) + node], laws(target, text + path)[-1], within)
+                path = ancestry(rng.randrange(-1, len(nodes)), parents)
+                lm.commit(len(text), path)
+                text += [nodes[i] for i in path]
+            assert lm.length == len(text)
+
+
+@architectures
+def test_hidden_states_are_the_model_s_own(model: Make, session: Open, architecture: str) -> None:
+    target = model(architecture)
+    lm = session(target, layers=(0, 1, 2))
+    ids = [3, 1, 4, 1, 5, 9]
+    with torch.inference_mode():
+        out = target(torch.tensor([ids]), use_cache=False, output_hidden_states=True)
+    prefill = lm.append(torch.tensor(ids[:4]), keep=0)
+    lm.append(torch.tensor([7, 7]), keep=1)
+    lm.commit(4)
+    rest = lm.append(torch.tensor(ids[4:]), keep=2)
+    assert prefill.logits.shape == (0, VOCAB)
+    for layer in 0, 1, 2:
+        whole = torch.cat([prefill.hidden[layer], rest.hidden[layer]])
+        assert close(whole, out.hidden_states[layer][0])
+
+
+@architectures
+def test_a_prompt_in_chunks_gives_the_same_logits(
+    model: Make, session: Open, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, ids = model(architecture), [random.Random(1).randrange(VOCAB) for _ in range(23)]
+    monkeypatch.setattr(eager, "PREFILL_CHUNK", 5)
+    for layers in (), (1,):  # hidden states of all tokens are wanted: no chunks
+        lm = session(target, layers=layers)
+        lm.append(torch.tensor(ids[:-1]), keep=0)
+        assert lm.length == 22
+        assert close(lm.append(torch.tensor(ids[-1:]), keep=1).logits, laws(target, ids)[-1:])
+
+
+def test_beyond_the_context_nothing_is_fed(model: Make, session: Open) -> None:
+    for architecture in "llama", "gpt2":
+        lm = session(model(architecture, context=8))
+        assert lm.limit == 8
+        lm.append(torch.arange(7), keep=0)
+        with pytest.raises(ValueError, match="the context holds 8"):
+            lm.append(torch.arange(2), keep=1)
+        assert lm.append(torch.arange(1), keep=1).logits.shape == (1, VOCAB)
+
+
+def test_a_commit_cannot_keep_more_than_there_is(model: Make, session: Open) -> None:
+    lm = session(model("llama"))
+    lm.append(torch.arange(4), keep=0)
+    for length, path in (5, None), (-1, None), (4, [0]):
+        with pytest.raises(ValueError, match="4 are cached"):
+            lm.commit(length, path)
+
+
+def test_no_token_runs_nothing(model: Make, session: Open) -> None:
+    lm = session(model("llama"))
+    assert lm.append(torch.empty(0, dtype=torch.int64), keep=0).logits.shape == (0, VOCAB)
+    assert lm.length == 0
+
+
+def test_padding_rows_of_the_logits_are_dropped(model: Make, session: Open) -> None:
+    target = model("llama")
+    lm = session(target, vocab_size=9)
+    assert lm.vocab_size == 9
+    assert close(lm.append(torch.tensor([1, 2]), keep=2).logits, laws(target, [1, 2])[:, :9])
+
+
+def test_two_sessions_share_weights_and_no_cache(model: Make, session: Open) -> None:
+    one, two = session(model("gpt2")), session(model("gpt2"))
+    one.append(torch.tensor([5, 6, 7]), keep=0)
+    assert close(two.append(torch.tensor([1]), keep=1).logits, laws(model("gpt2"), [1]))
+
+
+@architectures
+def test_half_precision_loses_no_more_than_a_plain_pass(
+    model: Make, session: Open, architecture: str
+) -> None:
+    """In the manner of kernels: at most twice the plain pass' error against float32, and a hair."""
+    exact = model(architecture, dtype=torch.float32)
+    half = model(architecture, dtype=torch.bfloat16)
+    ids = [random.Random(2).randrange(VOCAB) for _ in range(24)]
+    truth, lm = laws(exact, ids), session(half)
+    lm.append(torch.tensor(ids[:16]), keep=0)
+    lm.append(torch.tensor([0, 0, 0]), keep=3)
+    lm.commit(16)
+    ours = lm.append(torch.tensor(ids[16:]), keep=8).logits.float()
+    plain = laws(half, ids)[-8:].float()
+    assert (ours - truth[-8:]).abs().max() <= 2 * (plain - truth[-8:]).abs().max() + 1e-3
+
+
+def law_of(target: PreTrainedModel) -> Law:
+    """The model's law after a prefix, from passes without a cache."""
+
+    @cache
+    def law(prefix: tuple[int, ...]) -> tuple[float, ...]:
+        return tuple(laws(target, list(prefix))[-1].softmax(-1).tolist())
+
+    return law
+
+
+def over_caches(
+    name: str,
+    verifier: object,
+    architecture: str,
+    kind: Open = EagerLM,
+    draft_kind: Open = EagerLM,
+    **fields: object,
+) -> Case:
+    """A case over real models of three tokens, with a session of its own for each path."""
+    target = tiny(architecture, vocab=3, context=16)
+    draft = tiny(architecture, vocab=3, context=16, noise=0.3)
+    return Case(
+        verifier,
+        RULES[name](),
+        law_of(target),
+        law_of(draft),
+        3,
+        lm=lambda case, text, is_target: kind(target) if is_target else draft_kind(draft),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(("name", "verifier"), [("sps", Sps()), ("block", Block())])
+@pytest.mark.parametrize(
+    ("architecture", "eos"), [("llama", frozenset()), ("gpt2", frozenset({1}))]
+)
+def test_the_law_over_real_caches(
+    session: Open, name: str, verifier: object, architecture: str, eos: frozenset[int]
+) -> None:
+    proof = prove(
+        over_caches(name, verifier, architecture, session, session, eos=eos, schedule=Constant(2))
+    )
+    assert proof.constant
+    assert proof.mass == pytest.approx(1, abs=1e-12)
+    assert proof.distance < 1e-9
+    assert {"none", "some", "all"} <= proof.kinds
+
+
+def test_the_law_over_real_caches_with_trees(session: Open) -> None:
+    case = over_caches("match", Match(), "qwen3", session, session, schedule=Constant(2))
+    case.drafter = lambda lm: FixedDrafter((0, 1, 2, 0), (-1, -1, 0, 1))
+    proof = prove(case)
+    assert proof.constant
+    assert proof.distance < 1e-9
+    assert {"none", "some"} <= proof.kinds

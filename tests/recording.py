@@ -1,0 +1,78 @@
+"""CUDA graphs without CUDA: what ran between begin and end of a recording, run again by `replay`.
+
+As in a graph, what Python decided is frozen, every operator finds its operands where they were, and
+results are written over the old ones; reading a value while recording is refused.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spsbench.engines import static
+from tests.simulated_device import READS, tensors_in
+
+
+class TapeGraph:
+    """In place of `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.replays = 0
+
+    def pool(self) -> str:
+        return "the pool"
+
+    def replay(self) -> None:
+        self.replays += 1
+        for func, args, kwargs, results in self.steps:
+            again = func(*args, **kwargs)
+            for old, new in zip(results, tensors_in(again), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class Recording(TorchDispatchMode):
+    """Notes every operator."""
+
+    def __init__(self, graph: TapeGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__.split(".")[0] in READS | {"item"}:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        out = func(*args, **(kwargs or {}))
+        self.graph.steps.append((func, args, kwargs or {}, list(tensors_in(out))))
+        return out
+
+
+class Stream:
+    def wait_stream(self, other: object) -> None:
+        pass
+
+
+@contextmanager
+def recorded(
+    graph: TapeGraph, pool: object, stream: object, capture_error_mode: str
+) -> Iterator[None]:
+    try:
+        with Recording(graph):
+            yield
+    except RuntimeError as error:  # what ends the recording says less
+        raise RuntimeError("operation failed due to a previous error during capture") from error
+
+
+def record_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on passes are recorded and replayed on the CPU."""
+    monkeypatch.setattr(static, "records", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", TapeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", recorded)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())

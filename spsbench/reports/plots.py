@@ -17,6 +17,7 @@ from spsbench.summary import Summary
 # Okabe and Ito's colours, told apart under every common colour blindness; markers differ as well
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
+SHORT = 40  # characters of labels that fit three in a row
 TITLE_WIDTH = 130  # characters that fit above the panels
 FEWEST = 10  # generations whose time to the horizon stands for a row
 STYLE: Any = {"svg.hashsalt": "spsbench", "svg.fonttype": "path", "font.size": 10.0}
@@ -54,10 +55,11 @@ def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
 def horizon_times(members: Sequence[Summary]) -> tuple[list[tuple[Summary, Estimate]], bool]:
     """Seconds to the horizon for the rows of one line, and whether they were measured.
 
-    They are where at least `FEWEST` generations of every row got that far. Else those that did
-    would stand for all the shorter ones, so every row has its mean token time times the horizon.
+    They are where all generations of every row got that far, or at least `FEWEST`. Else those that
+    did would stand for all the shorter ones: every row has its mean token time times the horizon.
     """
-    measured = all(s.horizon_time_ms and s.horizon_time_ms.n >= FEWEST for s in members)
+    reached = [(s.horizon_time_ms.n if s.horizon_time_ms else 0, s.timed) for s in members]
+    measured = all(0 < n >= min(FEWEST, timed) for n, timed in reached)
     times = []
     for s in members:
         own, rate = s.horizon_time_ms, s.mean_token_time_ms
@@ -96,7 +98,8 @@ def draw(rows: Sequence[Summary], title: Title, ceiling_ms: float | None = None)
     figure.suptitle(textwrap.fill(_plain(heading), TITLE_WIDTH), parse_math=False)
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        columns = 3 if max(map(len, labels)) <= SHORT else 2
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns)
         for text in legend.get_texts():
             text.set_parse_math(False)
     return figure

@@ -20,7 +20,7 @@ from spsbench.reports.plots import draw, horizon_times, lines, png, svg
 from spsbench.reports.quoting import csv_text, latex_text, markdown_text, visible
 from spsbench.reports.reporter import Reporter, Title
 from spsbench.reports.table import table
-from spsbench.results import ModelRef
+from spsbench.results import ModelRef, Spec
 from spsbench.summaries import summaries
 from spsbench.summary import Summary
 from tests.simulation import cell, failure, record, run
@@ -222,6 +222,8 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there() -> None
     times, measured = horizon_times([reached, reached])
     assert measured
     assert [time.mean for _, time in times] == [0.9, 0.9]
+    one = replace(reached, horizon_time_ms=TIME._replace(n=1), timed=1)
+    assert horizon_times([one])[1]
     for few in (SPS, replace(reached, horizon_time_ms=TIME._replace(n=9))):
         times, measured = horizon_times([reached, few])
         assert not measured
@@ -239,6 +241,18 @@ def test_a_long_title_wraps() -> None:
     figure.draw_without_rendering()
     assert figure.get_suptitle().count("\n") >= 2
     assert figure._suptitle.get_window_extent().width < figure.bbox.width
+
+
+def test_long_labels_stay_inside() -> None:
+    rows = [
+        replace(SPS, cell=cell(k, task=Spec("xsum", (("data", name),)), temperature=t))
+        for name in ("mini", "a-longer-name-of-a-file.jsonl")
+        for t in (0.0, 0.8)
+        for k in (0, 1, 4)
+    ]
+    figure = draw(rows, TITLE)
+    figure.draw_without_rendering()
+    assert figure.legends[0].get_window_extent().width < figure.bbox.width
 
 
 def test_plots_are_the_same_bytes_every_time() -> None:

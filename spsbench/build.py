@@ -95,7 +95,12 @@ def build(cell: Cell, loaded: Loaded) -> Parts:
         "verifier": part("verifiers", cell.verifier, {}),
         "schedule": part("schedules", cell.schedule, {}),
     }
-    theirs = {"target_model": loaded.target, "draft_model": loaded.draft, "k": cell.k, "vocab_size": loaded.vocab_size}
+    theirs = {
+        "target_model": loaded.target,
+        "draft_model": loaded.draft,
+        "k": cell.k,
+        "vocab_size": loaded.vocab_size,
+    }
     if cell.drafter.name == "ngram":
         theirs["lookup"] = dict(cell.drafter.args).get("n", 2)
     if loaded.draft_tokenizer is not None:

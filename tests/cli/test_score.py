@@ -445,14 +445,15 @@ def test_bench_scores_at_its_end_in_a_process_of_its_own(sps: Sps, tmp_path: Pat
     assert len(list(iterate(out / "verdicts.jsonl"))) == 1 + 2
 
 
+@pytest.mark.parametrize(("flags", "code"), [(("--score",), Exit.SANDBOX), ((), Exit.OK)])
 def test_a_refused_sandbox_does_not_lose_the_run(
-    sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: Exit
 ) -> None:
-    """Its code is that of the scorer; the run is whole, and the next step is said."""
+    """The scorer's code if it was asked for by name; the run is whole, the next step is said."""
     monkeypatch.setattr("spsbench.cli.scorer.PROGRAM", "raise SystemExit(3)")
     out = tmp_path / "run"
-    ran = sps(*BENCH, "--out", str(out))
-    assert ran.code == Exit.SANDBOX
+    ran = sps(*BENCH, "--out", str(out), *flags)
+    assert ran.code == code
     assert "the run is complete, but its programs are not scored" in ran.err
     assert f"sps score {out}" in ran.err
     assert "speed-up" in ran.out

@@ -57,9 +57,9 @@ def test_one_seed_gives_the_tokens_of_eager(architecture: str, attention: str) -
         target = tiny(architecture, dtype=dtype, attention=attention, **SIZE)
         draft = tiny(architecture, dtype=dtype, attention=attention, noise=0.1, **SIZE)
         pair = fast(target), fast(draft)
-        for warp in Warp(), Warp(0), Warp(0.8, top_p=0.9):
-            wanted = tokens(Eager(), target, draft, 60, warp)
-            assert tokens(Fast(), *pair, 60, warp) == wanted
+        for warp in Warp(0), Warp(0.8, top_p=0.9):
+            wanted = tokens(Eager(), target, draft, 30, warp)
+            assert tokens(Fast(), *pair, 30, warp) == wanted
 
 
 def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa() -> None:

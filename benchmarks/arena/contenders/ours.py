@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import torch
@@ -41,8 +40,8 @@ class Ours:
             )
         )
         self._choices: dict[str, Any] = {}
-        told = {"choices": self._choices} if "choices" in signature(Shelf).parameters else {}
-        self._loaded: Loaded = Shelf(offline=True, **told).load(self._cell)
+        shelf = Shelf(offline=True, threads=setting.threads, choices=self._choices)
+        self._loaded: Loaded = shelf.load(self._cell)
         if setting.threads is None and self._spec.partition(":")[0] not in CHOOSES_THREADS:
             self._choose_threads(setting.cores)
 

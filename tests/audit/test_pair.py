@@ -33,6 +33,7 @@ CELL = resolve(
     Cell(
         target=ModelRef("t"),
         draft=ModelRef("d"),
+        engine=Spec("eager"),  # the defects are planted there
         max_new_tokens=24,
         schedule=Spec("constant", (("lookahead", 3),)),
     )

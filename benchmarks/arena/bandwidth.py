@@ -11,11 +11,11 @@ import torch
 from spsbench.bandwidth import read_bandwidth
 
 SIZE = 2**30  # bytes, read by all threads together
-PASSES = 5
+PASSES = 3
 
 
 class Bandwidth:
-    """A worker of its own, which gives its gigabyte back when it is stopped."""
+    """A worker of its own, which gives its gigabyte back after each reading."""
 
     def read(self, cores: int) -> dict[str, Any]:
         """Bytes per second: the best of several kinds of loop over 1 GiB, best of a few passes."""

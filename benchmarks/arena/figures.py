@@ -71,6 +71,16 @@ def step(facts: Mapping[str, Any], kind: str) -> Spread | None:
     return spread([MS * seconds for seconds in times]) if times else None
 
 
+def over_limit(facts: Mapping[str, Any], bytes_: int) -> Spread | None:
+    """Single-token passes over what memory allowed just before them.
+
+    A machine whose memory others use as well reads at twice the speed from one minute to the next.
+    """
+    found = [f for f in facts["steps"] if f.get("one")]
+    ratios = [median(f["one"]) * max(f["bandwidth"]) / bytes_ for f in found]
+    return spread(ratios) if ratios else None
+
+
 def block_cost(facts: Mapping[str, Any]) -> Spread | None:
     """v(K): a pass over K+1 tokens over a pass over one, both of the same repeat."""
     pairs = [f for f in facts["steps"] if f.get("one") and f.get("block")]

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from arena.figures import (
+    MS,
     Ratio,
     Spread,
     block_cost,
+    over_limit,
     over_turns,
     ratio,
     spread,
@@ -35,7 +37,9 @@ class Goal(NamedTuple):
 STEP, BLOCK, ARS = "step(1) / memory limit", "v(K)", "ArS / HF generate"
 SPS, OPENVINO = "SpS / HF assisted, equal K, by pass", "SpS / OpenVINO, by pass"
 LLAMA_ARS, LLAMA_SPS = "ArS / llama.cpp", "SpS / llama.cpp, by pass"
-GAIN, MEMORY, LOAD = "SpS / ArS", "steady memory / weights", "load time / HF"
+GAIN, MEMORY = "SpS / ArS", "steady memory / weights"
+LOAD, LOAD_HF = "load time / eager", "load time / HF"
+BESIDE = "step(1) / memory limit beside it"
 
 GOALS = (
     Goal(STEP, "gpt2-large", "bfloat16", 1.5, 1.25),
@@ -54,6 +58,13 @@ GOALS = (
     Goal(MEMORY, ALL, ALL, 1.25, 1.1),
     Goal(LOAD, ALL, ALL, 2.0, 1.0),
 )
+
+
+class Sizes(NamedTuple):
+    """Bytes of weights."""
+
+    target: int  # that one pass reads
+    both: int
 
 
 class Result(NamedTuple):
@@ -78,12 +89,12 @@ def results(
     pair: str,
     dtype: str,
     *,
-    limit_ms: float,
-    weights: int,
+    bandwidth: float,
+    sizes: Sizes,
     ours: str = OURS,
 ) -> Iterator[Result]:
     """Every ratio that this run has the engines for."""
-    for what, value in ratios(engines, limit_ms, weights, ours):
+    for what, value in ratios(engines, bandwidth, sizes, ours):
         fitting = (g for g in GOALS if g.what == what and fits(g, pair, dtype))
         yield Result(what, value, next(fitting, None))
 
@@ -95,24 +106,26 @@ def fits(goal: Goal, pair: str, dtype: str) -> bool:
 
 
 def ratios(
-    engines: Mapping[str, Mapping[str, Any]], limit_ms: float, weights: int, ours: str
+    engines: Mapping[str, Mapping[str, Any]], bandwidth: float, sizes: Sizes, ours: str
 ) -> Iterator[tuple[str, Spread]]:
     """What the run can tell of the engine `ours`."""
     mine = engines.get(ours)
     if mine is None:
         return
-    one, cost = step(mine, "one"), block_cost(mine)
-    if one is not None:
-        yield STEP, Spread(*(value / limit_ms for value in one))
+    one, beside, cost = step(mine, "one"), over_limit(mine, sizes.target), block_cost(mine)
+    if one is not None and beside is not None:
+        yield STEP, Spread(*(value * bandwidth / sizes.target / MS for value in one))
+        yield BESIDE, beside
     if cost is not None:
         yield BLOCK, cost
     yield from _against(engines, mine)
     gain = _turns(mine, "sps") and ratio(_turns(mine, "sps"), _turns(mine, "ars"))
     if gain:
         yield GAIN, gain.by_token
-    yield MEMORY, spread([steady_bytes(mine) / weights])
-    if "hf" in engines:
-        yield LOAD, spread([_load(mine) / _load(engines["hf"])])
+    yield MEMORY, spread([steady_bytes(mine) / sizes.both])
+    for what, name in ((LOAD, "eager"), (LOAD_HF, "hf")):
+        if name in engines and name != ours:
+            yield what, spread([_load(mine) / _load(engines[name])])
 
 
 def _against(

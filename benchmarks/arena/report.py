@@ -8,7 +8,7 @@ from typing import Any
 
 from arena.contenders.contender import Setting
 from arena.figures import best_bandwidth
-from arena.goals import OURS, Result, results
+from arena.goals import OURS, Result, Sizes, results
 from arena.table import engines_table, goals_table, overheads
 from arena.turns import Run
 
@@ -44,8 +44,8 @@ def ratios(made: Mapping[str, Any], ours: str) -> list[Result]:
             made["engines"],
             made["pair"]["name"],
             made["setting"]["dtype"],
-            limit_ms=made["limit_ms"],
-            weights=made["pair"]["weights"],
+            bandwidth=made["bandwidth_bytes_per_second"],
+            sizes=Sizes(made["pair"]["bytes"], made["pair"]["weights"]),
             ours=ours,
         )
     )
@@ -56,16 +56,19 @@ def text(made: Mapping[str, Any]) -> str:
     setting, pair, about = made["setting"], made["pair"], made["about"]
     ours = [name for name in made["engines"] if name.partition(":")[0] in about["ours"]]
     judged = [name for name in ours if name.partition(":")[0] == OURS] or ours[:1]
+    slowest = min(max(reading.values()) for reading in made["bandwidth"])
     parts = [
         f"### {pair['name']}, {setting['dtype']}, K = {setting['k']}, temperature "
         f"{setting['temperature']:g}",
         f"{about['cpu']}, {setting['cores']} cores; {about['prompts']} prompts of "
         f"{about['prompt_tokens']} tokens, {about['tokens']} tokens each, prefill apart. "
         f"Median (least to most) of {about['prompts']} alternating repeats. Memory reads at "
-        f"{made['bandwidth_bytes_per_second'] / GB:.1f} GB/s at best, so one token cannot take "
-        f"less than {made['limit_ms']:.1f} ms.",
+        f"{made['bandwidth_bytes_per_second'] / GB:.1f} GB/s at best ({slowest / GB:.1f} at the "
+        f"worst moment), so one token cannot take less than {made['limit_ms']:.1f} ms.",
         f"Made by `{about['command']}`.",
-        engines_table(made["engines"], made["limit_ms"], greedy=setting["temperature"] == 0),
+        engines_table(
+            made["engines"], made["limit_ms"], pair["bytes"], greedy=setting["temperature"] == 0
+        ),
         *(
             f"Ratios of `{name}`, smaller is better:\n\n{goals_table(ratios(made, name))}"
             for name in judged

@@ -8,6 +8,7 @@ from arena.figures import (
     agreement,
     block_cost,
     outside_models,
+    over_limit,
     over_turns,
     peak_bytes,
     steady_bytes,
@@ -19,13 +20,13 @@ NONE = "n/a"
 MIB = 2**20
 COLUMNS = (
     "engine", "arm", "ms/token", "τ", "ms/pass", "step(1)", "step(K+1)", "v(K)", "draft step",
-    "step(1) / limit", "memory MiB steady, peak", "load s", "as transformers",
+    "step(1) / limit", "/ limit beside it", "memory MiB steady, peak", "load s", "as transformers",
 )  # fmt: skip
 MARKS = {"aim": "aim reached", "pass": "must reached", "miss": "**missed**", "": ""}
 
 
 def engines_table(
-    engines: Mapping[str, Mapping[str, Any]], limit_ms: float, *, greedy: bool = True
+    engines: Mapping[str, Mapping[str, Any]], limit_ms: float, bytes_: int, *, greedy: bool = True
 ) -> str:
     """A row for each arm of each engine; medians, with the least and the most of the repeats.
 
@@ -33,13 +34,19 @@ def engines_table(
     """
     reference = engines.get("hf", {}).get("turns", {}).get("ars", []) if greedy else []
     rows = [
-        row for name, facts in engines.items() for row in _rows(name, facts, limit_ms, reference)
+        row
+        for name, facts in engines.items()
+        for row in _rows(name, facts, limit_ms, bytes_, reference)
     ]
     return markdown(COLUMNS, rows)
 
 
 def _rows(
-    name: str, facts: Mapping[str, Any], limit_ms: float, reference: Sequence[Mapping[str, Any]]
+    name: str,
+    facts: Mapping[str, Any],
+    limit_ms: float,
+    bytes_: int,
+    reference: Sequence[Mapping[str, Any]],
 ) -> Iterator[list[str]]:
     one = step(facts, "one")
     shared = [
@@ -48,6 +55,7 @@ def _rows(
         shown(block_cost(facts), 2),
         shown(step(facts, "draft")),
         NONE if one is None else shown(Spread(*(value / limit_ms for value in one)), 2),
+        shown(over_limit(facts, bytes_), 2),
         f"{steady_bytes(facts) / MIB:.0f}, {peak_bytes(facts) / MIB:.0f}",
         f"{min(load['seconds'] for load in facts['loads']):.1f}",
     ]

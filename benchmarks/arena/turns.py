@@ -29,6 +29,7 @@ class Arena:
     def __init__(self, engines: Sequence[Engine], setting: Setting, logs: Path, bytes_: int):
         self._setting, self._bytes, self._logs = setting, bytes_, logs
         self._processes = {e.name: self._process(e) for e in engines}
+        self._reader = self._process(READER)
         self.run = Run()
 
     def _process(self, engine: Engine) -> Process:
@@ -40,7 +41,6 @@ class Arena:
         Every second repeat goes through the engines backwards.
         """
         try:
-            self._bandwidth()
             for name in self._processes:
                 self._attempt(name, "load", lambda n=name: self._up(n, prompts[0]))
             for number, prompt in enumerate(prompts[1:]):
@@ -49,9 +49,8 @@ class Arena:
                     self._attempt(
                         name, arm, lambda n=name, a=arm, p=prompt: self._turn(n, a, p, tokens)
                     )
-                self._bandwidth()
         finally:
-            for process in self._processes.values():
+            for process in (self._reader, *self._processes.values()):
                 process.stop()
         return self.run
 
@@ -112,17 +111,13 @@ class Arena:
     def _turn(self, name: str, arm: str, prompt: list[int], tokens: int) -> None:
         process, facts = self._up(name, prompt), self.run.engines[name]
         if arm == "steps":
-            facts["steps"].append(process.ask("steps", prompt=prompt, repeats=STEPS))
+            beside = self._reader.ask("read", cores=self._setting.cores)
+            self.run.bandwidth.append(beside)
+            times = process.ask("steps", prompt=prompt, repeats=STEPS)
+            facts["steps"].append({**times, "bandwidth": list(beside.values())})
         else:
             turn = process.ask("generate", arm=arm, prompt=prompt, tokens=tokens)
             facts["turns"].setdefault(arm, []).append(turn)
-
-    def _bandwidth(self) -> None:
-        reader = self._process(READER)
-        try:
-            self.run.bandwidth.append(reader.ask("read", cores=self._setting.cores))
-        finally:
-            reader.stop()
 
 
 def free_memory() -> int:

@@ -71,7 +71,8 @@ class Worker:
         return {"seconds": seconds, "before": before, "arms": arms, **memory()}
 
     def warm(self, prompt: list[int]) -> dict[str, Any]:
-        """Run every arm once, uncounted."""
+        """Let the engine settle and run every arm once, uncounted."""
+        self._contender.settle()
         for arm in self._contender.arms():
             self._contender.generate(arm, prompt, WARM_TOKENS)
         return {"notes": self._contender.notes()}

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from arena.contenders.contender import Setting, Turn
+from arena.contenders.contender import Contender, Setting, Turn
 
 FAST, SLOW = 0.25, 0.5  # seconds a round: exact in binary
 
@@ -14,15 +14,18 @@ def convert(setting: Setting) -> None:
         file.write("x")
 
 
-class Fake:
+class Fake(Contender):
     """Answers at once with made-up times; `broken` fails in its SpS, `dying` takes its process."""
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind
+        self._kind, self._settled = kind, False
 
     def load(self, setting: Setting) -> None:
         print("noise on the standard output")
         self._k = setting.k
+
+    def settle(self) -> None:
+        self._settled = True
 
     def arms(self) -> list[str]:
         return ["ars", "sps"]
@@ -41,7 +44,11 @@ class Fake:
         return {"one": [0.25] * repeats, "block": [0.5] * repeats, "draft": [0.125]}
 
     def notes(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "threads": os.environ.get("OMP_NUM_THREADS")}
+        return {
+            "settled": self._settled,
+            "pid": os.getpid(),
+            "threads": os.environ.get("OMP_NUM_THREADS"),
+        }
 
 
 class Reader:

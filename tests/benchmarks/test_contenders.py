@@ -57,14 +57,16 @@ def test_the_compiled_variant_is_offered_only_where_asked_for(setting: Setting) 
     assert "ars-compiled" not in loaded(Hf(), setting).arms()
 
 
+@pytest.mark.parametrize("engine", ["fast", "eager"])
 @pytest.mark.parametrize("arm", ["ars", "sps"])
-def test_ours(setting: Setting, text: list[int], arm: str) -> None:
-    contender = loaded(Ours("eager"), setting)
+def test_ours(setting: Setting, text: list[int], arm: str, engine: str) -> None:
+    contender = loaded(Ours(engine), setting)
     turn = contender.generate(arm, PROMPT, TOKENS)
     assert turn.tokens == text
     assert sum(count for count, _ in turn.blocks) == TOKENS
     assert turn.parts["rounds"] >= turn.parts["drafting"] + turn.parts["target"]
     assert contender.arms() == ("ars", "sps")
+    assert len(contender.notes()["choices"]) == (2 if engine == "fast" else 0)
 
 
 @pytest.mark.parametrize("arm", ["ars", "sps"])

@@ -17,12 +17,28 @@ from arena.figures import (
     steady_bytes,
     step,
 )
-from arena.goals import ARS, BLOCK, GAIN, GOALS, MEMORY, SPS, STEP, fastest_plain, results
+from arena.goals import (
+    ARS,
+    BESIDE,
+    BLOCK,
+    GAIN,
+    GOALS,
+    LOAD,
+    LOAD_HF,
+    MEMORY,
+    SPS,
+    STEP,
+    Sizes,
+    fastest_plain,
+    results,
+)
 from arena.report import record, text
 from arena.table import engines_table, goals_table, same, shown
 from arena.turns import Run
 
 MIB = 2**20
+BANDWIDTH = 1e9  # bytes a second
+SIZES = Sizes(target=10**7, both=100 * MIB)  # so a token takes 10 ms at least
 
 
 def turn(seconds: float, size: int = 1, rounds: int = 10, **more: Any) -> dict[str, Any]:
@@ -38,7 +54,15 @@ def engine(ars: float, sps: float, size: int = 4, **arms: Any) -> dict[str, Any]
     turns = {"ars": [turn(ars), turn(2 * ars)], "sps": [turn(sps, size), turn(2 * sps, size)]}
     return {
         "turns": {**turns, **arms},
-        "steps": [{"one": [0.010, 0.011, 0.012], "block": [0.022], "draft": [0.001]}] * 2,
+        "steps": [
+            {
+                "one": [0.010, 0.011, 0.012],
+                "block": [0.022],
+                "draft": [0.001],
+                "bandwidth": [BANDWIDTH / 2],
+            }
+        ]
+        * 2,
         "loads": [{"seconds": 3.0, "before": 100 * MIB, "peak": 700 * MIB}],
         "arms": ["ars", "sps"],
     }
@@ -104,7 +128,7 @@ def test_texts_agree_up_to_the_shorter() -> None:
 
 def found(ours: dict[str, Any], hf: dict[str, Any], pair: str = "gpt2-large") -> dict[str, Any]:
     engines = {"fast": ours, "hf": hf}
-    made = results(engines, pair, "bfloat16", limit_ms=10, weights=100 * MIB)
+    made = results(engines, pair, "bfloat16", bandwidth=BANDWIDTH, sizes=SIZES)
     return {result.what: result for result in made}
 
 
@@ -121,6 +145,7 @@ def test_verdicts() -> None:
     assert by_name[SPS].verdict == "pass"  # 0.4 against 0.4 and 0.33
     assert by_name[BLOCK].verdict == "miss"  # 2 against 1.2
     assert by_name[STEP].verdict == "aim"  # 1.1 against 1.25
+    assert by_name[BESIDE].value.median == pytest.approx(0.55)  # memory was half as fast then
     assert by_name[MEMORY].verdict == "miss"  # twice the weights
     assert by_name[GAIN].verdict == ""  # a goal of the bundled pair only
 
@@ -128,6 +153,16 @@ def test_verdicts() -> None:
 def test_the_bundled_pair_has_one_goal_only() -> None:
     judged = {what for what, r in found(engine(1, 1), engine(1, 1), "nano").items() if r.goal}
     assert judged == {GAIN}
+
+
+def test_loading_is_held_against_the_same_loader_without_packing() -> None:
+    ours, plain = engine(1, 1), engine(1, 1)
+    plain["loads"] = [{"seconds": 2.0, "before": 0, "peak": 0}]
+    engines = {"fast": ours, "eager": plain, "hf": engine(1, 1)}
+    made = results(engines, "llama-1b", "bfloat16", bandwidth=BANDWIDTH, sizes=SIZES)
+    by_name = {result.what: result for result in made}
+    assert by_name[LOAD].value.median == pytest.approx(1.5)
+    assert (by_name[LOAD].verdict, by_name[LOAD_HF].verdict) == ("pass", "")
 
 
 def test_equal_tau_is_by_pass() -> None:
@@ -142,12 +177,12 @@ def test_aims_are_below_musts() -> None:
 
 def test_tables() -> None:
     engines = {"fast": engine(0.1, 0.2), "hf": engine(0.4, 0.8)}
-    lines = engines_table(engines, 10).splitlines()
+    lines = engines_table(engines, 10, 10**7).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert lines[2].startswith("| fast | ars | 150.0 (100.0 to 200.0) | 1.00 |")
     assert "2 of 2" in lines[2]
-    assert "2 of 2" not in engines_table(engines, 10, greedy=False)
-    made = results(engines, "gpt2-large", "bfloat16", limit_ms=10, weights=100 * MIB)
+    assert "2 of 2" not in engines_table(engines, 10, 10**7, greedy=False)
+    made = results(engines, "gpt2-large", "bfloat16", bandwidth=BANDWIDTH, sizes=SIZES)
     assert "| ArS / HF generate | 0.25 | 0.5 | 0.4 | aim reached |" in goals_table(list(made))
     assert shown(None) == "n/a"
     assert shown(spread([1.0, 2.0, 4.0]), 2) == "2.00 (1.00 to 4.00)"

@@ -39,12 +39,13 @@ def measure(setting: Setting, *kinds: str, bytes_: int = 0) -> Run:
 def test_every_repeat_has_every_engine_on_the_same_prompt(setting: Setting) -> None:
     run = measure(setting, "fast", "slow")
     assert run.failures == {}
-    assert run.bandwidth == [{"made up": 2.0}] * 3
+    assert run.bandwidth == [{"made up": 2.0}] * 4  # before the steps of each
     for name in ("fast", "slow"):
         facts = run.engines[name]
         assert facts["arms"] == ["ars", "sps"]
         assert [t["tokens"][0] for t in facts["turns"]["sps"]] == [10, 20]
-        assert len(facts["steps"]) == 2
+        assert [found["bandwidth"] for found in facts["steps"]] == [[2.0]] * 2
+        assert facts["notes"]["settled"]
         assert len(facts["loads"]) == 1
     pids = {facts["notes"]["pid"] for facts in run.engines.values()}
     assert len(pids | {os.getpid()}) == 3

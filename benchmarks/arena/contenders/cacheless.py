@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from arena.contenders.contender import Setting, Turn, convert
+from arena.contenders.contender import Contender, Setting, Turn, convert
 from spsbench.noise import PhiloxStream
 from spsbench.reference import autoregressive_sampling, speculative_sampling
 from spsbench.sampling import Warp
@@ -23,7 +23,7 @@ __all__ = ["Cacheless", "convert"]
 PART = 4  # of the token budget it gets this part: it is that slow
 
 
-class Cacheless:
+class Cacheless(Contender):
     """No cache, no streaming: the whole generation is timed, prompt and all."""
 
     def load(self, setting: Setting) -> None:

@@ -44,10 +44,16 @@ class Turn:
 
 
 class Contender(Protocol):
-    """An engine under measurement. Its constructor imports its libraries and nothing more."""
+    """An engine under measurement. Its constructor imports its libraries and nothing more.
+
+    Subclass it explicitly to inherit the default.
+    """
 
     def load(self, setting: Setting) -> None:
         """Load both models, ready to generate."""
+
+    def settle(self) -> None:
+        """Choose by measurement what loading leaves open, such as threads; in no load time."""
 
     def arms(self) -> Sequence[str]:
         """What it can do: `ars`, `ars-static`, `sps`, `sps-defaults`, `lookup`, ..."""

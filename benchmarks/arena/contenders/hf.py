@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, CompileConfig, DynamicCache, GenerationConfig
 
-from arena.contenders.contender import Setting, Turn, alternate, convert, fastest_threads
+from arena.contenders.contender import Contender, Setting, Turn, alternate, convert, fastest_threads
 
 __all__ = ["Hf", "convert"]
 
@@ -28,11 +28,11 @@ class Clock:
         """Nothing is left to do."""
 
 
-class Hf:
+class Hf(Contender):
     """Both models from `from_pretrained`, nothing changed in them."""
 
     def load(self, setting: Setting) -> None:
-        """Load, then take the thread count with the quickest single-token pass."""
+        """Both, with as many threads as there are cores for now."""
         torch.set_num_threads(setting.threads or setting.cores)
         dtype = getattr(torch, setting.dtype)
         self._setting = setting
@@ -41,11 +41,14 @@ class Hf:
             for folder in (setting.target, setting.draft)
         )
         self._defaults = copy.deepcopy(self._draft.generation_config)
-        if setting.threads is None:
+
+    def settle(self) -> None:
+        """Take the thread count with the quickest single-token pass."""
+        if self._setting.threads is None:
             ids = torch.arange(1)[None]
             with torch.inference_mode():
                 fastest_threads(
-                    range(1, setting.cores + 1),
+                    range(1, self._setting.cores + 1),
                     torch.set_num_threads,
                     lambda: self._target(input_ids=ids, use_cache=False),
                 )

@@ -14,7 +14,7 @@ import numpy as np
 from llama_cpp import llama_cpp as native
 from numpy.typing import NDArray
 
-from arena.contenders.contender import Setting, Turn, alternate
+from arena.contenders.contender import Contender, Setting, Turn, alternate
 from arena.gguf_file import write
 
 
@@ -76,7 +76,7 @@ class Session:
         self.length = min(self.length, length)
 
 
-class LlamaCpp:
+class LlamaCpp(Contender):
     """Greedy ArS and greedy SpS; sampling is not measured here."""
 
     def load(self, setting: Setting) -> None:

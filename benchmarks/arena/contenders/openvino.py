@@ -14,7 +14,7 @@ import openvino
 import openvino_genai
 from openvino_genai import GenerationConfig, LLMPipeline, StreamerBase, StreamingStatus
 
-from arena.contenders.contender import Setting, Turn
+from arena.contenders.contender import Contender, Setting, Turn
 
 HINTS = {"float32": "f32", "bfloat16": "bf16"}
 
@@ -63,7 +63,7 @@ class Clock(StreamerBase):  # type: ignore[misc]
         """Nothing is left to do."""
 
 
-class OpenVino:
+class OpenVino(Contender):
     """`plain` or `speculative`; greedy."""
 
     def __init__(self, kind: str) -> None:

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import torch
 
-from arena.contenders.contender import Setting, Turn, alternate, convert, fastest_threads
+from arena.contenders.contender import Contender, Setting, Turn, alternate, convert, fastest_threads
 from spsbench.build import build, resolve
 from spsbench.config import make_cell
 from spsbench.generation import Generation
@@ -19,7 +18,7 @@ __all__ = ["Ours", "convert"]
 CHOOSES_THREADS = ("fast",)  # engines that measure the thread count themselves
 
 
-class Ours:
+class Ours(Contender):
     """`spsbench` with the engine `spec` for target and draft."""
 
     def __init__(self, spec: str) -> None:
@@ -41,17 +40,21 @@ class Ours:
             )
         )
         self._choices: dict[str, Any] = {}
-        told = {"choices": self._choices} if "choices" in signature(Shelf).parameters else {}
-        self._loaded: Loaded = Shelf(offline=True, **told).load(self._cell)
-        if setting.threads is None and self._spec.partition(":")[0] not in CHOOSES_THREADS:
-            self._choose_threads(setting.cores)
+        shelf = Shelf(offline=True, threads=setting.threads, choices=self._choices)
+        self._loaded: Loaded = shelf.load(self._cell)
+        self._setting = setting
 
-    def _choose_threads(self, cores: int) -> None:
+    def settle(self) -> None:
+        """Take the thread count with the quickest single-token pass, unless the engine does it."""
+        if self._setting.threads or self._spec.partition(":")[0] in CHOOSES_THREADS:
+            return
         target = build(self._cell, self._loaded).decoder.target
         target.append(torch.arange(16), keep=0)
         probe = torch.arange(1)
         fastest_threads(
-            range(1, cores + 1), torch.set_num_threads, lambda: target.append(probe, keep=1)
+            range(1, self._setting.cores + 1),
+            torch.set_num_threads,
+            lambda: target.append(probe, keep=1),
         )
 
     def arms(self) -> Sequence[str]:

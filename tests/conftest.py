@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: one thread, and tiny random models of four architectures."""
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,8 @@ from transformers import PreTrainedModel
 from tests.tiny_models import tiny
 
 torch.set_num_threads(1)
+# A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

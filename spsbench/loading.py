@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.eager import Eager, UnsupportedModelError
 from spsbench.errors import DataError
 from spsbench.model_limits import context_of, rows_of
 from spsbench.models.source import Source, source_of
@@ -123,15 +123,13 @@ class Shelf:
     ) -> PreTrainedModel:
         """A model for one engine alone: another must not be timed over weights that it packed."""
         model = source.model(folder)
+        engine: Engine = Eager() if spec is None else part("engines", spec, {})
+        name = f"{ref.id} {model.dtype} {spec}"
         try:
-            check_rollback(model)
+            chosen = engine.prepare(model, known=self._choices.get(name), threads=self._threads)
         except UnsupportedModelError as error:
             raise DataError(f"{error} ({folder}): expected a decoder-only transformer") from error
-        if spec is not None:
-            engine: Engine = part("engines", spec, {})
-            name = f"{ref.id} {model.dtype} {spec}"
-            chosen = engine.prepare(model, known=self._choices.get(name), threads=self._threads)
-            self._choices |= {name: chosen} if chosen else {}
+        self._choices |= {name: chosen} if chosen else {}
         return model
 
     def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:

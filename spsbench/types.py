@@ -173,6 +173,9 @@ class Engine(Protocol):
             model: a model that no other engine shares.
             known: what an earlier call chose; nothing is measured again then.
             threads: what the user asked for; None = free to choose.
+
+        Raises:
+            UnsupportedModelError: (of `engines.eager`) a trial shows that no session can run it.
         """
 
 

@@ -8,6 +8,7 @@ import torch
 from spsbench import loading, parts
 from spsbench.build import build, resolve, warp
 from spsbench.decoders.native import NativeDecoder
+from spsbench.engines import fast, preparing
 from spsbench.errors import DataError, UsageError
 from spsbench.loading import Loaded, Shelf
 from spsbench.parts import arguments, part
@@ -175,10 +176,11 @@ def test_models_of_different_tokens_are_refused(tmp_path) -> None:
 def test_a_cache_that_cannot_be_rolled_back_is_refused(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cannot(model) -> None:
+    def cannot(model, kind=None) -> None:
         raise loading.UnsupportedModelError("Mamba: its cache cannot be rolled back")
 
-    monkeypatch.setattr(loading, "check_rollback", cannot)
+    monkeypatch.setattr(preparing, "check_rollback", cannot)
+    monkeypatch.setattr(fast, "check_rollback", cannot)
     target = save(tmp_path / "target", random_model())
     with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):
         Shelf(offline=True).load(Cell(target=ModelRef(str(target))))

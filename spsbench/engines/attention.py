@@ -1,8 +1,9 @@
 """Attention of a few new tokens over a long past, on a CPU.
 
 transformers' `sdpa` copies keys and values once for every query head that shares them, and torch's
-kernel multiplies a single bfloat16 row slowly. Here the heads that share keys become rows of one
-product, and a single row is computed in float32. Everything else goes to `sdpa` as it is.
+kernel multiplies a single bfloat16 row slowly. The kernel of `attention.c` reads them where they
+are. Without it the heads that share keys become rows of one product, and a single row is computed
+in float32. Everything else goes to `sdpa` as it is.
 """
 
 from typing import Any
@@ -14,8 +15,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from spsbench.engines.native import kernel, missing, operators
+
 NAME = "spsbench"
 FEW = 32  # new tokens
+LANES = 16  # floats of a vector, as in numbers.h
 HALF = (torch.bfloat16, torch.float16)
 
 
@@ -53,6 +57,9 @@ def attend(
             **more,
         )
         return found
+    if takes(query, key, value, attention_mask):
+        scale = width**-0.5 if scaling is None else scaling
+        return torch.ops.spsbench.attend(query, key, value, attention_mask, scale), None
     group = heads // shared
     rows = query.reshape(1, shared, group * m, width)
     mask = attention_mask
@@ -72,5 +79,48 @@ def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
     return (weights.softmax(-1) @ value.float()).to(query.dtype)
 
 
+def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether the kernel can read these as they lie."""
+    width, dtype = query.shape[-1], query.dtype
+    rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
+    plain = query.shape[0] == 1 and query.stride(-1) == 1 and width % LANES == 0
+    masked = mask is None or (mask.shape[1] == 1 and mask.stride(-1) == 1 and mask.dtype == dtype)
+    return rowwise and plain and masked and missing(dtype) is None
+
+
+def kernel_attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """As `attend`, for what the kernel `takes`."""
+    _, heads, m, width = query.shape
+    out = query.new_empty(1, m, heads, width)
+    failed = kernel("attend", query.dtype)(
+        query.data_ptr(),
+        key.data_ptr(),
+        value.data_ptr(),
+        None if mask is None else mask.data_ptr(),
+        out.data_ptr(),
+        heads,
+        heads // key.shape[1],
+        m,
+        key.shape[2],
+        width,
+        query.stride(1),
+        query.stride(2),
+        key.stride(1),
+        value.stride(1),
+        0 if mask is None else mask.stride(2),
+        scale,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the scores of attention")
+    return out
+
+
+operators.define(
+    "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale) -> Tensor"
+)
+operators.impl("attend", kernel_attend, "CPU")
 AttentionInterface.register(NAME, attend)
 AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -17,7 +17,7 @@ class Choice:
     engine: str  # fast, or eager where fast cannot be
     reason: str = ""  # why it is eager, or why nothing is packed
     linears: int = 0
-    packed: Mapping[str, int] = field(default_factory=dict)  # rows x columns -> least rows a pass
+    packed: Mapping[str, str] = field(default_factory=dict)  # rows x columns -> layout
     packed_linears: int = 0
     threads: int | None = None  # None: as many as torch uses
 

@@ -1,6 +1,6 @@
 """The readable engine: any decoder-only Hugging Face model over transformers' `DynamicCache`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 from spsbench.model_limits import context_of
 from spsbench.transfer import send
 from spsbench.trees import additive_mask, depths
-from spsbench.types import Scores
+from spsbench.types import LM, Scores
 
 PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
 
@@ -135,11 +135,16 @@ class Eager:
         return EagerLM(model, vocab_size=vocab_size, layers=layers)
 
     def prepare(self, model: PreTrainedModel, **given: Any) -> None:
-        """Nothing is done to a model."""
+        """Nothing is done to a model, but that it is tried.
+
+        Raises:
+            UnsupportedModelError: its cache cannot be rolled back.
+        """
+        check_rollback(model)
 
 
 @torch.inference_mode()
-def check_rollback(model: PreTrainedModel, kind: type[EagerLM] = EagerLM) -> None:
+def check_rollback(model: PreTrainedModel, kind: Callable[[PreTrainedModel], LM] = EagerLM) -> None:
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
     Recurrent states, and models that keep their past elsewhere than in the cache they are given,

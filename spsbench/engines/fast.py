@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from spsbench.engines import graphs
 from spsbench.engines.choice import Choice, remember
-from spsbench.engines.eager import EagerLM
+from spsbench.engines.eager import EagerLM, check_rollback
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.preparing import prepare, unsuitable
 from spsbench.engines.session import FastLM
@@ -43,11 +43,19 @@ class Fast:
         known: Mapping[str, Any] | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Pack `model` in place and choose its threads; what was chosen, as `Choice.to_json`."""
+        """Pack `model` in place and choose its threads; what was chosen, as `Choice.to_json`.
+
+        Raises:
+            UnsupportedModelError: eager sessions cannot run it either.
+        """
         if model.device.type == "cuda":
+            check_rollback(model)
             return remember(model, of_graphs(model)).to_json()
         before = None if known is None else Choice.from_json(known)
-        return prepare(model, known=before, threads=threads).to_json()
+        choice = prepare(model, known=before, threads=threads)
+        if choice.engine == "eager":
+            check_rollback(model)
+        return choice.to_json()
 
 
 def of_graphs(model: PreTrainedModel) -> Choice:

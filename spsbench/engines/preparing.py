@@ -6,6 +6,7 @@ own `generate`, must not be timed over weights that this one has packed.
 
 import ctypes
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,13 +15,15 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from spsbench.engines.activations import exchange_activations
 from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.packing import Slot, pack, slots, tied, unpack, unpackable
+from spsbench.engines.linears import Slot, exchange, restore, slots, tied
+from spsbench.engines.packing import layouts, unpackable
 from spsbench.engines.session import FastLM
-from spsbench.engines.trials import best_packing, best_threads
+from spsbench.engines.trials import CACHES, best_layout, best_threads
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:
@@ -40,32 +43,34 @@ def prepare(
     """Pack the weights of `model` in place, and choose how it is run.
 
     Args:
-        model: one that `check_rollback` has passed.
+        model: any; one that sessions of this engine cannot run is left as it is.
         known: what was chosen before, on this machine; nothing is timed then.
         threads: what the user asked for; None = chosen by timing.
     """
     if choice := choice_of(model):
         return choice
-    reason = unsuitable(model) or _fails(model)
-    if reason:
+    if reason := unsuitable(model):
         return remember(model, Choice(engine="eager", reason=reason))
     layers = list(slots(model))
     reason = unpackable(model)
     wanted = known.packed if known else {} if reason else worthwhile(layers)
     before = _probe(model)
-    count = pack_all(model, layers, wanted)
-    if count and not _close(before, _probe(model)):
-        unpack(model)
-        wanted, count, reason = {}, 0, "packed products differ from stock ones"
-    use_attention(model, before)
+    counts = pack_all(model, layers, wanted)
+    if counts and not _close(before, _probe(model)):
+        restore(model)
+        counts, reason = {}, "packed products differ from stock ones"
+    exchange_activations(model)
+    if problem := refine_attention(model, before):
+        restore(model)
+        return remember(model, Choice(engine="eager", reason=problem))
     release_memory()
     tape = attach(model)
     choice = Choice(
         engine="fast",
         reason=reason or "",
         linears=len(layers),
-        packed=wanted,
-        packed_linears=count,
+        packed={shape: wanted[shape] for shape in counts},
+        packed_linears=sum(counts.values()),
         threads=known.threads if known else None,
     )
     remember(model, choice, tape)
@@ -76,40 +81,57 @@ def prepare(
     return choice
 
 
-def worthwhile(layers: Iterable[Slot]) -> dict[str, int]:
-    """The shapes that are faster packed, and to how many rows; timed once for each shape."""
+_BEST: dict[tuple[str, torch.dtype, bool], str | None] = {}
+"""Layouts by shape, dtype and whether the caches hold the model: a draft often has its target's."""
+
+
+def worthwhile(layers: Iterable[Slot]) -> dict[str, str]:
+    """The shapes that are faster packed, and how; each is timed once in a process."""
     by_shape: dict[str, list[Slot]] = {}
     for slot in layers:
         by_shape.setdefault(shape_of(slot), []).append(slot)
     size = sum(slot.weight.nbytes for alike in by_shape.values() for slot in alike)
-    best = {shape: best_packing(alike, size) for shape, alike in by_shape.items()}
-    return {shape: least for shape, least in best.items() if least is not None}
+    best = {}
+    for shape, alike in by_shape.items():
+        key = shape, alike[0].weight.dtype, size < CACHES
+        if key not in _BEST:
+            _BEST[key] = best_layout(alike, size)
+        best[shape] = _BEST[key]
+    return {shape: layout for shape, layout in best.items() if layout is not None}
 
 
-def pack_all(model: nn.Module, layers: Iterable[Slot], wanted: Mapping[str, int]) -> int:
-    """Pack layer after layer, so that no more than one is in memory twice; how many."""
-    count = 0
+def pack_all(model: nn.Module, layers: Iterable[Slot], wanted: Mapping[str, str]) -> dict[str, int]:
+    """Pack layer after layer, so that no more than one is in memory twice; how many of each shape.
+
+    A layout that was wanted on another machine and cannot be had on this one is left out.
+    """
+    counts: Counter[str] = Counter()
     for slot in layers:
-        least = wanted.get(shape_of(slot))
-        if least is not None:
-            pack(slot, least, tied(model, slot))
-            count += 1
-    return count
+        layout = layouts(slot.weight).get(wanted.get(shape_of(slot), ""))
+        if layout is not None:
+            counts[shape_of(slot)] += 1
+            exchange(slot, layout(slot.weight, slot.layer.bias), tied(model, slot))
+    return dict(counts)
 
 
-def use_attention(model: PreTrainedModel, before: Tensor) -> None:
-    """Exchange `sdpa` for this engine's own, if the model then computes the same.
+def refine_attention(model: PreTrainedModel, before: Tensor) -> str | None:
+    """Exchange `sdpa` for this engine's own, if sessions of `model` then compute the same.
 
     Args:
-        model: on the CPU; one with another implementation keeps it.
+        model: one with another implementation, or on another device, keeps it.
         before: its logits by `_probe`.
+
+    Returns:
+        Why sessions of this engine cannot run `model` either way, else None.
     """
     config = model.config
     if config._attn_implementation != "sdpa" or model.device.type != "cpu":
-        return
+        return _fails(model)
     config._attn_implementation = NAME
-    if _fails(model) or not _close(before, _probe(model)):
-        config._attn_implementation = "sdpa"
+    if _close(before, _probe(model)) and _fails(model) is None:
+        return None
+    config._attn_implementation = "sdpa"
+    return _fails(model)
 
 
 def release_memory() -> None:

@@ -5,56 +5,72 @@ hardly changes a choice. The number of threads is a matter of the machine as it 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
-from spsbench.engines.packing import PackedLinear, Slot, stock_product
+from spsbench.engines.linears import Packed, Slot
+from spsbench.engines.packing import layouts
 from spsbench.types import LM
 
 ROWS = (1, 5)  # tokens a pass: a drafted one, and a draft of 4 with the pending token
-LEASTS = (4, 1)  # rows that a pass is filled up to
-LAYERS = 3  # of one shape
+LAYERS = 2  # of one shape
+PART = 4 * 2**20  # bytes of a layer
 CACHES = 64 * 2**20  # bytes
-TRIALS = 5
-BUDGET = 0.5  # seconds for one comparison; every way is tried once whatever it takes
+TRIALS = 3
+BUDGET = 0.2  # seconds for one comparison; every way is tried once whatever it takes
 MARGIN = 1.1  # a choice that is not the usual one must win by so much
 
 
-def best_packing(alike: Sequence[Slot], model_bytes: int) -> int | None:
-    """`least` of the fastest `PackedLinear` for layers of one shape; None: leave them stock.
+def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
+    """The fastest of `LAYOUTS` for layers of one shape; None: leave them stock.
 
     Where packed and stock are equally fast, packed it is. Before each trial as much other memory is
     read as a pass over the model's `model_bytes` would, so that weights come from where they will.
     """
-    stock = list(islice(alike, LAYERS))
-    packed = [PackedLinear(slot.weight, slot.layer.bias) for slot in stock]
-    weight = stock[0].weight
+    stock = [part(slot) for slot in islice(alike, LAYERS)]
+    packed = {
+        name: [kind(weight, bias) for weight, bias in stock]
+        for name, kind in layouts(stock[0][0]).items()
+    }
     other = torch.zeros(min(model_bytes, CACHES) // 8, dtype=torch.int64)
-    total = [0.0] * (1 + len(LEASTS))
+    total = [0.0] * (1 + len(packed))
     with threads(1):
         for rows in ROWS:
-            x = torch.ones(1, rows, weight.shape[1], dtype=weight.dtype)
-
-            def all_packed(least: int, x: Tensor = x) -> None:
-                for layer in packed:
-                    layer.least = least
-                    layer(x)
-
-            def all_stock(x: Tensor = x) -> None:
-                for slot in stock:
-                    stock_product(slot, x)
-
-            ways: list[Callable[[], object]] = [all_stock]
-            ways += [partial(all_packed, least) for least in LEASTS]
+            x = torch.ones(1, rows, stock[0][0].shape[1], dtype=stock[0][0].dtype)
+            ways = [
+                partial(_stock, stock, x),
+                *(partial(_each, made, x) for made in packed.values()),
+            ]
             times = fastest(ways, time.thread_time, other.sum)
             total = [a + b for a, b in zip(total, times, strict=True)]
-    best = min(range(len(LEASTS)), key=lambda i: total[1 + i])
-    return LEASTS[best] if total[1 + best] < MARGIN * total[0] else None
+    usual, *others = total
+    best = min(range(len(others)), key=others.__getitem__, default=None)
+    if best is None or others[best] >= MARGIN * usual:
+        return None
+    return list(packed)[best]
+
+
+def _stock(layers: Iterable[tuple[Tensor, Tensor | None]], x: Tensor) -> None:
+    for weight, bias in layers:
+        linear(x, weight, bias)
+
+
+def _each(layers: Iterable[Packed], x: Tensor) -> None:
+    for layer in layers:
+        layer(x)
+
+
+def part(slot: Slot) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of as many rows as show the speed of all."""
+    count = max(64, PART // slot.weight[0].nbytes)
+    bias = slot.layer.bias
+    return slot.weight[:count], None if bias is None else bias[:count]
 
 
 def best_threads(lm: LM) -> int | None:

@@ -16,7 +16,8 @@ from spsbench.engines import preparing, trials
 from spsbench.engines.choice import Choice, choice_of
 from spsbench.engines.eager import Eager, EagerLM
 from spsbench.engines.fast import Fast
-from spsbench.engines.packing import PackedLinear, slots
+from spsbench.engines.linears import Packed, slots
+from spsbench.engines.packing import LAYOUTS
 from spsbench.engines.session import FastLM
 from spsbench.noise import PhiloxStream
 from spsbench.sampling import Warp
@@ -82,15 +83,22 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
     assert json.loads(json.dumps(first)) == first
     assert Fast().prepare(model) == first
     shapes = ["12x32", "32x32", "16x32", "48x32", "32x48"]
-    for packed in {}, dict.fromkeys(shapes, 1), dict.fromkeys(shapes[:2], 4):
+    for packed in {}, dict.fromkeys(shapes, "panels"), dict.fromkeys(shapes[:2], "onednn-4"):
         known = {**first, "packed": packed, "packed_linears": 0, "threads": 1}
         given = tiny("llama", dtype=torch.float32)
         chosen = Fast().prepare(given, known=known)
         assert chosen["packed"] == packed
-        layers = [m for m in given.modules() if isinstance(m, PackedLinear)]
+        layers = [m for m in given.modules() if isinstance(m, Packed)]
         assert chosen["packed_linears"] == len(layers)
-        wanted = {f"{m.out_features}x{m.in_features}": m.least for m in layers}
-        assert wanted == packed
+        wanted = {f"{m.out_features}x{m.in_features}": type(m) for m in layers}
+        assert wanted == {shape: LAYOUTS[layout] for shape, layout in packed.items()}
+
+
+def test_a_known_layout_that_cannot_be_had_is_left_out() -> None:
+    packed = {"32x32": "panels", "48x32": "of another version"}
+    known = Choice(engine="fast", packed=packed, threads=1)
+    chosen = Fast().prepare(tiny("llama", dtype=torch.float32), known=known.to_json())
+    assert chosen["packed"] == {"32x32": "panels"}
 
 
 def test_nothing_is_timed_when_the_choice_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +109,14 @@ def test_nothing_is_timed_when_the_choice_is_known(monkeypatch: pytest.MonkeyPat
 
 def test_the_faster_layout_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = list(slots(tiny("llama", dtype=torch.float32)))[:2]
-    for times, wanted in ([3, 1, 2], 4), ([3, 2, 1], 1), ([1, 2, 2], None), ([1, 1.05, 2], 4):
+    for times, wanted in (
+        ([3, 1, 2, 2], "panels"),
+        ([3, 2, 1, 2], "onednn"),
+        ([1, 2, 2, 2], None),
+        ([1, 2, 2, 1.05], "onednn-4"),
+    ):
         monkeypatch.setattr(trials, "fastest", lambda *args, times=times: times)
-        assert trials.best_packing(layers, 0) == wanted
+        assert trials.best_layout(layers, 0) == wanted
 
 
 def test_the_number_of_threads_changes_only_for_a_clear_gain(
@@ -155,21 +168,22 @@ def test_a_model_that_the_fast_session_gets_wrong_runs_eagerly(
 
 def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        PackedLinear, "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
+        LAYOUTS["panels"], "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
     )
     model = tiny("llama", dtype=torch.float32)
-    monkeypatch.setattr(preparing, "worthwhile", lambda layers: {"32x32": 1})
+    monkeypatch.setattr(preparing, "worthwhile", lambda layers: {"32x32": "panels"})
     chosen = Choice.from_json(Fast().prepare(model, threads=1))
     assert "differ from stock" in str(chosen)
     assert chosen.packed == {}
-    assert not any(isinstance(m, PackedLinear) for m in model.modules())
+    assert not any(isinstance(m, Packed) for m in model.modules())
 
 
 def test_float64_runs_stock_and_says_so() -> None:
     model = tiny("llama")
     Fast().prepare(model, threads=1)
     assert str(choice_of(model)) == (
-        "fast: 0 of 15 linear layers packed (oneDNN packs float32 and bfloat16, not float64)"
+        "fast: 0 of 15 linear layers packed (kernels take float32 and bfloat16, not torch.float64; "
+        "oneDNN blocks float32 and bfloat16, not torch.float64)"
     )
 
 

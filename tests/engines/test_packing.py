@@ -1,30 +1,20 @@
 """Packed layers compute what stock ones do; copies of them are stock; tied rows are read back."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from spsbench.engines import packing
-from spsbench.engines.packing import (
-    LAYOUTS,
-    PackedEmbedding,
-    PackedLinear,
-    find_layout,
-    pack,
-    slots,
-    tied,
-    unpack,
-    unpackable,
-)
+from spsbench.engines import native, onednn
+from spsbench.engines.linears import PackedEmbedding, Slot, exchange, restore, slots, tied
+from spsbench.engines.onednn import BLOCKS, OneDnnLinear
+from spsbench.engines.packing import LAYOUTS, layouts, unpackable
 from tests.tiny_models import laws, tiny
 
-Make = Callable[..., PreTrainedModel]
-dtypes = pytest.mark.parametrize("dtype", LAYOUTS, ids=str)
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
 def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -32,90 +22,111 @@ def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(*shape, generator=generator).to(dtype)
 
 
-def pack_everything(model: nn.Module, least: int = 4) -> int:
+def pack_everything(model: nn.Module, layout: str) -> int:
     found = list(slots(model))
     for slot in found:
-        pack(slot, least, tied(model, slot))
+        exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied(model, slot))
     return len(found)
 
 
+@each_layout
 @dtypes
-@pytest.mark.parametrize("least", [1, 4])
 @pytest.mark.parametrize("biased", [True, False])
-def test_a_packed_product_is_the_stock_one(dtype: torch.dtype, least: int, biased: bool) -> None:
+def test_a_packed_product_is_the_stock_one(layout: str, dtype: torch.dtype, biased: bool) -> None:
     weight, bias = random(70, 50, dtype=dtype), random(70, dtype=dtype) if biased else None
-    packed = PackedLinear(weight, bias, least)
+    packed = LAYOUTS[layout](weight, bias)
     for shape in (1, 1, 50), (1, 2, 50), (1, 5, 50), (3, 50), (1, 40, 50):
         x = random(*shape, dtype=dtype)
         torch.testing.assert_close(packed(x), nn.functional.linear(x, weight, bias))
 
 
+@each_layout
 @dtypes
-def test_a_copy_of_a_packed_layer_is_the_stock_layer(dtype: torch.dtype) -> None:
+def test_a_copy_of_a_packed_layer_is_the_stock_layer(layout: str, dtype: torch.dtype) -> None:
     weight, bias = random(70, 50, dtype=dtype), random(70, dtype=dtype)
-    copied = copy.deepcopy(PackedLinear(weight, bias))
+    copied = copy.deepcopy(LAYOUTS[layout](weight, bias))
     assert type(copied) is nn.Linear
     assert torch.equal(copied.weight, weight)
     assert torch.equal(copied.bias, bias)
 
 
+@each_layout
 @dtypes
 @pytest.mark.parametrize("shape", [(512, 64), (1003, 192), (70, 50)])
 def test_rows_of_a_packed_head_are_read_back_exactly(
-    dtype: torch.dtype, shape: tuple[int, int]
+    layout: str, dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
     weight = random(*shape, dtype=dtype)
-    head = PackedLinear(weight, None)
-    layout = find_layout(head, weight)
-    if layout is None:
+    head = LAYOUTS[layout](weight, None)
+    if not head.is_readable(weight):
+        assert layout != "panels"
         pytest.skip("this machine's oneDNN has another layout: the embedding is kept beside it")
     ids = torch.tensor([[0, 1, shape[0] - 1, 7]])
-    assert torch.equal(PackedEmbedding(head, layout)(ids), weight[ids])
+    assert torch.equal(PackedEmbedding(head)(ids), weight[ids])
 
 
-def test_a_layout_that_does_not_fit_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_that_do_not_fit_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(512, 64, dtype=torch.float32)
-    head = PackedLinear(weight, None)
+    head = OneDnnLinear(weight, None)
     for wrong in (64, 16, 1), (16, 32, 1), (7, 64, 1):
-        monkeypatch.setitem(LAYOUTS, torch.float32, wrong)
-        assert find_layout(head, weight) is None
+        monkeypatch.setitem(onednn.BLOCKS, torch.float32, wrong)
+        assert not head.is_readable(weight)
 
 
+@each_layout
 @dtypes
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2"])
-def test_a_packed_model_computes_the_same_and_can_be_unpacked(
-    dtype: torch.dtype, architecture: str
+def test_a_packed_model_computes_the_same_and_can_be_restored(
+    layout: str, dtype: torch.dtype, architecture: str
 ) -> None:
     model = tiny(architecture, dtype=dtype)
-    before, parameters = laws(model, [1, 2, 3]), model.num_parameters()
-    count = pack_everything(model)
-    assert count == sum(isinstance(m, PackedLinear) for m in model.modules()) > 8
-    assert model.num_parameters() == parameters
+    before = laws(model, [1, 2, 3])
+    count = pack_everything(model, layout)
+    assert count == sum(isinstance(m, LAYOUTS[layout]) for m in model.modules()) > 8
     within = 1e-4 if dtype == torch.float32 else 0.05
     assert (laws(model, [1, 2, 3]) - before).abs().max() <= within * before.abs().max()
     copied = copy.deepcopy(model).float()
-    assert not any(isinstance(m, PackedLinear) for m in copied.modules())
-    unpack(model)  # Conv1D comes back as nn.Linear, which may add up in another order
+    assert not any(isinstance(m, LAYOUTS[layout]) for m in copied.modules())
+    restore(model)  # Conv1D comes back as nn.Linear, which may add up in another order
     torch.testing.assert_close(laws(model, [1, 2, 3]), before)
 
 
+@each_layout
 @pytest.mark.parametrize("kept", [False, True])
-def test_tied_embeddings_are_in_memory_once(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or stay beside the head, where its layout is not known."""
+def test_tied_embeddings_are_in_memory_once(
+    layout: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or stay beside the head, where its rows cannot be read."""
     if kept:
-        monkeypatch.setattr(packing, "find_layout", lambda head, weight: None)
+        monkeypatch.setattr(LAYOUTS[layout], "is_readable", lambda self, weight: False)
     model = tiny("llama", vocab=512, dtype=torch.float32, tie_word_embeddings=True)
     assert model.model.embed_tokens.weight is model.lm_head.weight
     before = laws(model, [5, 400, 511])
-    pack_everything(model)
+    pack_everything(model, layout)
     kind = nn.Embedding if kept else PackedEmbedding
     assert type(model.model.embed_tokens) is kind
     torch.testing.assert_close(laws(model, [5, 400, 511]), before, rtol=1e-4, atol=1e-4)
 
 
-def test_what_cannot_be_packed_is_said() -> None:
-    assert "not float64" in (unpackable(tiny("llama")) or "")
+def test_a_released_layer_keeps_no_weight() -> None:
+    holder = nn.Sequential(nn.Linear(32, 32))
+    slot = Slot(holder, "0", holder[0])
+    exchange(slot, OneDnnLinear(slot.weight, slot.layer.bias), [])
+    assert slot.layer.weight is None
+
+
+def test_without_a_compiler_only_onednn_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = random(64, 64, dtype=torch.float32)
+    assert list(layouts(weight)) == ["panels", "onednn", "onednn-4"]
+    assert list(layouts(random(64, 63, dtype=torch.bfloat16))) == ["onednn", "onednn-4"]
+    monkeypatch.setattr("spsbench.engines.panels.missing", lambda dtype: "no C compiler")
+    assert list(layouts(weight)) == ["onednn", "onednn-4"]
+
+
+def test_what_cannot_be_packed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "not torch.float64" in (unpackable(tiny("llama")) or "")
     assert "no linear layers" in (unpackable(nn.Sequential(nn.ReLU())) or "")
     assert unpackable(nn.Sequential(Conv1D(4, 4))) is None
     monkey = nn.Linear(4, 4, device="meta")
     assert "meta" in (unpackable(nn.Sequential(monkey)) or "")
+    assert native.KINDS.keys() == BLOCKS.keys()

@@ -1,0 +1,44 @@
+/* Vectors of 16 floats, and bfloat16: the upper half of a float. */
+
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16 /* floats of one vector: 512 bits, or as many registers as make them up */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef uint16_t bf16;
+typedef float floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(64), aligned(4), may_alias));
+typedef bf16 halves __attribute__((vector_size(32), aligned(2), may_alias));
+
+INLINE floats all(float value) { return value - (floats){}; }
+
+INLINE float widen_bf16(bf16 value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
+}
+
+/* To the nearest, ties to even; what is not a number stays so. */
+INLINE bf16 narrow_bf16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffff) > 0x7f800000) return bits >> 16 | 0x40;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+INLINE floats load_bf16(const bf16 *from) {
+    return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
+}
+
+INLINE float widen_float(float value) { return value; }
+INLINE float narrow_float(float value) { return value; }
+INLINE floats load_float(const float *from) { return *(const floats *)from; }
+
+INLINE float total(floats value) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += value[i];
+    return sum;
+}

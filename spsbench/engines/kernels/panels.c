@@ -1,0 +1,111 @@
+/* y = x W^T + b for a few rows of x, at the speed at which memory gives W.
+
+   W is in panels: [out / PANEL, in / c, PANEL, c] with c numbers side by side for one output, so
+   that each panel is read once, from its first byte to its last, and asked for AHEAD of its use.
+   An output is one sum over its inputs in their order: the same number whatever the count of rows
+   and of threads. spsbench/engines/panels.py lays W out; native.py compiles this file. */
+
+#include "numbers.h"
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
+
+#define PANEL 32  /* outputs side by side */
+#define AHEAD 512 /* bytes between a prefetch and its use */
+#ifdef __AVX512F__
+#define ROWS 8 /* rows whose sums fit the registers */
+#else
+#define ROWS 3
+#endif
+
+/* Past the caches: a weight is used once a pass, what else lies there at once again. */
+INLINE void fetch(const void *weights) {
+    __builtin_prefetch((const char *)weights + AHEAD, 0, 0);
+    __builtin_prefetch((const char *)weights + AHEAD + 64, 0, 0);
+}
+
+INLINE void add_float(int rows, const float *w, const float *x, long in, floats (*sums)[2]) {
+    for (long i = 0; i < in; i++, w += PANEL) {
+        fetch(w);
+        floats low = *(const floats *)w, high = *(const floats *)(w + LANES);
+        for (int r = 0; r < rows; r++) {
+            floats factor = all(x[r * in + i]);
+            sums[r][0] += low * factor;
+            sums[r][1] += high * factor;
+        }
+    }
+}
+
+/* Two inputs at a time: a bfloat16 is the upper half of a float. */
+INLINE void add_bf16(int rows, const bf16 *w, const bf16 *x, long in, floats (*sums)[2]) {
+    for (long i = 0; i < in; i += 2, w += 2 * PANEL) {
+        fetch(w);
+#ifdef __AVX512BF16__
+        __m512bh low = (__m512bh)_mm512_loadu_si512(w);
+        __m512bh high = (__m512bh)_mm512_loadu_si512(w + PANEL);
+        for (int r = 0; r < rows; r++) {
+            int two;
+            memcpy(&two, x + r * in + i, sizeof two);
+            __m512bh factor = (__m512bh)_mm512_set1_epi32(two);
+            sums[r][0] = (floats)_mm512_dpbf16_ps((__m512)sums[r][0], low, factor);
+            sums[r][1] = (floats)_mm512_dpbf16_ps((__m512)sums[r][1], high, factor);
+        }
+#else
+        words low = *(const words *)w, high = *(const words *)(w + PANEL);
+        floats low0 = (floats)(low << 16), low1 = (floats)(low & 0xffff0000u);
+        floats high0 = (floats)(high << 16), high1 = (floats)(high & 0xffff0000u);
+        for (int r = 0; r < rows; r++) {
+            floats first = all(widen_bf16(x[r * in + i]));
+            floats second = all(widen_bf16(x[r * in + i + 1]));
+            sums[r][0] += low0 * first;
+            sums[r][0] += low1 * second;
+            sums[r][1] += high0 * first;
+            sums[r][1] += high1 * second;
+        }
+#endif
+    }
+}
+
+#define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width); break;
+#if ROWS == 8
+#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) \
+    CASE(NAME, 5) CASE(NAME, 6) CASE(NAME, 7)
+#else
+#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2)
+#endif
+
+/* For each type of number: a block of rows over one panel, and all rows over all panels. */
+#define PRODUCT(NAME, NUMBER)                                                                      \
+    INLINE void NAME##_block(int rows, const NUMBER *w, const NUMBER *x, const NUMBER *bias,       \
+                             NUMBER *y, long in, long out, long width) {                           \
+        floats sums[ROWS][2];                                                                      \
+        for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (floats){};                       \
+        add_##NUMBER(rows, w, x, in, sums);                                                        \
+        for (int r = 0; r < rows; r++)                                                             \
+            for (long o = 0; o < width; o++) {                                                     \
+                float sum = sums[r][o / LANES][o % LANES];                                         \
+                if (bias) sum += widen_##NUMBER(bias[o]);                                          \
+                y[r * out + o] = narrow_##NUMBER(sum);                                             \
+            }                                                                                      \
+    }                                                                                              \
+    static void NAME##_panel(const NUMBER *w, const NUMBER *x, const NUMBER *bias, NUMBER *y,      \
+                             long rows, long in, long out, long width) {                           \
+        for (; rows >= ROWS; rows -= ROWS, x += ROWS * in, y += ROWS * out)                        \
+            NAME##_block(ROWS, w, x, bias, y, in, out, width);                                     \
+        switch (rows) {                                                                            \
+            CASES(NAME)                                                                            \
+        }                                                                                          \
+    }                                                                                              \
+    void NAME(const NUMBER *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,     \
+              long in, long out, int threads) {                                                    \
+        long count = (out + PANEL - 1) / PANEL;                                                    \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
+        for (long p = 0; p < count; p++) {                                                         \
+            long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;             \
+            NAME##_panel(panels + first * in, x, bias ? bias + first : 0, y + first, rows, in, out,\
+                         width);                                                                   \
+        }                                                                                          \
+    }
+
+PRODUCT(product_float32, float)
+PRODUCT(product_bfloat16, bf16)

@@ -1,0 +1,139 @@
+"""The linear layers of a model, and what stands in for one whose weights are laid out anew."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
+
+
+class StandIn(nn.Module):
+    """Takes the place of a stock module; a deep copy is the stock module again."""
+
+
+class Packed(StandIn):
+    """`x W^T + b` over W in another order.
+
+    A kind of layout sets `weight`, and has `forward` and all that follows.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.bias = bias if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    @classmethod
+    def refuses(cls, weight: Tensor) -> str | None:
+        """Why `weight` [out, in], on the CPU, cannot be laid out so here; None: it can."""
+        raise NotImplementedError
+
+    def dense(self) -> Tensor:
+        """W again, [out, in]."""
+        raise NotImplementedError
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows [n] of W -> [n, in]; only where `is_readable`."""
+        raise NotImplementedError
+
+    def is_readable(self, weight: Tensor) -> bool:
+        """Whether `rows` reads every row of W, `weight` [out, in], back exactly."""
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
+        return stock_linear(self.dense(), deepcopy(self.bias))
+
+
+class PackedEmbedding(StandIn):
+    """Rows read out of a packed head, so that tied embeddings are in memory once."""
+
+    def __init__(self, head: Packed) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
+        self._head = [head]  # in a list: it is the head's, not a module of this one
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[...] ids -> [..., width]."""
+        return self._head[0].rows(tokens.reshape(-1)).reshape(*tokens.shape, -1)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Embedding:
+        copied = deepcopy(self._head[0], memo)
+        return nn.Embedding(self.num_embeddings, self.embedding_dim, _weight=copied.weight)
+
+
+class Slot(NamedTuple):
+    """A linear layer of a model, and where it hangs."""
+
+    parent: nn.Module
+    name: str
+    layer: Any  # nn.Linear or Conv1D
+
+    @property
+    def weight(self) -> Tensor:
+        """[out, in], a view."""
+        weight: Tensor = self.layer.weight
+        return weight.t() if isinstance(self.layer, Conv1D) else weight
+
+    def product(self, x: Tensor) -> Tensor:
+        """What the layer computes."""
+        return linear(x, self.weight, self.layer.bias)
+
+    def __str__(self) -> str:
+        """Rows x columns, that is outputs x inputs."""
+        rows, columns = self.weight.shape
+        return f"{rows}x{columns}"
+
+
+def slots(model: nn.Module) -> Iterator[Slot]:
+    """Every stock linear layer; subclasses may compute something else and are left out."""
+    for parent in model.modules():
+        for name, layer in parent.named_children():
+            if type(layer) in (nn.Linear, Conv1D) and not layer._forward_hooks:
+                yield Slot(parent, name, layer)
+
+
+def exchange(slot: Slot, packed: Packed, embeddings: list[tuple[nn.Module, str]]) -> None:
+    """Hang `packed` in the place of a layer, and release the layer's weight.
+
+    Args:
+        slot: the layer.
+        packed: the same layer laid out anew.
+        embeddings: those tied to it (`tied`). They are read out of `packed` where that gives every
+            row exactly; else they keep the weight, which then is in memory twice.
+    """
+    if embeddings and packed.is_readable(slot.weight):
+        for parent, name in embeddings:
+            setattr(parent, name, PackedEmbedding(packed))
+    setattr(slot.parent, slot.name, packed)
+    slot.layer.weight = None  # a slot may outlive its layer, and must not keep its weight
+
+
+def tied(model: nn.Module, slot: Slot) -> list[tuple[nn.Module, str]]:
+    """The embeddings that share their matrix with a layer, and do nothing but look up its rows."""
+    found = []
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if type(child) is nn.Embedding and child.weight is slot.layer.weight:
+                plain = child.max_norm is None and not child.sparse and not child._forward_hooks
+                found += [(parent, name)] if plain else []
+    return found
+
+
+def restore(model: nn.Module) -> None:
+    """Give `model` its stock modules again."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, StandIn):
+                setattr(parent, name, deepcopy(child))
+
+
+def stock_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A layer of torch's own over `weight` [out, in]."""
+    layer = nn.Linear(1, 1, bias=False, device="meta")
+    layer.out_features, layer.in_features = weight.shape
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = bias  # type: ignore[assignment]
+    return layer

@@ -1,0 +1,158 @@
+"""The C files in `kernels/`: compiled for this machine when they are first needed, then kept.
+
+A C compiler is not required: without one, oneDNN and torch do this work, more slowly.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
+HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
+KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+SECONDS = 60  # for the compiler
+
+_pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
+ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
+    "product": ([_pointer] * 4 + [_size] * 3 + [_int], None),
+    "attend": ([_pointer] * 5 + [_size] * 10 + [_real, _int], _int),
+}
+"""Of each function, and what it returns; the C files say what they are."""
+
+operators: Any = torch.library.Library("spsbench", "DEF")  # type: ignore[no-untyped-call]
+"""Kernels are operators of torch's own registry, so that a trace of a layer can record them."""
+
+
+class NoKernelError(Exception):
+    """There are no compiled kernels; the message says why."""
+
+
+@functools.cache
+def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
+    """A C function of `ARGUMENTS` for one kind of number.
+
+    Raises:
+        NoKernelError: it cannot be had here.
+    """
+    if dtype not in KINDS:
+        raise NoKernelError(f"kernels take float32 and bfloat16, not {dtype}")
+    found = library()
+    if isinstance(found, str):
+        raise NoKernelError(found)
+    function = getattr(found, f"{name}_{KINDS[dtype]}")
+    function.argtypes, function.restype = ARGUMENTS[name]
+    called: Callable[..., Any] = function
+    return called
+
+
+def missing(dtype: torch.dtype) -> str | None:
+    """Why there are no kernels for `dtype`, else None."""
+    try:
+        kernel("product", dtype)
+    except NoKernelError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def library() -> "ctypes.CDLL | str":
+    """All kernels, compiled or from the cache; or why there are none."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return "no C compiler (cc, gcc or $CC) was found"
+    try:
+        path = _folder() / f"{_digest(compiler)}.so"
+        if not path.exists():
+            _compile(compiler, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the kernels could not be compiled: {_told(error)}"
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept: this user's alone, else a folder of this process."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(base) / "spsbench" / "kernels"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.stat()
+        if (
+            state.st_uid == os.geteuid()
+            and not state.st_mode & 0o022
+            and os.access(folder, os.W_OK)
+        ):
+            return folder
+    except OSError:
+        pass
+    return _own_folder()
+
+
+@functools.cache
+def _own_folder() -> Path:
+    made = tempfile.TemporaryDirectory(prefix="spsbench-")
+    _KEPT.append(made)  # removed when the process ends
+    return Path(made.name)
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _digest(compiler: str) -> str:
+    """Of all that the compiled code depends on: a home may be shared by different machines."""
+    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
+    parts = [
+        *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
+        " ".join(FLAGS).encode(),
+        told.stdout,
+        _processor(),
+    ]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _processor() -> bytes:
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    return b"\n".join(sorted({line for line in lines if line.startswith((b"flags", b"Features"))}))
+
+
+def _compile(compiler: str, path: Path) -> None:
+    """Beside its place first, so that no other process sees half of it."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".so")
+    os.close(handle)
+    try:
+        command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", draft, *_openmp()]
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        os.replace(draft, path)
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _openmp() -> list[str]:
+    """The OpenMP library of torch, so that its threads do this work too, and no others.
+
+    Two pools of threads would wait for each other.
+    """
+    home = Path(torch.__file__).parent
+    found = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
+    return [str(path) for path in found[:1]]
+
+
+def _told(error: Exception) -> str:
+    """The line of a compiler's messages that says what is wrong."""
+    said = getattr(error, "stderr", None) or str(error).encode()
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
+    wrong = [line for line in lines if "error" in line]
+    return next(iter(wrong or lines[-1:]), type(error).__name__)

@@ -1,0 +1,83 @@
+"""Weights in panels, for the kernel of `panels.c`: read once, in order, at the memory's speed."""
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.engines.linears import Packed
+from spsbench.engines.native import kernel, missing, operators
+
+PANEL = 32  # outputs side by side, as in panels.c
+DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
+
+
+class PanelLinear(Packed):
+    """`x W^T + b` over W in panels `[out / 32, in / c, 32, c]`, the last one filled up with zeros.
+
+    Every output is one sum in the order of its inputs: a token's result does not depend on how
+    many are in the pass, nor on the number of threads.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """`weight` [out, in] of a kind that `refuses` does not name."""
+        super().__init__(weight, bias)
+        self.weight = nn.Parameter(to_panels(weight), requires_grad=False)
+
+    @classmethod
+    def refuses(cls, weight: Tensor) -> str | None:
+        """Numbers that the kernel does not know, and no kernel."""
+        if weight.dtype in DEPTH and weight.shape[1] % DEPTH[weight.dtype]:
+            return f"{weight.shape[1]} inputs of {weight.dtype} do not fill a panel"
+        return missing(weight.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        made: Tensor = torch.ops.spsbench.product(x, self.weight, self.bias, self.out_features)
+        return made
+
+    def dense(self) -> Tensor:
+        """[out, in]."""
+        rows = self.weight.detach().transpose(1, 2).reshape(-1, self.in_features)
+        return rows[: self.out_features].clone()
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """[n] -> [n, in]."""
+        return self.weight[ids // PANEL, :, ids % PANEL].flatten(1)
+
+    def is_readable(self, weight: Tensor) -> bool:
+        """The layout is this module's own."""
+        return True
+
+
+def to_panels(weight: Tensor) -> Tensor:
+    """[out, in] -> [out / 32, in / c, 32, c]."""
+    out, width = weight.shape
+    c = DEPTH[weight.dtype]
+    full, rest = divmod(out, PANEL)
+    panels = weight.new_empty(full + bool(rest), width // c, PANEL, c)
+    panels[:full] = weight[: full * PANEL].view(full, PANEL, width // c, c).transpose(1, 2)
+    if rest:
+        panels[full].zero_()
+        panels[full, :, :rest] = weight[full * PANEL :].view(rest, width // c, c).transpose(0, 1)
+    return panels
+
+
+def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
+    """[..., in] x panels -> [..., out]."""
+    x = x.contiguous()
+    width = x.shape[-1]
+    y = x.new_empty((*x.shape[:-1], out))
+    kernel("product", x.dtype)(
+        panels.data_ptr(),
+        x.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.numel() // width,
+        width,
+        out,
+        torch.get_num_threads(),
+    )
+    return y
+
+
+operators.define("product(Tensor x, Tensor panels, Tensor? bias, int out) -> Tensor")
+operators.impl("product", product, "CPU")

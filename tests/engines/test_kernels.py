@@ -1,0 +1,247 @@
+"""The C kernels compute what torch does, each row by itself, however they were compiled."""
+
+import ctypes
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from spsbench.engines import native
+from spsbench.engines.attention import kernel_attend, takes
+from spsbench.engines.native import NoKernelError, kernel, missing
+from spsbench.engines.panels import product, to_panels
+from spsbench.engines.trials import threads
+
+dtypes = pytest.mark.parametrize("dtype", native.KINDS, ids=str)
+WITHIN = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the greatest number
+
+
+def forget() -> None:
+    native.kernel.cache_clear()
+    native.library.cache_clear()
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No kernel compiled yet, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget()
+    yield tmp_path / "cache" / "spsbench" / "kernels"
+    forget()
+
+
+@pytest.fixture(params=["native", "x86-64-v3", "x86-64"])
+def processor(request: pytest.FixtureRequest, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Kernels for this processor, and for lesser ones: other branches of the C code."""
+    name: str = request.param
+    if name != "native" and os.uname().machine != "x86_64":
+        pytest.skip("flags of x86-64")
+    flags = [f"-march={name}" if flag == "-march=native" else flag for flag in native.FLAGS]
+    monkeypatch.setattr(native, "FLAGS", tuple(flags))
+    return name
+
+
+def random(*shape: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator).to(dtype)
+
+
+def off(found: Tensor, exact: Tensor) -> float:
+    """The greatest distance, relative to the greatest number."""
+    return float((found.double() - exact).abs().max() / exact.abs().max())
+
+
+@dtypes
+def test_products_are_those_of_torch(processor: str, dtype: torch.dtype) -> None:
+    for out, width in (32, 2), (70, 50), (33, 128), (31, 6), (512, 64):
+        weight, bias = random(out, width, dtype=dtype), random(out, dtype=dtype)
+        panels = to_panels(weight)
+        for rows in (*range(1, 18), 40):
+            x = random(1, rows, width, dtype=dtype)
+            for added in bias, None:
+                exact = linear(
+                    x.double(), weight.double(), None if added is None else added.double()
+                )
+                assert off(product(x, panels, added, out), exact) < WITHIN[dtype]
+
+
+@dtypes
+def test_a_row_is_the_same_number_in_any_pass_on_any_threads(
+    processor: str, dtype: torch.dtype
+) -> None:
+    weight, x = random(100, 96, dtype=dtype), random(1, 19, 96, dtype=dtype)
+    panels = to_panels(weight)
+    every = product(x, panels, None, 100)
+    for first in range(19):
+        for last in first + 1, min(first + 5, 19), 19:
+            assert torch.equal(product(x[:, first:last], panels, None, 100), every[:, first:last])
+    with threads(1):
+        alone = product(x, panels, None, 100)
+    with threads(3):
+        assert torch.equal(alone, product(x, panels, None, 100))
+    assert torch.equal(alone, every)
+
+
+@dtypes
+def test_what_is_no_number_stays_none(processor: str, dtype: torch.dtype) -> None:
+    weight, x = random(40, 8, dtype=dtype), random(1, 2, 8, dtype=dtype)
+    x[0, 0, 3] = math.nan
+    x[0, 1, 3] = math.inf
+    made = product(x, to_panels(weight), None, 40)
+    assert made[0, 0].isnan().all()
+    assert made[0, 1].isinf().all()
+
+
+def caches(heads: int, n: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys and values as views of larger buffers."""
+    made = random(2, 1, heads, n + 9, width, dtype=dtype)
+    return made[0, :, :, :n], made[1, :, :, :n]
+
+
+@dtypes
+@pytest.mark.parametrize("width", [16, 64, 80, 128])
+@pytest.mark.parametrize("heads", [(4, 4), (8, 2)])
+def test_attention_is_that_of_torch(
+    processor: str, dtype: torch.dtype, width: int, heads: tuple[int, int]
+) -> None:
+    for n in 1, 15, 16, 17, 200:
+        key, value = caches(heads[1], n, width, dtype)
+        for m in {1, min(5, n)}:
+            query = random(1, m, heads[0], width, dtype=dtype).transpose(1, 2)
+            lower = torch.ones(m, n).tril(n - m).bool()
+            mask = torch.zeros(1, 1, m, n, dtype=dtype)
+            mask.masked_fill_(~lower, torch.finfo(dtype).min)
+            assert takes(query, key, value, mask)
+            made = kernel_attend(query, key, value, mask, width**-0.5)
+            exact = scaled_dot_product_attention(
+                query.double(), key.double(), value.double(), lower, enable_gqa=True
+            )
+            assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
+
+
+@dtypes
+def test_a_row_of_attention_does_not_see_the_others(processor: str, dtype: torch.dtype) -> None:
+    key, value = caches(2, 50, 64, dtype)
+    query = random(1, 4, 7, 64, dtype=dtype)
+    every = kernel_attend(query, key, value, None, 0.125)
+    for row in range(7):
+        alone = kernel_attend(query[:, :, row : row + 1], key, value, None, 0.125)
+        assert torch.equal(alone[:, 0], every[:, row])
+
+
+def test_weights_of_attention_are_exponentials(processor: str) -> None:
+    """Through one head whose values are the unit vectors: the result is the weights."""
+    scores = torch.linspace(-100, 0, 64)
+    key = torch.zeros(1, 1, 64, 16)
+    key[0, 0, :, 0] = scores
+    query = torch.zeros(1, 1, 1, 16)
+    query[..., 0] = 1
+    value = torch.eye(64)[None, None].contiguous()
+    found = torch.cat(
+        [
+            kernel_attend(query, key, value[..., i : i + 16].contiguous(), None, 1.0)
+            for i in (0, 16, 32, 48)
+        ],
+        dim=-1,
+    ).flatten()
+    exact = scores.double().softmax(-1)
+    kept = scores > -87  # below, the kernel gives 0
+    assert float(((found - exact) / exact)[kept].abs().max()) < 1e-6
+    assert found[~kept].sum() == 0
+
+
+def test_what_the_kernel_cannot_read_is_left_to_torch() -> None:
+    key, value = caches(2, 50, 64, torch.float32)
+    query = random(1, 4, 2, 64, dtype=torch.float32)
+    mask = torch.zeros(1, 1, 2, 50)
+    assert takes(query, key, value, mask)
+    assert not takes(query, key.transpose(2, 3).contiguous().transpose(2, 3), value, mask)
+    assert not takes(query, key, value, mask.bool())
+    assert not takes(query, key, value, mask.expand(1, 4, 2, 50))
+    assert not takes(query[..., :24], key[..., :24], value[..., :24], mask)
+    assert not takes(query.double(), key.double(), value.double(), mask.double())
+
+
+def test_kernels_are_compiled_once_and_kept(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing(torch.float32) is None
+    assert [path.suffix for path in fresh.iterdir()] == [".so"]
+    assert fresh.stat().st_mode & 0o077 == 0
+    forget()
+    monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled again"))
+    assert missing(torch.bfloat16) is None
+
+
+def test_other_code_another_compiler_or_processor_compiles_anew(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {native._digest("cc")}
+    monkeypatch.setattr(native, "_processor", lambda: b"another")
+    names.add(native._digest("cc"))
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-g"))
+    names.add(native._digest("cc"))
+    monkeypatch.setattr(native, "SOURCES", native.SOURCES[:1])
+    names.add(native._digest("cc"))
+    assert len(names) == 4
+
+
+@pytest.mark.parametrize(
+    ("compiler", "path", "said"),
+    [
+        ("no-such-compiler", None, "no-such-compiler"),
+        ("false", None, "could not be compiled"),
+        ("", "", "no C compiler"),
+    ],
+)
+def test_why_there_is_no_kernel_is_said(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, path: str | None, said: str
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    assert said in (missing(torch.float32) or "")
+    with pytest.raises(NoKernelError, match=said):
+        kernel("product", torch.bfloat16)
+
+
+def test_kernels_take_two_kinds_of_numbers() -> None:
+    assert "not torch.float64" in (missing(torch.float64) or "")
+
+
+def test_a_failure_is_not_tried_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layer of a model asks."""
+    monkeypatch.setenv("CC", "false")
+    assert missing(torch.float32)
+    monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled again"))
+    assert missing(torch.float32)
+
+
+def test_a_compiler_that_refuses_leaves_nothing_behind(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = tmp_path / "wrong.c"
+    wrong.write_text("int x = ;")
+    monkeypatch.setattr(native, "SOURCES", [wrong])
+    assert "error" in (missing(torch.float32) or "")
+    assert list(fresh.iterdir()) == []
+
+
+def test_a_cache_that_others_can_write_is_not_trusted(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.mkdir(parents=True)
+    fresh.chmod(0o777)
+    assert missing(torch.float32) is None
+    assert list(fresh.iterdir()) == []
+
+
+def test_the_threads_are_those_of_torch(fresh: Path) -> None:
+    """Two OpenMP libraries in one process would have a pool of threads each."""
+    assert missing(torch.float32) is None
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert len({line.split()[-1] for line in maps if "libgomp" in line}) == 1
+    assert isinstance(native.library(), ctypes.CDLL)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from spsbench.engines.linears import Packed
 from spsbench.engines.native import kernel, missing, operators
+from spsbench.engines.pages import ALIGNED, empty
 
 PANEL = 32  # outputs side by side, as in panels.c
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
@@ -48,16 +49,25 @@ class PanelLinear(Packed):
         return True
 
 
+def most_bytes(weight: Tensor) -> int:
+    """Of the panels of `weight` [out, in], with what may lie between them and the next."""
+    return (len(weight) + PANEL) * weight.shape[1] * weight.itemsize + ALIGNED
+
+
 def to_panels(weight: Tensor) -> Tensor:
-    """[out, in] -> [out / 32, in / c, 32, c]."""
+    """[out, in], any strides -> [out / 32, in / c, 32, c]."""
     out, width = weight.shape
-    c = DEPTH[weight.dtype]
-    full, rest = divmod(out, PANEL)
-    panels = weight.new_empty(full + bool(rest), width // c, PANEL, c)
-    panels[:full] = weight[: full * PANEL].view(full, PANEL, width // c, c).transpose(1, 2)
-    if rest:
-        panels[full].zero_()
-        panels[full, :, :rest] = weight[full * PANEL :].view(rest, width // c, c).transpose(0, 1)
+    depth = DEPTH[weight.dtype]
+    panels = empty((-(-out // PANEL), width // depth, PANEL, depth), weight.dtype)
+    kernel("pack", weight.dtype)(
+        weight.data_ptr(),
+        panels.data_ptr(),
+        out,
+        width,
+        weight.stride(0),
+        weight.stride(1),
+        torch.get_num_threads(),
+    )
     return panels
 
 

@@ -7,7 +7,7 @@ own `generate`, must not be timed over weights that this one has packed.
 import ctypes
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -22,6 +22,8 @@ from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.linears import Slot, exchange, restore, slots, tied
 from spsbench.engines.packing import layouts, unpackable
+from spsbench.engines.pages import huge_pages
+from spsbench.engines.panels import most_bytes
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
 
@@ -100,17 +102,18 @@ def worthwhile(layers: Iterable[Slot]) -> dict[str, str]:
     return {shape: layout for shape, layout in best.items() if layout is not None}
 
 
-def pack_all(model: nn.Module, layers: Iterable[Slot], wanted: Mapping[str, str]) -> dict[str, int]:
+def pack_all(model: nn.Module, layers: Sequence[Slot], wanted: Mapping[str, str]) -> dict[str, int]:
     """Pack layer after layer, so that no more than one is in memory twice; how many of each shape.
 
     A layout that was wanted on another machine and cannot be had on this one is left out.
     """
     counts: Counter[str] = Counter()
-    for slot in layers:
-        layout = layouts(slot.weight).get(wanted.get(shape_of(slot), ""))
-        if layout is not None:
-            counts[shape_of(slot)] += 1
-            exchange(slot, layout(slot.weight, slot.layer.bias), tied(model, slot))
+    with huge_pages(sum(most_bytes(slot.weight) for slot in layers)):
+        for slot in layers:
+            layout = layouts(slot.weight).get(wanted.get(shape_of(slot), ""))
+            if layout is not None:
+                counts[shape_of(slot)] += 1
+                exchange(slot, layout(slot.weight, slot.layer.bias), tied(model, slot))
     return dict(counts)
 
 

@@ -109,3 +109,31 @@ INLINE void add_bf16(int rows, const bf16 *w, const bf16 *x, long in, floats (*s
 
 PRODUCT(product_float32, float)
 PRODUCT(product_bfloat16, bf16)
+
+/* Lays W out, number (o, i) of which is `weight[o * step_out + i * step_in]`; what fills up the last
+   panel is 0. A few panels at a time, and a few inputs: their lines are read and written once. */
+#define TOGETHER 8 /* panels */
+#define INPUTS 64
+#define PACK(NAME, NUMBER, DEPTH)                                                                  \
+    void NAME(const NUMBER *weight, NUMBER *panels, long out, long in, long step_out,              \
+              long step_in, int threads) {                                                         \
+        long count = (out + PANEL - 1) / PANEL;                                                    \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
+        for (long group = 0; group < count; group += TOGETHER) {                                   \
+            long last = group + TOGETHER < count ? group + TOGETHER : count;                       \
+            for (long block = 0; block < in; block += INPUTS) {                                    \
+                long end = block + INPUTS < in ? block + INPUTS : in;                              \
+                for (long p = group; p < last; p++)                                                \
+                    for (long i = block; i < end; i++) {                                           \
+                        NUMBER *to = panels + (p * in + i / DEPTH * DEPTH) * PANEL + i % DEPTH;    \
+                        for (long o = 0; o < PANEL; o++) {                                         \
+                            long row = p * PANEL + o;                                              \
+                            to[o * DEPTH] = row < out ? weight[row * step_out + i * step_in] : 0;  \
+                        }                                                                          \
+                    }                                                                              \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+PACK(pack_float32, float, 1)
+PACK(pack_bfloat16, bf16, 2)

@@ -16,6 +16,8 @@ from torch.nn.functional import linear
 
 from spsbench.engines.linears import Packed, Slot
 from spsbench.engines.packing import layouts
+from spsbench.engines.pages import huge_pages
+from spsbench.engines.panels import most_bytes
 from spsbench.types import LM
 
 ROWS = (1, 5)  # tokens a pass: a drafted one, and a draft of 4 with the pending token
@@ -30,14 +32,16 @@ MARGIN = 1.1  # a choice that is not the usual one must win by so much
 def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
     """The fastest of `LAYOUTS` for layers of one shape; None: leave them stock.
 
-    Where packed and stock are equally fast, packed it is. Before each trial as much other memory is
-    read as a pass over the model's `model_bytes` would, so that weights come from where they will.
+    Where two are equally fast it is the earlier in `LAYOUTS`, and packed rather than stock. Before
+    each trial as much other memory is read as a pass over the model's `model_bytes` would, so that
+    weights come from where they will.
     """
     stock = [part(slot) for slot in islice(alike, LAYERS)]
-    packed = {
-        name: [kind(weight, bias) for weight, bias in stock]
-        for name, kind in layouts(stock[0][0]).items()
-    }
+    with huge_pages(sum(most_bytes(weight) for weight, _ in stock)):
+        packed = {
+            name: [kind(weight, bias) for weight, bias in stock]
+            for name, kind in layouts(stock[0][0]).items()
+        }
     other = torch.zeros(min(model_bytes, CACHES) // 8, dtype=torch.int64)
     total = [0.0] * (1 + len(packed))
     with threads(1):
@@ -50,10 +54,12 @@ def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
             times = fastest(ways, time.thread_time, other.sum)
             total = [a + b for a, b in zip(total, times, strict=True)]
     usual, *others = total
-    best = min(range(len(others)), key=others.__getitem__, default=None)
-    if best is None or others[best] >= MARGIN * usual:
-        return None
-    return list(packed)[best]
+    best: str | None = None
+    least = MARGIN**2 * usual
+    for name, seconds in zip(packed, others, strict=True):
+        if seconds * MARGIN < least:
+            best, least = name, seconds
+    return best
 
 
 def _stock(layers: Iterable[tuple[Tensor, Tensor | None]], x: Tensor) -> None:

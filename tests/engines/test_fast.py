@@ -114,6 +114,8 @@ def test_the_faster_layout_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         ([3, 2, 1, 2], "onednn"),
         ([1, 2, 2, 2], None),
         ([1, 2, 2, 1.05], "onednn-4"),
+        ([1, 1.05, 1, 2], "panels"),
+        ([3, 1.05, 1, 0.9], "onednn-4"),
     ):
         monkeypatch.setattr(trials, "fastest", lambda *args, times=times: times)
         assert trials.best_layout(layers, 0) == wanted

@@ -1,0 +1,65 @@
+"""Weights in huge pages lie side by side, and their memory goes with the last of them."""
+
+import gc
+import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+from spsbench.engines import pages
+from spsbench.engines.pages import ALIGNED, Mapping, empty, huge_pages
+
+MIB = 2**20
+
+
+def resident() -> int:
+    """Bytes that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_tensors_are_taken_one_after_another() -> None:
+    with huge_pages(MIB):
+        first, second = empty((3, 5), torch.float32), empty((7,), torch.bfloat16)
+    assert first.data_ptr() % pages.HUGE == 0
+    assert second.data_ptr() - first.data_ptr() == ALIGNED
+    assert (first.shape, first.dtype) == ((3, 5), torch.float32)
+    first.fill_(1)
+    second.fill_(2)
+    assert bool((first == 1).all() and (second == 2).all())
+
+
+def test_without_room_or_reservation_memory_is_the_usual() -> None:
+    with huge_pages(64):
+        kept = empty((16,), torch.float32)
+        beyond = empty((1,), torch.float32)
+    outside = empty((16,), torch.float32)
+    assert kept.data_ptr() % pages.HUGE == 0
+    assert {beyond.data_ptr(), outside.data_ptr()}.isdisjoint({kept.data_ptr() + 64})
+    assert Mapping(64).empty((17,), torch.float32) is None
+
+
+def test_a_system_without_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE")
+    with huge_pages(MIB):
+        assert empty((4,), torch.float32).fill_(1).sum() == 4
+
+
+def test_memory_is_given_back_with_the_last_tensor() -> None:
+    before = resident()
+    with huge_pages(64 * MIB):
+        made = [empty((8 * MIB,), torch.float32).fill_(1) for _ in range(2)]
+    assert resident() - before > 60 * MIB
+    made.pop()
+    gc.collect()
+    assert made[0].sum() == 8 * MIB  # the other is whole
+    made.clear()
+    gc.collect()
+    assert resident() - before < 16 * MIB
+
+
+def test_what_is_not_touched_is_not_in_memory() -> None:
+    before = resident()
+    with huge_pages(512 * MIB):
+        empty((1024,), torch.float32).fill_(1)
+        assert resident() - before < 32 * MIB

@@ -43,17 +43,22 @@ class Ceiling:
 def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
     """Bytes per second that this machine's processors read from memory; takes about a second.
 
-    The best of a few passes of every thread over an array of its own: other work on the machine
-    can only lower it. It is a measurement, so a lower bound of what the memory can do.
+    The best of a few passes of every thread over an array of its own, in huge pages, as weights
+    lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
     """
+    import torch
+
+    from spsbench.engines.pages import Mapping
+
     count = threads or len(os.sched_getaffinity(0))
-    arrays = [np.ones(size // 8, dtype=np.int64) for _ in range(count)]
+    taken = [Mapping(size).empty((size // 8,), torch.int64) for _ in range(count)]
+    arrays = [numbers.fill_(1).numpy() for numbers in taken if numbers is not None]
 
     with ThreadPoolExecutor(count) as pool:
         best = math.inf
         for _ in range(PASSES):
             began = time.perf_counter()
-            list(pool.map(np.bitwise_or.reduce, arrays))  # lets other threads run meanwhile
+            list(pool.map(np.sum, arrays))  # lets other threads run meanwhile
             best = min(best, time.perf_counter() - began)
     return count * arrays[0].nbytes / best
 

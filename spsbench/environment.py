@@ -49,6 +49,14 @@ def environment() -> dict[str, Any]:
     }
 
 
+def compiled_kernels() -> dict[str, Any]:
+    """Whether the engine `fast` has its C kernels here, or why it has not."""
+    from spsbench.engines.native import library
+
+    found = library()
+    return {"compiled": not isinstance(found, str), "why": found if isinstance(found, str) else ""}
+
+
 def package_version(name: str) -> str | None:
     """The installed version of a distribution; None when it is not installed."""
     try:
@@ -87,9 +95,11 @@ def examine() -> dict[str, Any]:
     warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
     try:
         known = environment()
+        kernels = compiled_kernels()
     except Exception as error:  # a broken installation is what this is for
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         known = {"python": platform.python_version(), "platform": platform.platform()}
+        kernels = None
     cache = cache_folder()
     home = nearest(cache)
     if not home.is_dir() or not os.access(home, os.W_OK):
@@ -102,6 +112,7 @@ def examine() -> dict[str, Any]:
             "reachable": hub.reachable(),
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
+        "kernels": kernels,
         "sandbox": [[found.name, found.holds, found.words] for found in survey(Limits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "cached": cached_models(cache),

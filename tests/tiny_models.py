@@ -27,21 +27,18 @@ ROTARY: dict[str, type[PreTrainedConfig]] = {
 def config(architecture: str, vocab: int, context: int, **more: Any) -> PreTrainedConfig:
     no_ids: dict[str, Any] = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
     if architecture == "gpt2":
-        return GPT2Config(
-            vocab_size=vocab, n_positions=context, n_embd=32, n_layer=2, n_head=4, **no_ids, **more
-        )
-    return ROTARY[architecture](
-        vocab_size=vocab,
-        max_position_embeddings=context,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        **no_ids,
-        **more,
-    )
+        sizes = {"n_positions": context, "n_embd": 32, "n_layer": 2, "n_head": 4}
+        return GPT2Config(vocab_size=vocab, **no_ids, **{**sizes, **more})
+    sizes = {
+        "max_position_embeddings": context,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+    }
+    return ROTARY[architecture](vocab_size=vocab, **no_ids, **{**sizes, **more})
 
 
 def tiny(

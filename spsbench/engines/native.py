@@ -152,8 +152,9 @@ def _openmp() -> list[str]:
 
 
 def _told(error: Exception) -> str:
-    """The line of a compiler's messages that says what is wrong."""
-    said = getattr(error, "stderr", None) or str(error).encode()
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines()]
-    wrong = [line for line in lines if "error" in line]
-    return next(iter(wrong or lines[-1:]), type(error).__name__)
+    """What is wrong, in a line; of a compiler's messages the first that tells of an error."""
+    if not isinstance(error, subprocess.CalledProcessError):
+        return str(error)
+    lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]
+    told = [line for line in lines if "error" in line] or lines[-1:]
+    return told[0] if told else f"{error.cmd[0]} ended with exit code {error.returncode}"

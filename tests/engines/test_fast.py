@@ -77,6 +77,34 @@ def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa() -> None:
             assert (torch.cat([*steps, block]).float() - exact).abs().max() < within * exact.max()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_in_panels_a_token_has_the_same_logits_in_any_pass(
+    architecture: str, dtype: torch.dtype
+) -> None:
+    """Bit for bit, for widths of whole vectors: scoring a draft gives what single steps give."""
+    wide: dict[str, Any] = {"n_embd": 64, "n_head": 2}
+    if architecture != "gpt2":
+        wide = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+        wide |= {"hidden_size": 64, "intermediate_size": 96}
+    model = tiny(architecture, dtype=dtype, **SIZE, **wide)
+    packed = {preparing.shape_of(slot): "panels" for slot in slots(model)}
+    Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=2).to_json())
+    lm, text = Fast().session(model), torch.arange(30) * 7 % 96
+    lm.append(text[:20], keep=0)
+
+    def scored(*sizes: int) -> torch.Tensor:
+        lm.commit(20)
+        return torch.cat(
+            [lm.append(part, keep=len(part)).logits for part in text[20:].split(sizes)]
+        )
+
+    for _ in range(4):  # the first passes trace, and check their traces
+        alone = scored(*[1] * 10)
+        assert torch.equal(alone, scored(10))
+        assert torch.equal(alone, scored(5, 2, 3))
+
+
 def test_a_choice_is_made_once_and_can_be_given() -> None:
     model = tiny("llama", dtype=torch.float32)
     first = Fast().prepare(model)

@@ -193,7 +193,7 @@ def test_other_code_another_compiler_or_processor_compiles_anew(
     ("compiler", "path", "said"),
     [
         ("no-such-compiler", None, "no-such-compiler"),
-        ("false", None, "could not be compiled"),
+        ("false", None, "could not be compiled: false ended with exit code 1"),
         ("", "", "no C compiler"),
     ],
 )

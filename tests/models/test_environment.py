@@ -51,6 +51,19 @@ def test_doctor_on_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in shown
 
 
+@pytest.mark.parametrize(
+    ("library", "said"), [(object(), "compiled"), ("no C compiler", "none, oneDNN instead: no C")]
+)
+def test_doctor_says_whether_kernels_are_compiled(
+    library: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spsbench.engines.native.library", lambda: library)
+    doctor(json=False)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kernels")]
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
 def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "requires", lambda name: ["torch>=99", "nothing-such>=1"])
     first, second = environment.bad_versions()[:2]

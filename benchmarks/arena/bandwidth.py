@@ -15,6 +15,13 @@ SIZE = 2**30  # bytes, read by all threads together
 PASSES = 3
 
 
+def reader() -> Callable[[], Any]:
+    """A read of `SIZE` bytes in huge pages, as weights lie, by all of torch's threads."""
+    with huge_pages(SIZE):
+        numbers = empty((SIZE // 4,), torch.float32).fill_(1)
+    return numbers.sum
+
+
 class Bandwidth:
     """A worker of its own, which gives its gigabyte back after each reading."""
 

@@ -72,12 +72,17 @@ def step(facts: Mapping[str, Any], kind: str) -> Spread | None:
 
 
 def over_limit(facts: Mapping[str, Any], bytes_: int) -> Spread | None:
-    """Single-token passes over what memory allowed just before them.
+    """Single-token passes over what memory allowed beside them.
 
-    A machine whose memory others use as well reads at twice the speed from one minute to the next.
+    A machine whose memory others use as well reads at twice the speed from one second to the next:
+    our own engines read between two passes, of the others' the bandwidth just before is taken.
     """
-    found = [f for f in facts["steps"] if f.get("one")]
-    ratios = [median(f["one"]) * max(f["bandwidth"]) / bytes_ for f in found]
+    ratios = []
+    for found in facts["steps"]:
+        one = found.get("one") or []
+        beside = found.get("beside") or [max(found["bandwidth"])] * len(one)
+        pairs = zip(one, beside, strict=True)
+        ratios += [median([seconds * speed / bytes_ for seconds, speed in pairs])] if one else []
     return spread(ratios) if ratios else None
 
 

@@ -81,18 +81,27 @@ def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
 
 def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether the kernel can read these as they lie."""
-    width, dtype = query.shape[-1], query.dtype
+    (_, heads, m, width), dtype = query.shape, query.dtype
+    alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
     rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
-    plain = query.shape[0] == 1 and query.stride(-1) == 1 and width % LANES == 0
-    masked = mask is None or (mask.shape[1] == 1 and mask.stride(-1) == 1 and mask.dtype == dtype)
-    return rowwise and plain and masked and missing(dtype) is None
+    whole = query.stride(-1) == 1 and width % LANES == 0 and heads % key.shape[1] == 0
+    kinds = {x.dtype for x in (query, key, value, mask) if x is not None}
+    fits = mask is None or (mask.shape == (1, 1, m, key.shape[2]) and mask.stride(-1) == 1)
+    return alike and rowwise and whole and fits and kinds == {dtype} and missing(dtype) is None
 
 
 def kernel_attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """As `attend`, for what the kernel `takes`."""
+    """As `attend`, for what the kernel `takes`.
+
+    Raises:
+        RuntimeError: a mask of another size; a replayed trace does not ask `takes` again.
+        MemoryError: no room for the scores.
+    """
     _, heads, m, width = query.shape
+    if mask is not None and mask.shape[2:] != (m, key.shape[2]):
+        raise RuntimeError(f"mask {tuple(mask.shape)}: expected (1, 1, {m}, {key.shape[2]})")
     out = query.new_empty(1, m, heads, width)
     failed = kernel("attend", query.dtype)(
         query.data_ptr(),

@@ -50,9 +50,10 @@ class Replay:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the layer's own `forward`."""
-        span = self.tape.span
-        if span is None:
+        span, cache = self.tape.span, _cache(args, kwargs)
+        if span is None or cache is None:
             return self.plain(self.layer, *args, **kwargs)
+        own = cache.layers[self.number]
         tensors: list[Tensor] = []
         form = (*(_form(a, tensors) for a in args), *kwargs)
         form += tuple(_form(a, tensors) for a in kwargs.values())
@@ -61,18 +62,17 @@ class Replay:
             replayed = self.tape.traces[key]
             if replayed is None:
                 return self.plain(self.layer, *args, **kwargs)
-            own = _cache(args, kwargs).layers[self.number]
             own.length = len(span)
             return replayed(*tensors, span, own.keys, own.values, *self.state)
-        return self._checked(key, tensors, span, args, kwargs)
+        return self._checked(key, (*tensors, span, own.keys, own.values), args, kwargs)
 
-    def _checked(
-        self, key: Any, tensors: list[Tensor], span: Tensor, args: Any, kwargs: Any
-    ) -> Any:
-        """The layer's own answer, and whether a replay gives the same."""
+    def _checked(self, key: Any, given: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+        """The layer's own answer, and whether a replay gives the same.
+
+        `given`: arguments, span, keys and values, for which there is room.
+        """
         out = self.plain(self.layer, *args, **kwargs)
-        own = _cache(args, kwargs).layers[self.number]
-        inputs = (*tensors, span, own.keys, own.values, *self.state)
+        inputs = (*given, *self.state)
         if key not in self.tape.traces:
             self._trace(key, inputs, args, kwargs)
         replayed = self.tape.traces[key]
@@ -153,10 +153,10 @@ class _Window(Cache):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        start = self.end - key_states.shape[2]
-        self.keys[:, :, start : self.end] = key_states
-        self.values[:, :, start : self.end] = value_states
-        return self.keys[:, :, : self.end], self.values[:, :, : self.end]
+        new = key_states.shape[2]
+        self.keys.narrow(2, self.end - new, new).copy_(key_states)
+        self.values.narrow(2, self.end - new, new).copy_(value_states)
+        return self.keys.narrow(2, 0, self.end), self.values.narrow(2, 0, self.end)
 
 
 def attach(model: nn.Module) -> Tape | None:
@@ -209,8 +209,7 @@ def _replaced(value: Any, tensors: Any, cache: Cache) -> Any:
     return value
 
 
-def _cache(args: Sequence[Any], kwargs: dict[str, Any]) -> PreallocatedCache:
-    found = kwargs.get("past_key_values")
-    if found is None:
-        found = next(a for a in args if isinstance(a, PreallocatedCache))
-    return found
+def _cache(args: Sequence[Any], kwargs: dict[str, Any]) -> PreallocatedCache | None:
+    """Whatever a model calls the argument: past_key_values, layer_past."""
+    given = (*args, *kwargs.values())
+    return next((value for value in given if isinstance(value, PreallocatedCache)), None)

@@ -69,9 +69,9 @@ def missing(dtype: torch.dtype) -> str | None:
 @functools.cache
 def library() -> "ctypes.CDLL | str":
     """All kernels, compiled or from the cache; or why there are none."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        return "no C compiler (cc, gcc or $CC) was found"
+        return "no C compiler (gcc, cc or $CC) was found"
     try:
         path = _folder() / f"{_digest(compiler)}.so"
         if not path.exists():

@@ -72,9 +72,19 @@ def to_panels(weight: Tensor) -> Tensor:
 
 
 def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """[..., in] x panels -> [..., out]."""
-    x = x.contiguous()
+    """[..., in] x panels -> [..., out].
+
+    Raises:
+        RuntimeError: another width, or another kind of number, than that of the panels.
+    """
     width = x.shape[-1]
+    if x.dtype != panels.dtype or width != panels.shape[1] * panels.shape[3]:
+        raise RuntimeError(
+            f"inputs {tuple(x.shape)} of {x.dtype} for panels {tuple(panels.shape)} of "
+            f"{panels.dtype}: expected the same numbers and {panels.shape[1] * panels.shape[3]} "
+            "of them"
+        )
+    x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
     kernel("product", x.dtype)(
         panels.data_ptr(),

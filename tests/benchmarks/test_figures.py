@@ -138,6 +138,14 @@ def test_transformers_is_its_fastest_variant() -> None:
     assert found(engine(0.1, 0.2), hf)[ARS].value.median == pytest.approx(0.5)
 
 
+def test_a_pass_is_held_against_the_read_beside_it() -> None:
+    """Not against that of another moment: here both change together."""
+    ours = engine(0.1, 0.2)
+    for steps in ours["steps"]:
+        steps |= {"one": [0.012, 0.024, 0.012], "beside": [BANDWIDTH, BANDWIDTH / 2, BANDWIDTH]}
+    assert found(ours, engine(0.25, 0.5))[BESIDE].value == pytest.approx((1.2, 1.2, 1.2))
+
+
 def test_verdicts() -> None:
     ours = engine(0.1, 0.2)
     by_name = found(ours, engine(0.25, 0.5))

@@ -97,6 +97,14 @@ def test_what_is_no_number_stays_none(processor: str, dtype: torch.dtype) -> Non
     assert made[0, 1].isinf().all()
 
 
+def test_inputs_that_are_not_the_panels_are_refused() -> None:
+    """The kernel would read beyond them."""
+    panels = to_panels(random(40, 8, dtype=torch.float32))
+    for x in random(1, 1, 8, dtype=torch.bfloat16), random(1, 1, 10, dtype=torch.float32):
+        with pytest.raises(RuntimeError, match="expected the same numbers and 8"):
+            product(x, panels, None, 40)
+
+
 def caches(heads: int, n: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values as views of larger buffers."""
     made = random(2, 1, heads, n + 9, width, dtype=dtype)
@@ -163,8 +171,21 @@ def test_what_the_kernel_cannot_read_is_left_to_torch() -> None:
     assert not takes(query, key.transpose(2, 3).contiguous().transpose(2, 3), value, mask)
     assert not takes(query, key, value, mask.bool())
     assert not takes(query, key, value, mask.expand(1, 4, 2, 50))
+    assert not takes(query, key, value, mask[:, :, :1])
+    assert not takes(query, key, value, mask[..., :49])
+    assert not takes(query, key, value[..., :48], mask)
+    assert not takes(query, key, value[:, :, :49], mask)
+    assert not takes(query, key, value.bfloat16(), mask)
+    assert not takes(query[:, :3], key, value, mask)
     assert not takes(query[..., :24], key[..., :24], value[..., :24], mask)
     assert not takes(query.double(), key.double(), value.double(), mask.double())
+
+
+def test_a_mask_of_another_size_is_refused() -> None:
+    key, value = caches(2, 50, 64, torch.float32)
+    query = random(1, 4, 2, 64, dtype=torch.float32)
+    with pytest.raises(RuntimeError, match="expected"):
+        kernel_attend(query, key, value, torch.zeros(1, 1, 2, 49), 1.0)
 
 
 def test_kernels_are_compiled_once_and_kept(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from arena.bandwidth import SIZE, reader
 from arena.contenders.contender import Contender, Setting, Turn, alternate, convert, fastest_threads
 from spsbench.build import build, resolve
 from spsbench.config import make_cell
@@ -100,9 +101,10 @@ class Ours(Contender):
             target.commit(length)
 
         k = self._cell.k or 0
-        times = alternate(repeats, one=lambda: score(1), block=lambda: score(k + 1))
+        times = alternate(repeats, one=lambda: score(1), block=lambda: score(k + 1), read=reader())
+        beside = [SIZE / seconds for seconds in times.pop("read")]
         drafting = self.generate("sps", prompt, 4 * (k + 1)).parts
-        return {**times, "draft": [drafting["drafting"] / drafting["drafted"]]}
+        return {**times, "beside": beside, "draft": [drafting["drafting"] / drafting["drafted"]]}
 
     def notes(self) -> dict[str, Any]:
         """Threads, versions, and what the engine says of itself."""

@@ -1,13 +1,19 @@
-/* Attention of a few new tokens over a long past, row by row.
+/* Attention of a few new tokens over a long past.
 
-   One query row of one head at a time: its scores, their softmax in float, the mean of the values.
-   A row's result does not depend on how many rows there are. spsbench/engines/attention.py calls it. */
+   A row is a new token of a head. The rows of the heads that share keys are taken a few at a time:
+   their scores, a softmax in float for each, the means of the values. What one row adds up, and in
+   which order, does not depend on the rows beside it. spsbench/engines/attention.py calls it. */
 
 #include <stdlib.h>
 
 #include "numbers.h"
 
 #define COLUMNS 4 /* vectors of a value that are summed at once */
+#ifdef __AVX512F__
+#define ROWS 5 /* whose sums fit the registers: a draft of four and the token before it */
+#else
+#define ROWS 2
+#endif
 
 /* e^x for x <= 0, to about 1e-7 of the result: 2^(whole + rest), the rest by its series. */
 INLINE floats exponential(floats x) {
@@ -42,51 +48,92 @@ static void softmax(float *scores, long n) {
     for (long i = 0; i < n; i++) scores[i] *= sum;
 }
 
-/* query [width]; key and value [n, width], rows one after another; mask [n] or none. */
+#define CASE(NAME, N) case N: NAME##_rows(N, row, key, value, n, width, scale, room); break;
+#if ROWS == 5
+#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) CASE(NAME, 5)
+#else
+#define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2)
+#endif
+
+/* key and value [n, width], rows one after another. `room` has ROWS times n + LANES + width floats:
+   the scores of each row, then the queries in float. */
 #define ATTEND(NAME, NUMBER)                                                                       \
-    INLINE void NAME##_mean(const float *weights, const NUMBER *value, long n, long width,         \
-                            int vectors, NUMBER *out) {                                            \
-        floats sums[COLUMNS];                                                                      \
-        for (int v = 0; v < vectors; v++) sums[v] = (floats){};                                    \
+    struct NAME##_row {                                                                            \
+        const NUMBER *query, *mask; /* [width]; [n], or none */                                    \
+        NUMBER *out;                /* [width] */                                                  \
+    };                                                                                             \
+    INLINE void NAME##_means(int rows, const struct NAME##_row *row, const float *weights,         \
+                             long step, const NUMBER *value, long n, long width, long first,       \
+                             int vectors) {                                                        \
+        floats sums[ROWS][COLUMNS];                                                                \
+        for (int r = 0; r < rows; r++)                                                             \
+            for (int v = 0; v < vectors; v++) sums[r][v] = (floats){};                             \
         for (long i = 0; i < n; i++)                                                               \
+            for (int v = 0; v < vectors; v++) {                                                    \
+                floats part = load_##NUMBER(value + i * width + first + v * LANES);                \
+                for (int r = 0; r < rows; r++) sums[r][v] += all(weights[r * step + i]) * part;    \
+            }                                                                                      \
+        for (int r = 0; r < rows; r++)                                                             \
             for (int v = 0; v < vectors; v++)                                                      \
-                sums[v] += all(weights[i]) * load_##NUMBER(value + i * width + v * LANES);         \
-        for (int v = 0; v < vectors; v++)                                                          \
-            for (int i = 0; i < LANES; i++) out[v * LANES + i] = narrow_##NUMBER(sums[v][i]);      \
+                for (int i = 0; i < LANES; i++)                                                    \
+                    row[r].out[first + v * LANES + i] = narrow_##NUMBER(sums[r][v][i]);            \
     }                                                                                              \
-    static void NAME##_row(const NUMBER *query, const NUMBER *key, const NUMBER *value,            \
-                           const NUMBER *mask, NUMBER *out, long n, long width, float scale,       \
-                           float *scores) {                                                        \
+    INLINE void NAME##_rows(int rows, const struct NAME##_row *row, const NUMBER *key,             \
+                            const NUMBER *value, long n, long width, float scale, float *room) {   \
+        long step = n + LANES, d;                                                                  \
+        float *query = room + ROWS * step;                                                         \
+        for (int r = 0; r < rows; r++)                                                             \
+            for (d = 0; d < width; d++) query[r * width + d] = widen_##NUMBER(row[r].query[d]);    \
         for (long i = 0; i < n; i++) {                                                             \
-            floats sum = {};                                                                       \
-            for (long d = 0; d < width; d += LANES)                                                \
-                sum += load_##NUMBER(query + d) * load_##NUMBER(key + i * width + d);              \
-            scores[i] = total(sum) * scale + (mask ? widen_##NUMBER(mask[i]) : 0);                 \
+            floats sums[ROWS];                                                                     \
+            for (int r = 0; r < rows; r++) sums[r] = (floats){};                                   \
+            for (d = 0; d < width; d += LANES) {                                                   \
+                floats part = load_##NUMBER(key + i * width + d);                                  \
+                for (int r = 0; r < rows; r++) sums[r] += load_float(query + r * width + d) * part;\
+            }                                                                                      \
+            for (int r = 0; r < rows; r++) room[r * step + i] = total(sums[r]) * scale;            \
         }                                                                                          \
-        softmax(scores, n);                                                                        \
-        long d = 0;                                                                                \
-        for (; d + COLUMNS * LANES <= width; d += COLUMNS * LANES)                                 \
-            NAME##_mean(scores, value + d, n, width, COLUMNS, out + d);                            \
-        for (; d < width; d += LANES) NAME##_mean(scores, value + d, n, width, 1, out + d);        \
+        for (int r = 0; r < rows; r++) {                                                           \
+            if (row[r].mask)                                                                       \
+                for (long i = 0; i < n; i++) room[r * step + i] += widen_##NUMBER(row[r].mask[i]); \
+            softmax(room + r * step, n);                                                           \
+        }                                                                                          \
+        for (d = 0; d + COLUMNS * LANES <= width; d += COLUMNS * LANES)                            \
+            NAME##_means(rows, row, room, step, value, n, width, d, COLUMNS);                      \
+        for (; d < width; d += LANES) NAME##_means(rows, row, room, step, value, n, width, d, 1);  \
     }                                                                                              \
-    /* Steps are those from one head, or one row, to the next; out is [rows, heads, width]. */     \
+    static void NAME##_block(int rows, const struct NAME##_row *row, const NUMBER *key,            \
+                             const NUMBER *value, long n, long width, float scale, float *room) {  \
+        switch (rows) {                                                                            \
+            CASES(NAME)                                                                            \
+        }                                                                                          \
+    }                                                                                              \
+    /* Steps are those from one head, or one token, to the next; out is [tokens, heads, width]. */ \
     int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
-             NUMBER *out, long heads, long group, long rows, long n, long width, long query_head,  \
-             long query_row, long key_head, long value_head, long mask_row, float scale,           \
-             int threads) {                                                                        \
+             NUMBER *out, long heads, long group, long tokens, long n, long width,                 \
+             long query_head, long query_token, long key_head, long value_head, long mask_token,   \
+             float scale, int threads) {                                                           \
+        long count = group * tokens, blocks = (count + ROWS - 1) / ROWS;                           \
         int failed = 0;                                                                            \
         _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
-            float *scores = malloc((n + LANES) * sizeof *scores);                                  \
-            failed = !scores;                                                                      \
+            float *room = malloc(ROWS * (n + LANES + width) * sizeof *room);                       \
+            failed = !room;                                                                        \
             _Pragma("omp for schedule(static)")                                                    \
-            for (long item = 0; item < heads * rows; item++) {                                     \
-                long h = item / rows, r = item % rows, shared = h / group;                         \
-                if (scores)                                                                        \
-                    NAME##_row(query + h * query_head + r * query_row, key + shared * key_head,    \
-                               value + shared * value_head, mask ? mask + r * mask_row : 0,        \
-                               out + (r * heads + h) * width, n, width, scale, scores);            \
+            for (long item = 0; item < heads / group * blocks; item++) {                           \
+                long shared = item / blocks, first = item % blocks * ROWS;                         \
+                int rows = count - first < ROWS ? count - first : ROWS;                            \
+                struct NAME##_row row[ROWS];                                                       \
+                for (int r = 0; r < rows; r++) {                                                   \
+                    long h = shared * group + (first + r) / tokens, t = (first + r) % tokens;      \
+                    row[r].query = query + h * query_head + t * query_token;                       \
+                    row[r].mask = mask ? mask + t * mask_token : 0;                                \
+                    row[r].out = out + (t * heads + h) * width;                                    \
+                }                                                                                  \
+                if (room)                                                                          \
+                    NAME##_block(rows, row, key + shared * key_head, value + shared * value_head,  \
+                                 n, width, scale, room);                                           \
             }                                                                                      \
-            free(scores);                                                                          \
+            free(room);                                                                            \
         }                                                                                          \
         return failed;                                                                             \
     }

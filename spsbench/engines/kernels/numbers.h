@@ -38,7 +38,19 @@ INLINE float narrow_float(float value) { return value; }
 INLINE floats load_float(const float *from) { return *(const floats *)from; }
 
 INLINE float total(floats value) {
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#define TURNED(v, by)                                                                              \
+    __builtin_shufflevector(v, v, by, by + 1, by + 2, by + 3, by + 4, by + 5, by + 6, by + 7,      \
+                            (by + 8) % 16, (by + 9) % 16, (by + 10) % 16, (by + 11) % 16,          \
+                            (by + 12) % 16, (by + 13) % 16, (by + 14) % 16, (by + 15) % 16)
+    value += TURNED(value, 8);
+    value += TURNED(value, 4);
+    value += TURNED(value, 2);
+    value += TURNED(value, 1);
+    return value[0];
+#else
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += value[i];
     return sum;
+#endif
 }

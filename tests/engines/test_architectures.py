@@ -1,0 +1,109 @@
+"""The fast engine over the decoders of the field: the tokens of eager, packed and replayed."""
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from spsbench.decode import decode
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines import preparing
+from spsbench.engines.choice import Choice
+from spsbench.engines.eager import Eager
+from spsbench.engines.fast import Fast
+from spsbench.engines.linears import slots
+from spsbench.noise import PhiloxStream
+from spsbench.sampling import Warp
+from spsbench.schedules.constant import Constant
+from spsbench.types import Engine, Limits
+from spsbench.verifiers.sps import Sps
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+ALIKE: dict[str, Any] = {"num_key_value_heads": 4}
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+MODELS: dict[str, dict[str, Any]] = {
+    "bloom": {"n_head": 4, "n_layer": 2},
+    "codegen": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8},
+    "cohere": {},
+    "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16},
+    "gemma3_text": {"head_dim": 16},
+    "glm": {"head_dim": 16},
+    "gpt_bigcode": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256},
+    "gpt_neox": {},
+    "gptj": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8},
+    "granite": {},
+    "helium": {"head_dim": 16},
+    "mistral": {"sliding_window": None, "head_dim": 16},
+    "mixtral": {"num_local_experts": 4},
+    "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256},
+    "nemotron": {"head_dim": 16},
+    "olmo": {},
+    "olmo2": {},
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "phi": ALIKE,
+    "phi3": {"original_max_position_embeddings": 256},
+    "qwen2_moe": {"shared_expert_intermediate_size": 32, **EXPERTS},
+    "qwen3_moe": {"head_dim": 16, **EXPERTS},
+    "smollm3": {},
+    "stablelm": {},
+    "starcoder2": {},
+}
+
+
+def random_model(name: str, seed: int) -> PreTrainedModel:
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some configurations warn of what they were not given
+        torch.manual_seed(seed)
+        config = AutoConfig.for_model(name, **{**SIZES, **MODELS[name]})
+        model = AutoModelForCausalLM.from_config(config)
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                with torch.no_grad():
+                    weight.copy_(torch.randn_like(weight) * 2 / weight.shape[-1] ** 0.5)
+    return model.eval().requires_grad_(False)
+
+
+def tokens(engine: Engine, target: Any, draft: Any, warp: Warp) -> list[int]:
+    rounds = decode(
+        [1, 2, 3],
+        target=engine.session(target),
+        drafter=ModelDrafter(engine.session(draft)),
+        verifier=Sps(),
+        schedule=Constant(4),
+        warp=warp,
+        noise=PhiloxStream(0),
+        limits=Limits(30),
+    )
+    return [token for done in rounds for token in done.tokens]
+
+
+def packed(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy with all layers in panels."""
+    copied = copy.deepcopy(model)
+    wanted = {preparing.shape_of(slot): "panels" for slot in slots(copied)}
+    Fast().prepare(copied, known=Choice(engine="fast", packed=wanted, threads=1).to_json())
+    return copied
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
+    pair = random_model(name, 0), random_model(name, 1)
+    fast = packed(pair[0]), packed(pair[1])
+    for warp in Warp(0), Warp(1.0):
+        assert tokens(Fast(), *fast, warp) == tokens(Eager(), *pair, warp)

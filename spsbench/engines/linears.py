@@ -5,7 +5,6 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
 
@@ -76,10 +75,6 @@ class Slot(NamedTuple):
         """[out, in], a view."""
         weight: Tensor = self.layer.weight
         return weight.t() if isinstance(self.layer, Conv1D) else weight
-
-    def product(self, x: Tensor) -> Tensor:
-        """What the layer computes."""
-        return linear(x, self.weight, self.layer.bias)
 
     def __str__(self) -> str:
         """Rows x columns, that is outputs x inputs."""

@@ -14,7 +14,7 @@ from spsbench.decode import decode
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import preparing, trials
 from spsbench.engines.choice import Choice, choice_of
-from spsbench.engines.eager import Eager, EagerLM
+from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import Packed, slots
 from spsbench.engines.packing import LAYOUTS
@@ -206,6 +206,28 @@ def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPat
     assert "differ from stock" in str(chosen)
     assert chosen.packed == {}
     assert not any(isinstance(m, Packed) for m in model.modules())
+
+
+def test_packed_products_that_fail_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Any, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such layout")
+
+    monkeypatch.setattr(LAYOUTS["panels"], "forward", fail)
+    model = tiny("llama", dtype=torch.float32)
+    monkeypatch.setattr(preparing, "worthwhile", lambda layers: {"32x32": "panels"})
+    assert Choice.from_json(Fast().prepare(model, threads=1)).packed == {}
+
+
+def test_a_model_that_fails_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama")
+
+    def fail(self: Any, **given: Any) -> None:
+        raise ValueError("a foreign cache")
+
+    monkeypatch.setattr(type(model), "forward", fail)
+    with pytest.raises(UnsupportedModelError, match="a foreign cache"):
+        Fast().prepare(model)
+    assert "a plain pass fails" in str(choice_of(model))
 
 
 def test_float64_runs_stock_and_says_so() -> None:

@@ -76,11 +76,6 @@ class Slot(NamedTuple):
         weight: Tensor = self.layer.weight
         return weight.t() if isinstance(self.layer, Conv1D) else weight
 
-    def __str__(self) -> str:
-        """Rows x columns, that is outputs x inputs."""
-        rows, columns = self.weight.shape
-        return f"{rows}x{columns}"
-
 
 def slots(model: nn.Module) -> Iterator[Slot]:
     """Every stock linear layer; subclasses may compute something else and are left out."""
@@ -90,31 +85,40 @@ def slots(model: nn.Module) -> Iterator[Slot]:
                 yield Slot(parent, name, layer)
 
 
-def exchange(slot: Slot, packed: Packed, embeddings: list[tuple[nn.Module, str]]) -> None:
+def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -> None:
     """Hang `packed` in the place of a layer, and release the layer's weight.
 
     Args:
         slot: the layer.
         packed: the same layer laid out anew.
-        embeddings: those tied to it (`tied`). They are read out of `packed` where that gives every
+        sharing: the embeddings tied to it. They are read out of `packed` where that gives every
             row exactly; else they keep the weight, which then is in memory twice.
     """
-    if embeddings and packed.is_readable(slot.weight):
-        for parent, name in embeddings:
+    if sharing and packed.is_readable(slot.weight):
+        for parent, name in sharing:
             setattr(parent, name, PackedEmbedding(packed))
     setattr(slot.parent, slot.name, packed)
     slot.layer.weight = None  # a slot may outlive its layer, and must not keep its weight
 
 
-def tied(model: nn.Module, slot: Slot) -> list[tuple[nn.Module, str]]:
-    """The embeddings that share their matrix with a layer, and do nothing but look up its rows."""
+def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """The embeddings that do nothing but look up rows, and where they hang."""
     found = []
     for parent in model.modules():
         for name, child in parent.named_children():
-            if type(child) is nn.Embedding and child.weight is slot.layer.weight:
-                plain = child.max_norm is None and not child.sparse and not child._forward_hooks
-                found += [(parent, name)] if plain else []
+            if type(child) is nn.Embedding and child.max_norm is None and not child.sparse:
+                found += [] if child._forward_hooks else [(parent, name)]
     return found
+
+
+def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:
+    """Those of the embeddings that share their matrix with a layer."""
+    places = ((parent, name, getattr(parent, name)) for parent, name in among)
+    return [
+        (parent, name)
+        for parent, name, table in places
+        if type(table) is nn.Embedding and table.weight is slot.layer.weight
+    ]
 
 
 def restore(model: nn.Module) -> None:

@@ -20,7 +20,7 @@ from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.linears import Slot, exchange, restore, slots, tied
+from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots, tied
 from spsbench.engines.packing import layouts, unpackable
 from spsbench.engines.pages import huge_pages
 from spsbench.engines.panels import most_bytes
@@ -111,12 +111,13 @@ def pack_all(model: nn.Module, layers: Sequence[Slot], wanted: Mapping[str, str]
     A layout that was wanted on another machine and cannot be had on this one is left out.
     """
     counts: Counter[str] = Counter()
+    tables = embeddings(model)
     with huge_pages(sum(most_bytes(slot.weight) for slot in layers)):
         for slot in layers:
             layout = layouts(slot.weight).get(wanted.get(shape_of(slot), ""))
             if layout is not None:
                 counts[shape_of(slot)] += 1
-                exchange(slot, layout(slot.weight, slot.layer.bias), tied(model, slot))
+                exchange(slot, layout(slot.weight, slot.layer.bias), tied(slot, tables))
     return dict(counts)
 
 

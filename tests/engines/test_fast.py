@@ -160,6 +160,14 @@ def test_the_number_of_threads_changes_only_for_a_clear_gain(
         assert trials.best_threads(lm) == wanted
 
 
+def test_a_slow_model_takes_all_threads_untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(trials, "SLOW", 0.0)
+    monkeypatch.setattr(trials, "fastest", lambda *args: pytest.fail("tried"))
+    assert trials.best_threads(FastLM(tiny("llama"))) is None
+
+
 def test_a_session_runs_with_its_own_threads_and_puts_them_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

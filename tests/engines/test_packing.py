@@ -8,7 +8,15 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines import native, onednn
-from spsbench.engines.linears import PackedEmbedding, Slot, exchange, restore, slots, tied
+from spsbench.engines.linears import (
+    PackedEmbedding,
+    Slot,
+    embeddings,
+    exchange,
+    restore,
+    slots,
+    tied,
+)
 from spsbench.engines.onednn import BLOCKS, OneDnnLinear
 from spsbench.engines.packing import LAYOUTS, layouts, unpackable
 from tests.tiny_models import laws, tiny
@@ -23,9 +31,9 @@ def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def pack_everything(model: nn.Module, layout: str) -> int:
-    found = list(slots(model))
+    found, tables = list(slots(model)), embeddings(model)
     for slot in found:
-        exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied(model, slot))
+        exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied(slot, tables))
     return len(found)
 
 

@@ -46,13 +46,13 @@ def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
     The best of a few passes of every thread over an array of its own, in huge pages, as weights
     lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
     """
-    import torch
+    import torch  # here, for reports read this module without it
 
-    from spsbench.engines.pages import Mapping
+    from spsbench.engines.pages import empty, huge_pages
 
     count = threads or len(os.sched_getaffinity(0))
-    taken = [Mapping(size).empty((size // 8,), torch.int64) for _ in range(count)]
-    arrays = [numbers.fill_(1).numpy() for numbers in taken if numbers is not None]
+    with huge_pages(count * size):
+        arrays = [empty((size // 8,), torch.int64).fill_(1).numpy() for _ in range(count)]
 
     with ThreadPoolExecutor(count) as pool:
         best = math.inf

@@ -51,9 +51,12 @@ def environment() -> dict[str, Any]:
 
 def compiled_kernels() -> dict[str, Any]:
     """Whether the engine `fast` has its C kernels here, or why it has not."""
-    from spsbench.engines.native import library
+    try:
+        from spsbench.engines.native import library
 
-    found = library()
+        found = library()
+    except Exception as error:  # a broken torch: said elsewhere
+        found = type(error).__name__
     return {"compiled": not isinstance(found, str), "why": found if isinstance(found, str) else ""}
 
 
@@ -95,11 +98,9 @@ def examine() -> dict[str, Any]:
     warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
     try:
         known = environment()
-        kernels = compiled_kernels()
     except Exception as error:  # a broken installation is what this is for
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         known = {"python": platform.python_version(), "platform": platform.platform()}
-        kernels = None
     cache = cache_folder()
     home = nearest(cache)
     if not home.is_dir() or not os.access(home, os.W_OK):
@@ -112,7 +113,7 @@ def examine() -> dict[str, Any]:
             "reachable": hub.reachable(),
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
-        "kernels": kernels,
+        "kernels": compiled_kernels(),
         "sandbox": [[found.name, found.holds, found.words] for found in survey(Limits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "cached": cached_models(cache),

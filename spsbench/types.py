@@ -175,7 +175,8 @@ class Engine(Protocol):
             threads: what the user asked for; None = free to choose.
 
         Raises:
-            UnsupportedModelError: (of `engines.eager`) a trial shows that no session can run it.
+            UnsupportedModelError: (of `engines.eager`, whose `check_rollback` is for this) a trial
+                shows that no session can run it. To make it is the duty of the engine.
         """
 
 

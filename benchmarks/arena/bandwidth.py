@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from spsbench.bandwidth import read_bandwidth
 from spsbench.engines.pages import empty, huge_pages
@@ -17,9 +18,13 @@ PASSES = 3
 
 def reader() -> Callable[[], Any]:
     """A read of `SIZE` bytes in huge pages, as weights lie, by all of torch's threads."""
+    return ones().sum
+
+
+def ones() -> Tensor:
+    """`SIZE` bytes of float32."""
     with huge_pages(SIZE):
-        numbers = empty((SIZE // 4,), torch.float32).fill_(1)
-    return numbers.sum
+        return empty((SIZE // 4,), torch.float32).fill_(1)
 
 
 class Bandwidth:
@@ -28,8 +33,7 @@ class Bandwidth:
     def read(self, cores: int) -> dict[str, Any]:
         """Bytes per second: the best of several kinds of loop over 1 GiB in huge pages."""
         torch.set_num_threads(cores)
-        with huge_pages(SIZE):
-            numbers = empty((SIZE // 4,), torch.float32).fill_(1)
+        numbers = ones()
         rows = numbers.view(-1, 2**14)
         loops: dict[str, Callable[[], Any]] = {
             "torch.sum": numbers.sum,

@@ -44,9 +44,9 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for device in found.get("devices", ()):
         sizes = f"{in_words(device['bytes'])}, {in_words(device['free'])} free"
         yield "device", f"{device['name']}: {device['model']}, {sizes}"
-    if kernels := found["kernels"]:
-        words = "compiled" if kernels["compiled"] else f"none, oneDNN instead: {kernels['why']}"
-        yield "kernels", words
+    kernels = found["kernels"]
+    words = "compiled" if kernels["compiled"] else f"none, oneDNN instead: {kernels['why']}"
+    yield "kernels", words
     disk, hub = found["disk"], found["hub"]
     yield "model cache", f"{disk['folder']}, {in_words(disk['free'])} free"
     answer = "answers" if hub["reachable"] else "cannot be reached"

@@ -41,7 +41,7 @@ def attend(
     """
     _, heads, m, width = query.shape
     shared = key.shape[1]
-    few = key.device.type == "cpu" and m <= FEW and key.shape[2] > m
+    few = key.device.type == "cpu" and len(query) == 1 and m <= FEW and key.shape[2] > m
     masked = attention_mask is None if m == 1 else attention_mask is not None
     plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype
     if not (few and masked and plain) or (attention_mask is not None and attention_mask.ndim != 4):
@@ -81,13 +81,19 @@ def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
 
 def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether the kernel can read these as they lie."""
-    (_, heads, m, width), dtype = query.shape, query.dtype
+    (_, heads, _, width), dtype = query.shape, query.dtype
     alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
     rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
     whole = query.stride(-1) == 1 and width % LANES == 0 and heads % key.shape[1] == 0
-    kinds = {x.dtype for x in (query, key, value, mask) if x is not None}
-    fits = mask is None or (mask.shape == (1, 1, m, key.shape[2]) and mask.stride(-1) == 1)
-    return alike and rowwise and whole and fits and kinds == {dtype} and missing(dtype) is None
+    kinds = {query.dtype, key.dtype, value.dtype}
+    fits = mask is None or _fits(mask, query, key)
+    return alike and rowwise and whole and fits and len(kinds) == 1 and missing(dtype) is None
+
+
+def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
+    """Whether it is additive, of whole rows, for these."""
+    shape = (1, 1, query.shape[2], key.shape[2])
+    return mask.shape == shape and mask.stride(-1) == 1 and mask.dtype == query.dtype
 
 
 def kernel_attend(
@@ -100,8 +106,11 @@ def kernel_attend(
         MemoryError: no room for the scores.
     """
     _, heads, m, width = query.shape
-    if mask is not None and mask.shape[2:] != (m, key.shape[2]):
-        raise RuntimeError(f"mask {tuple(mask.shape)}: expected (1, 1, {m}, {key.shape[2]})")
+    if mask is not None and not _fits(mask, query, key):
+        raise RuntimeError(
+            f"mask {tuple(mask.shape)} in {mask.dtype}: expected (1, 1, {m}, {key.shape[2]}) in "
+            f"{query.dtype}"
+        )
     out = query.new_empty(1, m, heads, width)
     failed = kernel("attend", query.dtype)(
         query.data_ptr(),

@@ -16,10 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache
+from transformers.integrations import sdpa_attention
 
+from spsbench.engines import attention
 from spsbench.engines.cache import PreallocatedCache
 
 MOST = 32  # tokens a pass; above it Python's share is small
+HARMLESS = {Path(str(module.__file__)) for module in (sdpa_attention, attention)}
 CHECKS = 2  # replays of a layer that are compared with its own code
 
 Replayed = Callable[..., Tensor]
@@ -115,8 +118,7 @@ def _by_value(warning: warnings.WarningMessage) -> bool:
 
     transformers' attention asks for the number of new tokens, which is one for each trace.
     """
-    harmless = Path(warning.filename).name in ("sdpa_attention.py", "attention.py")
-    return warning.category.__name__ == "TracerWarning" and not harmless
+    return warning.category.__name__ == "TracerWarning" and Path(warning.filename) not in HARMLESS
 
 
 def _places(layer: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:

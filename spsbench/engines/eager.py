@@ -159,7 +159,8 @@ def check_rollback(model: PreTrainedModel, kind: Callable[[PreTrainedModel], LM]
     try:
         lm.append(torch.cat([kept, rejected]), keep=1)
         lm.commit(len(kept))
-        cached = lm.append(again, keep=len(again)).logits.float()
+        passes = [lm.append(tokens, keep=len(tokens)) for tokens in (again[:2], again[2:])]
+        cached = torch.cat([scores.logits for scores in passes]).float()
         text = torch.cat([kept, again])[None].to(model.device)
         plain = model(input_ids=text, use_cache=False).logits[0, -len(again) :].float()
     except Exception as error:  # a foreign cache may raise anything

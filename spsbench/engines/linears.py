@@ -1,9 +1,11 @@
 """The linear layers of a model, and what stands in for one whose weights are laid out anew."""
 
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -55,12 +57,21 @@ class PackedEmbedding(StandIn):
         self._head = [head]  # in a list: it is the head's, not a module of this one
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[...] ids -> [..., width]."""
+        """[...] ids -> [..., width].
+
+        Raises:
+            IndexError: an id beyond the rows.
+        """
+        least, most = tokens.aminmax()
+        if least < 0 or most >= self.num_embeddings:
+            raise IndexError(f"ids {least} to {most}: expected 0 to {self.num_embeddings - 1}")
         return self._head[0].rows(tokens.reshape(-1)).reshape(*tokens.shape, -1)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Embedding:
         copied = deepcopy(self._head[0], memo)
-        return nn.Embedding(self.num_embeddings, self.embedding_dim, _weight=copied.weight)
+        table = nn.Embedding(self.num_embeddings, self.embedding_dim, device="meta")
+        table.weight = copied.weight  # tied again
+        return table
 
 
 class Slot(NamedTuple):
@@ -78,11 +89,26 @@ class Slot(NamedTuple):
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:
-    """Every stock linear layer; subclasses may compute something else and are left out."""
-    for parent in model.modules():
-        for name, layer in parent.named_children():
-            if type(layer) in (nn.Linear, Conv1D) and not layer._forward_hooks:
-                yield Slot(parent, name, layer)
+    """Every stock linear layer that hangs in one place, over a plain tensor.
+
+    Subclasses, of layers and of tensors, may compute something else and are left out.
+    """
+    children = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
+    places = Counter(id(child) for _, _, child in children)
+    for parent, name, layer in children:
+        stock = type(layer) in (nn.Linear, Conv1D) and not _hooked(layer)
+        if stock and places[id(layer)] == 1 and _plain(layer.weight):
+            yield Slot(parent, name, layer)
+
+
+def _plain(weight: Tensor) -> bool:
+    """Whether its memory is its numbers: quantized weights are tensors of other classes."""
+    return type(weight.data) is Tensor and weight.layout == torch.strided
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether somebody watches the module, who would not see what stands in for it."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -> None:
@@ -107,7 +133,7 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
     for parent in model.modules():
         for name, child in parent.named_children():
             if type(child) is nn.Embedding and child.max_norm is None and not child.sparse:
-                found += [] if child._forward_hooks else [(parent, name)]
+                found += [] if _hooked(child) else [(parent, name)]
     return found
 
 
@@ -122,11 +148,12 @@ def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module
 
 
 def restore(model: nn.Module) -> None:
-    """Give `model` its stock modules again."""
+    """Give `model` its stock modules again, tied as they were."""
+    memo: dict[int, Any] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, StandIn):
-                setattr(parent, name, deepcopy(child))
+                setattr(parent, name, deepcopy(child, memo))
 
 
 def stock_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

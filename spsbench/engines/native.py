@@ -3,6 +3,7 @@
 A C compiler is not required: without one, oneDNN and torch do this work, more slowly.
 """
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -10,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -73,40 +75,45 @@ def library() -> "ctypes.CDLL | str":
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"
     try:
-        path = _folder() / f"{_digest(compiler)}.so"
-        if not path.exists():
-            _compile(compiler, path)
-        return ctypes.CDLL(str(path))
+        name = f"{_digest(compiler)}.so"
+        kept = _folder()
+        try:
+            return _loaded(compiler, (kept or _own_folder()) / name)
+        except OSError:  # a damaged file, or a place from which nothing may be run
+            if kept is None:
+                raise
+            return _loaded(compiler, _own_folder() / name)
     except (OSError, subprocess.SubprocessError) as error:
         return f"the kernels could not be compiled: {_told(error)}"
 
 
-def _folder() -> Path:
-    """Where compiled kernels are kept: this user's alone, else a folder of this process."""
+def _loaded(compiler: str, path: Path) -> ctypes.CDLL:
+    if not path.exists():
+        _compile(compiler, path)
+    return ctypes.CDLL(str(path))
+
+
+def _folder() -> Path | None:
+    """Where compiled kernels are kept, this user's alone; None: there is no such place."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(base) / "spsbench" / "kernels"
+    if not folder.is_absolute():  # a user without a home
+        return None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
-        if (
-            state.st_uid == os.geteuid()
-            and not state.st_mode & 0o022
-            and os.access(folder, os.W_OK)
-        ):
-            return folder
     except OSError:
-        pass
-    return _own_folder()
+        return None
+    ours = state.st_uid == os.geteuid() and not state.st_mode & 0o022
+    return folder if ours and os.access(folder, os.W_OK) else None
 
 
 @functools.cache
 def _own_folder() -> Path:
+    """A folder of this process, removed when it ends."""
     made = tempfile.TemporaryDirectory(prefix="spsbench-")
-    _KEPT.append(made)  # removed when the process ends
+    atexit.register(made.cleanup)
     return Path(made.name)
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _digest(compiler: str) -> str:
@@ -114,7 +121,7 @@ def _digest(compiler: str) -> str:
     told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
     parts = [
         *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
-        " ".join(FLAGS).encode(),
+        "\0".join([compiler, *FLAGS, *_openmp()]).encode(),
         told.stdout,
         _processor(),
     ]
@@ -135,7 +142,8 @@ def _compile(compiler: str, path: Path) -> None:
     os.close(handle)
     try:
         command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", draft, *_openmp()]
-        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        environment = os.environ | {"LC_ALL": "C"}  # for the words that `_told` looks for
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
         os.replace(draft, path)
     finally:
         Path(draft).unlink(missing_ok=True)
@@ -148,7 +156,8 @@ def _openmp() -> list[str]:
     """
     home = Path(torch.__file__).parent
     found = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
-    return [str(path) for path in found[:1]]
+    unneeded = ["-Wl,--as-needed"] if sys.platform == "linux" else []  # a second one
+    return [*unneeded, *map(str, found[:1])]
 
 
 def _told(error: Exception) -> str:

@@ -44,8 +44,11 @@ _CURRENT: ContextVar[Mapping | None] = ContextVar("mapping", default=None)
 
 @contextmanager
 def huge_pages(size: int) -> Iterator[None]:
-    """Within it, `empty` takes up to `size` bytes in huge pages."""
-    token = _CURRENT.set(Mapping(size))
+    """Within it, `empty` takes up to `size` bytes in huge pages, where there are so many."""
+    try:
+        token = _CURRENT.set(Mapping(size) if size else None)
+    except OSError:  # the system promises no more memory than it has
+        token = _CURRENT.set(None)
     try:
         yield
     finally:

@@ -55,9 +55,15 @@ def most_bytes(weight: Tensor) -> int:
 
 
 def to_panels(weight: Tensor) -> Tensor:
-    """[out, in], any strides -> [out / 32, in / c, 32, c]."""
+    """[out, in], any strides -> [out / 32, in / c, 32, c].
+
+    Raises:
+        ValueError: the inputs do not fill the last panel.
+    """
     out, width = weight.shape
     depth = DEPTH[weight.dtype]
+    if width % depth:
+        raise ValueError(f"{width} inputs of {weight.dtype}: expected a multiple of {depth}")
     panels = empty((-(-out // PANEL), width // depth, PANEL, depth), weight.dtype)
     kernel("pack", weight.dtype)(
         weight.data_ptr(),
@@ -78,11 +84,14 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         RuntimeError: another width, or another kind of number, than that of the panels.
     """
     width = x.shape[-1]
-    if x.dtype != panels.dtype or width != panels.shape[1] * panels.shape[3]:
+    fitting = x.dtype == panels.dtype and width == panels.shape[1] * panels.shape[3]
+    if bias is not None:
+        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
+    if not fitting or out > panels.shape[0] * PANEL:
         raise RuntimeError(
-            f"inputs {tuple(x.shape)} of {x.dtype} for panels {tuple(panels.shape)} of "
-            f"{panels.dtype}: expected the same numbers and {panels.shape[1] * panels.shape[3]} "
-            "of them"
+            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
+            f"in {panels.dtype}: expected the same numbers, bias too, and "
+            f"{panels.shape[1] * panels.shape[3]} of them"
         )
     x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))

@@ -33,7 +33,7 @@ def unsuitable(model: PreTrainedModel) -> str | None:
     chosen = choice_of(model)
     if chosen is not None:
         return None if chosen.engine == "fast" else chosen.reason
-    if getattr(model.config.get_text_config(), "sliding_window", None) is not None:
+    if getattr(model.config.get_text_config(), "sliding_window", None):
         return "sliding-window attention does not keep all of the past"
     return None
 
@@ -45,7 +45,7 @@ def prepare(
     """Pack the weights of `model` in place, and choose how it is run.
 
     Args:
-        model: any; one that sessions of this engine cannot run is left as it is.
+        model: any; one that sessions of this engine cannot run is left with stock layers.
         known: what was chosen before, on this machine; nothing is timed then.
         threads: what the user asked for; None = chosen by timing.
     """
@@ -54,12 +54,12 @@ def prepare(
     if reason := unsuitable(model):
         return remember(model, Choice(engine="eager", reason=reason))
     layers = list(slots(model))
-    reason = unpackable(model)
-    wanted = known.packed if known else {} if reason else worthwhile(layers)
     try:
         before = _probe(model)
     except Exception as error:  # foreign code may raise anything
         return remember(model, Choice(engine="eager", reason=f"a plain pass fails ({error})"))
+    reason = unpackable(model)
+    wanted = {} if reason else worthwhile(layers, known.packed if known else None)
     counts = pack_all(model, layers, wanted)
     if counts and not _still(model, before):
         restore(model)
@@ -86,19 +86,29 @@ def prepare(
     return choice
 
 
-_BEST: dict[tuple[str, torch.dtype, bool], str | None] = {}
-"""Layouts by shape, dtype and whether the caches hold the model: a draft often has its target's."""
+_BEST: dict[tuple[str, type, torch.dtype, bool], str | None] = {}
+"""By shape, kind and dtype of layers, and whether the caches hold the model; a draft often has its
+target's."""
 
 
-def worthwhile(layers: Iterable[Slot]) -> dict[str, str]:
-    """The shapes that are faster packed, and how; each is timed once in a process."""
+def worthwhile(layers: Iterable[Slot], known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The shapes that are faster packed, and how; each is timed once in a process.
+
+    Args:
+        layers: of a model.
+        known: what was chosen before; what it leaves out stays stock. A layout that cannot be had
+            here is chosen anew. None: nothing was.
+    """
     by_shape: dict[str, list[Slot]] = {}
     for slot in layers:
         by_shape.setdefault(shape_of(slot), []).append(slot)
     size = sum(slot.weight.nbytes for alike in by_shape.values() for slot in alike)
-    best = {}
+    best: dict[str, str | None] = {}
     for shape, alike in by_shape.items():
-        key = shape, alike[0].weight.dtype, size < CACHES
+        if known is not None and (shape not in known or known[shape] in layouts(alike[0].weight)):
+            best[shape] = known.get(shape)
+            continue
+        key = shape, type(alike[0].layer), alike[0].weight.dtype, size < CACHES
         if key not in _BEST:
             _BEST[key] = best_layout(alike, size)
         best[shape] = _BEST[key]
@@ -106,15 +116,13 @@ def worthwhile(layers: Iterable[Slot]) -> dict[str, str]:
 
 
 def pack_all(model: nn.Module, layers: Sequence[Slot], wanted: Mapping[str, str]) -> dict[str, int]:
-    """Pack layer after layer, so that no more than one is in memory twice; how many of each shape.
-
-    A layout that was wanted on another machine and cannot be had on this one is left out.
-    """
+    """Pack layer after layer: no more than one is in memory twice. How many of each shape."""
     counts: Counter[str] = Counter()
     tables = embeddings(model)
-    with huge_pages(sum(most_bytes(slot.weight) for slot in layers)):
-        for slot in layers:
-            layout = layouts(slot.weight).get(wanted.get(shape_of(slot), ""))
+    packable = [slot for slot in layers if shape_of(slot) in wanted]
+    with huge_pages(sum(most_bytes(slot.weight) for slot in packable)):
+        for slot in packable:
+            layout = layouts(slot.weight).get(wanted[shape_of(slot)])
             if layout is not None:
                 counts[shape_of(slot)] += 1
                 exchange(slot, layout(slot.weight, slot.layer.bias), tied(slot, tables))

@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from spsbench.decode import decode
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import preparing
-from spsbench.engines.choice import Choice
+from spsbench.engines.attention import NAME
+from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
@@ -66,6 +67,10 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+EAGER = {"bloom", "gemma2", "gemma3_text"}  # sliding windows, and a cache of another form
+OF_THEIR_OWN = {"codegen", "falcon", "gptj", "mpt"}  # attention of their own, never replayed
+
+
 def random_model(name: str, seed: int) -> PreTrainedModel:
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some configurations warn of what they were not given
@@ -97,7 +102,8 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
     wanted = {preparing.shape_of(slot): "panels" for slot in slots(copied)}
-    Fast().prepare(copied, known=Choice(engine="fast", packed=wanted, threads=1).to_json())
+    known = Choice(engine="fast", packed=wanted, threads=1)
+    Fast().prepare(copied, known=known.to_json())
     return copied
 
 
@@ -107,3 +113,12 @@ def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
     fast = packed(pair[0]), packed(pair[1])
     for warp in Warp(0), Warp(1.0):
         assert tokens(Fast(), *fast, warp) == tokens(Eager(), *pair, warp)
+    for model in fast:
+        found = prepared(model)
+        assert found.choice.engine == ("eager" if name in EAGER else "fast")
+        if name in EAGER:
+            continue
+        assert found.choice.packed_linears == found.choice.linears > 0
+        assert (model.config._attn_implementation == NAME) == (name not in OF_THEIR_OWN)
+        assert found.tape is not None
+        assert (found.tape.refused is None) == (name not in OF_THEIR_OWN)

@@ -122,11 +122,14 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
         assert wanted == {shape: LAYOUTS[layout] for shape, layout in packed.items()}
 
 
-def test_a_known_layout_that_cannot_be_had_is_left_out() -> None:
-    packed = {"32x32": "panels", "48x32": "of another version"}
+def test_a_known_layout_that_cannot_be_had_is_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that another version, or a machine with a compiler, has begun."""
+    monkeypatch.setattr(preparing, "best_layout", lambda alike, size: "onednn")
+    monkeypatch.setattr(preparing, "_BEST", {})
+    packed: dict[str, Any] = {"32x32": "panels", "48x32": "of another version", "12x32": 1}
     known = Choice(engine="fast", packed=packed, threads=1)
     chosen = Fast().prepare(tiny("llama", dtype=torch.float32), known=known.to_json())
-    assert chosen["packed"] == {"32x32": "panels"}
+    assert chosen["packed"] == {"32x32": "panels", "48x32": "onednn", "12x32": "onednn"}
 
 
 def test_nothing_is_timed_when_the_choice_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +212,7 @@ def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPat
         LAYOUTS["panels"], "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
     )
     model = tiny("llama", dtype=torch.float32)
-    monkeypatch.setattr(preparing, "worthwhile", lambda layers: {"32x32": "panels"})
+    monkeypatch.setattr(preparing, "worthwhile", lambda *given: {"32x32": "panels"})
     chosen = Choice.from_json(Fast().prepare(model, threads=1))
     assert "differ from stock" in str(chosen)
     assert chosen.packed == {}
@@ -222,8 +225,9 @@ def test_packed_products_that_fail_are_undone(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(LAYOUTS["panels"], "forward", fail)
     model = tiny("llama", dtype=torch.float32)
-    monkeypatch.setattr(preparing, "worthwhile", lambda layers: {"32x32": "panels"})
-    assert Choice.from_json(Fast().prepare(model, threads=1)).packed == {}
+    monkeypatch.setattr(preparing, "worthwhile", lambda *given: {"32x32": "panels"})
+    assert "differ from stock" in Fast().prepare(model, threads=1)["reason"]
+    assert not any(isinstance(m, Packed) for m in model.modules())
 
 
 def test_a_model_that_fails_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from spsbench.engines.native import NoKernelError, kernel, missing
 from spsbench.engines.panels import product, to_panels
 from spsbench.engines.trials import threads
 
+pytestmark = pytest.mark.skipif(
+    shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"
+)
 dtypes = pytest.mark.parametrize("dtype", native.KINDS, ids=str)
 WITHIN = {torch.float32: 1e-5, torch.bfloat16: 1e-2}  # of the greatest number
 
@@ -100,8 +104,16 @@ def test_what_is_no_number_stays_none(processor: str, dtype: torch.dtype) -> Non
 def test_inputs_that_are_not_the_panels_are_refused() -> None:
     """The kernel would read beyond them."""
     panels = to_panels(random(40, 8, dtype=torch.float32))
+    fit = random(1, 1, 8, dtype=torch.float32)
+    for bias in torch.zeros(39), torch.zeros(40).bfloat16(), torch.zeros(1).expand(40):
+        with pytest.raises(RuntimeError, match="bias too"):
+            product(fit, panels, bias, 40)
+    with pytest.raises(RuntimeError, match="65 outputs"):
+        product(fit, panels, None, 65)
+    with pytest.raises(ValueError, match="multiple of 2"):
+        to_panels(random(40, 7, dtype=torch.bfloat16))
     for x in random(1, 1, 8, dtype=torch.bfloat16), random(1, 1, 10, dtype=torch.float32):
-        with pytest.raises(RuntimeError, match="expected the same numbers and 8"):
+        with pytest.raises(RuntimeError, match="and 8 of them"):
             product(x, panels, None, 40)
 
 
@@ -130,6 +142,15 @@ def test_attention_is_that_of_torch(
                 query.double(), key.double(), value.double(), lower, enable_gqa=True
             )
             assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
+
+
+def test_attention_is_the_same_on_any_threads() -> None:
+    key, value = caches(2, 50, 64, torch.float32)
+    query = random(1, 4, 7, 64, dtype=torch.float32)
+    with threads(1):
+        alone = kernel_attend(query, key, value, None, 0.125)
+    with threads(3):
+        assert torch.equal(alone, kernel_attend(query, key, value, None, 0.125))
 
 
 @dtypes
@@ -251,6 +272,24 @@ def test_a_compiler_that_refuses_leaves_nothing_behind(
     assert list(fresh.iterdir()) == []
 
 
+def test_a_damaged_library_is_compiled_beside(fresh: Path) -> None:
+    assert missing(torch.float32) is None
+    (kept,) = fresh.iterdir()
+    kept.unlink()  # it may be in use
+    kept.write_bytes(b"")
+    forget()
+    assert missing(torch.float32) is None
+
+
+def test_a_user_without_a_home_leaves_nothing_in_the_working_directory(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.chdir(tmp_path)
+    assert missing(torch.float32) is None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_cache_that_others_can_write_is_not_trusted(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,5 +303,6 @@ def test_the_threads_are_those_of_torch(fresh: Path) -> None:
     """Two OpenMP libraries in one process would have a pool of threads each."""
     assert missing(torch.float32) is None
     maps = Path("/proc/self/maps").read_text().splitlines()
-    assert len({line.split()[-1] for line in maps if "libgomp" in line}) == 1
+    pools = ("libgomp", "libomp", "libiomp")
+    assert len({line.split()[-1] for line in maps if any(pool in line for pool in pools)}) == 1
     assert isinstance(native.library(), ctypes.CDLL)

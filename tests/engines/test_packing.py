@@ -116,6 +116,32 @@ def test_tied_embeddings_are_in_memory_once(
     torch.testing.assert_close(laws(model, [5, 400, 511]), before, rtol=1e-4, atol=1e-4)
 
 
+@each_layout
+def test_what_was_tied_is_tied_again(layout: str) -> None:
+    model = tiny("llama", vocab=512, dtype=torch.float32, tie_word_embeddings=True)
+    pack_everything(model, layout)
+    for whole in copy.deepcopy(model), model:
+        restore(whole)
+        assert type(whole.model.embed_tokens) is nn.Embedding
+        assert whole.model.embed_tokens.weight is whole.lm_head.weight
+
+
+@each_layout
+def test_an_id_beyond_the_rows_is_refused(layout: str) -> None:
+    weight = random(70, 50, dtype=torch.float32)
+    head = LAYOUTS[layout](weight, None)
+    for wrong in 70, -1:
+        with pytest.raises(IndexError, match="expected 0 to 69"):
+            PackedEmbedding(head)(torch.tensor([[3, wrong]]))
+
+
+def test_layers_that_hang_twice_or_are_watched_are_left_alone() -> None:
+    shared, watched, plain = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+    watched.register_forward_pre_hook(lambda module, given: None)
+    model = nn.Sequential(shared, watched, nn.Sequential(shared, plain))
+    assert [slot.layer for slot in slots(model)] == [plain]
+
+
 def test_a_released_layer_keeps_no_weight() -> None:
     holder = nn.Sequential(nn.Linear(32, 32))
     slot = Slot(holder, "0", holder[0])

@@ -31,12 +31,20 @@ def test_tensors_are_taken_one_after_another() -> None:
 
 def test_without_room_or_reservation_memory_is_the_usual() -> None:
     with huge_pages(64):
-        kept = empty((16,), torch.float32)
-        beyond = empty((1,), torch.float32)
-    outside = empty((16,), torch.float32)
+        kept, beyond = empty((16,), torch.float32), empty((1,), torch.float32)
     assert kept.data_ptr() % pages.HUGE == 0
-    assert {beyond.data_ptr(), outside.data_ptr()}.isdisjoint({kept.data_ptr() + 64})
+    for other in beyond, empty((16,), torch.float32):
+        assert not 0 <= other.data_ptr() - kept.data_ptr() < pages.HUGE
     assert Mapping(64).empty((17,), torch.float32) is None
+
+
+def test_a_system_that_promises_no_memory_gives_the_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> Mapping:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(pages, "Mapping", refuse)
+    with huge_pages(MIB):
+        assert empty((4,), torch.float32).fill_(1).sum() == 4
 
 
 def test_a_system_without_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:

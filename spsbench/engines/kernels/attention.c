@@ -4,6 +4,7 @@
    their scores, a softmax in float for each, the means of the values. What one row adds up, and in
    which order, does not depend on the rows beside it. spsbench/engines/attention.py calls it. */
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "numbers.h"
@@ -32,20 +33,19 @@ INLINE floats exponential(floats x) {
     return (floats)((words)(sum * (floats)scale) & ~low);
 }
 
-/* scores [n], filled up with zeros to a whole vector, become weights that sum to one. */
+/* scores [n], with room for a vector more, become weights that sum to one. */
 static void softmax(float *scores, long n) {
-    float most = scores[0], sum = 0;
+    float most = scores[0];
     for (long i = 1; i < n; i++) most = scores[i] > most ? scores[i] : most;
+    for (long i = n; i < n + LANES; i++) scores[i] = -INFINITY; /* what fills up the last vector */
     floats sums = {};
     for (long i = 0; i < n; i += LANES) {
         floats *block = (floats *)(scores + i);
         *block = exponential(*block - all(most));
-        if (i + LANES > n)
-            for (long j = n; j < i + LANES; j++) scores[j] = 0;
         sums += *block;
     }
-    sum = 1 / total(sums);
-    for (long i = 0; i < n; i++) scores[i] *= sum;
+    float share = 1 / total(sums);
+    for (long i = 0; i < n; i++) scores[i] *= share;
 }
 
 #define CASE(NAME, N) case N: NAME##_rows(N, row, key, value, n, width, scale, room); break;

@@ -37,8 +37,14 @@ INLINE float widen_float(float value) { return value; }
 INLINE float narrow_float(float value) { return value; }
 INLINE floats load_float(const float *from) { return *(const floats *)from; }
 
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLES
+#endif
+#endif
+
 INLINE float total(floats value) {
-#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#ifdef SHUFFLES
 #define TURNED(v, by)                                                                              \
     __builtin_shufflevector(v, v, by, by + 1, by + 2, by + 3, by + 4, by + 5, by + 6, by + 7,      \
                             (by + 8) % 16, (by + 9) % 16, (by + 10) % 16, (by + 11) % 16,          \

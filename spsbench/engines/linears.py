@@ -93,6 +93,7 @@ def slots(model: nn.Module) -> Iterator[Slot]:
 
     Subclasses, of layers and of tensors, may compute something else and are left out.
     """
+    children: list[tuple[nn.Module, str, Any]]
     children = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
     places = Counter(id(child) for _, _, child in children)
     for parent, name, layer in children:

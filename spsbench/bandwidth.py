@@ -5,11 +5,13 @@ SpS can: the paper's HumanEval run was faster than model size over memory bandwi
 
 import json
 import math
+import mmap
 import os
 import struct
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,13 +48,8 @@ def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
     The best of a few passes of every thread over an array of its own, in huge pages, as weights
     lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
     """
-    import torch  # here, for reports read this module without it
-
-    from spsbench.engines.pages import empty, huge_pages
-
     count = threads or len(os.sched_getaffinity(0))
-    with huge_pages(count * size):
-        arrays = [empty((size // 8,), torch.int64).fill_(1).numpy() for _ in range(count)]
+    arrays = [_ones(size) for _ in range(count)]
 
     with ThreadPoolExecutor(count) as pool:
         best = math.inf
@@ -61,6 +58,16 @@ def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
             list(pool.map(np.sum, arrays))  # lets other threads run meanwhile
             best = min(best, time.perf_counter() - began)
     return count * arrays[0].nbytes / best
+
+
+def _ones(size: int) -> np.ndarray:
+    """`size` bytes of integers, in huge pages where the system has them."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # not Linux, or a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    array = np.frombuffer(memory, dtype=np.int64)
+    array.fill(1)
+    return array
 
 
 def weight_bytes(folder: Path, dtype: str) -> int:

@@ -5,17 +5,17 @@ SpS can: the paper's HumanEval run was faster than model size over memory bandwi
 
 import json
 import math
-import mmap
 import os
 import struct
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from spsbench.mapping import huge_mapping
 
 GIB = 2**30
 LARGE = 256 * 2**20  # bytes a thread reads: several times the caches
@@ -62,10 +62,7 @@ def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
 
 def _ones(size: int) -> np.ndarray:
     """`size` bytes of integers, in huge pages where the system has them."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # not Linux, or a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    array = np.frombuffer(memory, dtype=np.int64)
+    array = np.frombuffer(huge_mapping(size), dtype=np.int64)
     array.fill(1)
     return array
 

@@ -13,3 +13,8 @@ def rows_of(model: PreTrainedModel) -> int:
     """Rows of its logits: the vocabulary, and what pads it."""
     rows: int = model.config.get_text_config().vocab_size
     return rows
+
+
+def slides(model: PreTrainedModel) -> bool:
+    """Whether its attention forgets: configurations without a window say None, or 0."""
+    return bool(getattr(model.config.get_text_config(), "sliding_window", None))

@@ -23,6 +23,8 @@ LAYERS = (
         "load_guard",
         "intervals",
         "bandwidth",
+        "mapping",
+        "places",
     },
     {"types", "parts", "transfer"},
     {"sampling", "noise", "trees", "scoring", "model_limits"},
@@ -44,6 +46,7 @@ PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks"
 ALONE = {"registry", "errors", "results"}  # import nothing of spsbench
 RECORD_SIDE = {
     *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
+    *("mapping", "places"),
     *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
     *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
     *("scores", "identity", "judging", "digest", "grid"),

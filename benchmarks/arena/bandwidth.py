@@ -1,7 +1,5 @@
 """The best read of memory that this machine gives: the bound of single-token steps."""
 
-import math
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from arena.contenders.contender import timed
 from spsbench.bandwidth import read_bandwidth
 from spsbench.engines.pages import empty, huge_pages
 
@@ -40,17 +39,9 @@ class Bandwidth:
             "torch.max": numbers.max,
             "torch.amax": partial(torch.amax, rows, 1),
         }
-        found = {name: SIZE / best(loop) for name, loop in loops.items()}
+        found = {
+            name: SIZE / min(timed(loop) for _ in range(PASSES)) for name, loop in loops.items()
+        }
         del loops, rows, numbers
         found["numpy.sum"] = read_bandwidth(cores, SIZE // cores)
         return found
-
-
-def best(loop: Callable[[], Any]) -> float:
-    """Seconds of the quickest of a few passes."""
-    quickest = math.inf
-    for _ in range(PASSES):
-        began = time.perf_counter()
-        loop()
-        quickest = min(quickest, time.perf_counter() - began)
-    return quickest

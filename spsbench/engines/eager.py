@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.model_limits import context_of
+from spsbench.model_limits import context_of, slides
 from spsbench.transfer import send
 from spsbench.trees import additive_mask, depths
 from spsbench.types import LM, Scores
@@ -41,7 +41,7 @@ class EagerLM:
         self.vocab_size: int = vocab_size or config.vocab_size
         self.limit = context_of(model)
         self.layers = tuple(layers)
-        self._slides = getattr(config, "sliding_window", None) is not None
+        self._slides = slides(model)
         self._cache = DynamicCache()
         self._length = 0
 

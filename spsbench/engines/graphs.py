@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.static import SIZES, StaticRunner
+from spsbench.model_limits import slides
 from spsbench.transfer import send
 
 
@@ -116,7 +117,7 @@ def unsupported(model: PreTrainedModel) -> str | None:
     """Why `model` cannot run in passes of fixed shape, as far as its description tells."""
     config, name = model.config.get_text_config(), type(model).__name__
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if getattr(config, "sliding_window", None) is not None or kinds:
+    if slides(model) or kinds:
         return f"{name} has layers without full attention ({', '.join(sorted(kinds)) or 'sliding'})"
     if not getattr(model, "_can_compile_fullgraph", False):
         return f"transformers does not say that the forward of {name} allows fixed shapes"

@@ -1,5 +1,6 @@
 """The linear layers of a model, and what stands in for one whose weights are laid out anew."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
@@ -14,7 +15,7 @@ class StandIn(nn.Module):
     """Takes the place of a stock module; a deep copy is the stock module again."""
 
 
-class Packed(StandIn):
+class Packed(StandIn, ABC):
     """`x W^T + b` over W in another order.
 
     A kind of layout sets `weight`, and has `forward` and all that follows.
@@ -28,21 +29,21 @@ class Packed(StandIn):
         self.bias = bias if bias is None else nn.Parameter(bias, requires_grad=False)
 
     @classmethod
+    @abstractmethod
     def refuses(cls, weight: Tensor) -> str | None:
         """Why `weight` [out, in], on the CPU, cannot be laid out so here; None: it can."""
-        raise NotImplementedError
 
+    @abstractmethod
     def dense(self) -> Tensor:
         """W again, [out, in]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, ids: Tensor) -> Tensor:
         """Rows [n] of W -> [n, in]; only where `is_readable`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_readable(self, weight: Tensor) -> bool:
         """Whether `rows` reads every row of W, `weight` [out, in], back exactly."""
-        raise NotImplementedError
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         return stock_linear(self.dense(), deepcopy(self.bias))

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from spsbench.places import cache_home
+
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
@@ -95,9 +97,8 @@ def _loaded(compiler: str, path: Path) -> ctypes.CDLL:
 
 def _folder() -> Path | None:
     """Where compiled kernels are kept, this user's alone; None: there is no such place."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(base) / "spsbench" / "kernels"
-    if not folder.is_absolute():  # a user without a home
+    folder = cache_home() / "kernels"
+    if not folder.is_absolute():
         return None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

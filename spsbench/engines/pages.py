@@ -1,16 +1,17 @@
-"""Memory for weights in huge pages: a stream of small ones stops at each to look up where it is.
+"""Tensors in huge pages.
 
 Weights lie one after another in one mapping, so that no huge page is begun for a small one alone.
 Where the system has no huge pages to give, the mapping has the usual ones.
 """
 
-import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+
+from spsbench.mapping import huge_mapping
 
 ALIGNED = 64  # bytes: a line of the cache
 HUGE = 2 * 2**20  # bytes of a huge page on x86-64 and, mostly, on aarch64
@@ -20,11 +21,7 @@ class Mapping:
     """Room for `size` bytes of tensors, taken front to back, given back with the last of them."""
 
     def __init__(self, size: int) -> None:
-        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._memory = mmap.mmap(-1, size + HUGE, flags=private)
-        with suppress(AttributeError, OSError):  # not Linux, or a kernel without them
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        whole = torch.frombuffer(self._memory, dtype=torch.uint8)
+        whole = torch.frombuffer(huge_mapping(size + HUGE), dtype=torch.uint8)
         start = -whole.data_ptr() % HUGE
         self._free = whole[start : start + size]
 

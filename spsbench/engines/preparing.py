@@ -26,6 +26,7 @@ from spsbench.engines.pages import huge_pages
 from spsbench.engines.panels import most_bytes
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
+from spsbench.model_limits import slides
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:
@@ -33,7 +34,7 @@ def unsuitable(model: PreTrainedModel) -> str | None:
     chosen = choice_of(model)
     if chosen is not None:
         return None if chosen.engine == "fast" else chosen.reason
-    if getattr(model.config.get_text_config(), "sliding_window", None):
+    if slides(model):
         return "sliding-window attention does not keep all of the past"
     return None
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from spsbench.places import cache_home
 from spsbench.sandbox import bubblewrap, landlock
 from spsbench.sandbox.interpreter import digest, interpreter
 
@@ -16,8 +17,7 @@ STATUS = ("NoNewPrivs:", "Seccomp:", "Seccomp_filters:", "CapEff:", "CapBnd:")
 
 def place() -> Path:
     """The file: this user's alone."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "spsbench" / "sandbox.json"
+    return cache_home() / "sandbox.json"
 
 
 def situation() -> str:

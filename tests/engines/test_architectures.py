@@ -8,19 +8,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from spsbench.decode import decode
-from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import preparing
 from spsbench.engines.attention import NAME
 from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
-from spsbench.noise import PhiloxStream
 from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.types import Engine, Limits
-from spsbench.verifiers.sps import Sps
+from tests.engines.texts import tokens
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -84,20 +79,6 @@ def random_model(name: str, seed: int) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def tokens(engine: Engine, target: Any, draft: Any, warp: Warp) -> list[int]:
-    rounds = decode(
-        [1, 2, 3],
-        target=engine.session(target),
-        drafter=ModelDrafter(engine.session(draft)),
-        verifier=Sps(),
-        schedule=Constant(4),
-        warp=warp,
-        noise=PhiloxStream(0),
-        limits=Limits(30),
-    )
-    return [token for done in rounds for token in done.tokens]
-
-
 def packed(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
@@ -112,7 +93,7 @@ def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
     pair = random_model(name, 0), random_model(name, 1)
     fast = packed(pair[0]), packed(pair[1])
     for warp in Warp(0), Warp(1.0):
-        assert tokens(Fast(), *fast, warp) == tokens(Eager(), *pair, warp)
+        assert tokens(Fast(), *fast, 30, warp) == tokens(Eager(), *pair, 30, warp)
     for model in fast:
         found = prepared(model)
         assert found.choice.engine == ("eager" if name in EAGER else "fast")

@@ -10,8 +10,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.decode import decode
-from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import preparing, trials
 from spsbench.engines.choice import Choice, choice_of
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
@@ -19,11 +17,8 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.linears import Packed, slots
 from spsbench.engines.packing import LAYOUTS
 from spsbench.engines.session import FastLM
-from spsbench.noise import PhiloxStream
 from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.types import Engine, Limits
-from spsbench.verifiers.sps import Sps
+from tests.engines.texts import tokens
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 Make = Callable[..., PreTrainedModel]
@@ -35,20 +30,6 @@ def fast(model: PreTrainedModel, **given: Any) -> PreTrainedModel:
     copied = copy.deepcopy(model)
     Fast().prepare(copied, threads=1, **given)
     return copied
-
-
-def tokens(engine: Engine, target: Any, draft: Any, n: int, warp: Warp, seed: int = 0) -> list[int]:
-    rounds = decode(
-        [1, 2, 3],
-        target=engine.session(target),
-        drafter=ModelDrafter(engine.session(draft)),
-        verifier=Sps(),
-        schedule=Constant(4),
-        warp=warp,
-        noise=PhiloxStream(seed),
-        limits=Limits(n),
-    )
-    return [token for done in rounds for token in done.tokens]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -42,8 +42,12 @@ class EagerLM:
         self.limit = context_of(model)
         self.layers = tuple(layers)
         self._slides = slides(model)
-        self._cache = DynamicCache()
         self._length = 0
+        self._open()
+
+    def _open(self) -> None:
+        """Make what this kind of session has of its own; the last step of the constructor."""
+        self._cache = DynamicCache()
 
     @property
     def length(self) -> int:

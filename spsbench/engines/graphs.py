@@ -7,7 +7,6 @@ altogether, for a reason that is kept.
 """
 
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,15 +52,9 @@ class GraphLM(EagerLM):
         reason: why it runs as `eager` does; None = it does not.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        vocab_size: int | None = None,
-        layers: Sequence[int] = (),
-    ) -> None:
-        super().__init__(model, vocab_size=vocab_size, layers=layers)
-        self._known = known(model)
+    def _open(self) -> None:
+        super()._open()
+        self._known = known(self.model)
         self.reason = self._known.reason
         if self.reason is None:
             self._lend()

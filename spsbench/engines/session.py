@@ -1,12 +1,11 @@
 """A session over a preallocated cache, with replayed layers where a model has been prepared."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from spsbench.engines.blocks import MOST
 from spsbench.engines.cache import PreallocatedCache
@@ -19,18 +18,11 @@ from spsbench.trees import additive_mask, depths
 class FastLM(EagerLM):
     """A session over a preallocated cache; the arguments are those of `EagerLM`."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        vocab_size: int | None = None,
-        layers: Sequence[int] = (),
-    ) -> None:
-        super().__init__(model, vocab_size=vocab_size, layers=layers)
-        self._prepared = prepared(model)
+    def _open(self) -> None:
+        self._prepared = prepared(self.model)
         self._past = PreallocatedCache(self.limit)
         self._positions = torch.arange(0)
-        self._stairs = Staircase(model.dtype, model.device)
+        self._stairs = Staircase(self.model.dtype, self.model.device)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         past, m = self._length, len(tokens)

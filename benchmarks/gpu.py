@@ -26,17 +26,17 @@ import transformers
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel
 
 import spsbench
-from spsbench.decoders.hf import HfDecoder
-from spsbench.decoders.native import NativeDecoder
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.none import NoDrafter
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
-from spsbench.noise import PhiloxStream
-from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.types import Decoder, Limits, Round
-from spsbench.verifiers.sps import Sps
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Decoder, Limits, Round
+from spsbench.methods.decoders.hf import HfDecoder
+from spsbench.methods.decoders.native import NativeDecoder
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.sps import Sps
 
 IDS: dict[str, Any] = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 

@@ -20,15 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
-from spsbench.config import make_cell
-from spsbench.results import Cell, Record, RoundRecord, Score
-from spsbench.scores import write_scores
+from spsbench.settings.asked import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.records import Record, RoundRecord, Score
 from spsbench.store.folder import WHOLE
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
+from spsbench.tasks.scores import write_scores
 
 OUT = Path(__file__).parents[1] / "results" / "harness.json"
 TOKENS = 128
@@ -83,7 +83,7 @@ def fill(folder: Path, count: int) -> dict[str, object]:
 
     manifest = Manifest(
         experiment={"title": "harness"},
-        cells={cell.id: asdict(cell) for cell in cells()},
+        cells={cell.id: cell.to_json() for cell in cells()},
         fingerprint={},
         provenance={},
     )

@@ -12,7 +12,6 @@ import copy
 import json
 import tempfile
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,14 +20,14 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spsbench.audit.pair import audit_pair
-from spsbench.audit.report import of_finding
-from spsbench.audit.workbench import Prompt
-from spsbench.build import resolve
-from spsbench.config import make_cell
-from spsbench.loading import Shelf
+from spsbench.audit.text.pair import audit_pair
+from spsbench.audit.text.report import of_finding
+from spsbench.audit.text.workbench import Prompt
+from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
-from spsbench.results import Spec
+from spsbench.models.shelf import Shelf
+from spsbench.settings.asked import make_cell
+from spsbench.spec import Spec
 
 PROSE = ("the cat sat on the mat and the dog ran over the hill to the old house by the sea",) * 9
 CODE = ("def value(x):\n    return x + 1\n\nfor item in range(10):\n    print(value(item))\n",) * 9
@@ -135,7 +134,7 @@ def main() -> None:
             cell = make_cell(
                 target=str(folder / "target"), k=options.k, max_new_tokens=32, **method
             )
-            cell = resolve(replace(cell, decoder=Spec("hf")))
+            cell = resolve(cell.but(decoder=Spec("hf")))
             loaded = Shelf().load(cell)
             prompts = [Prompt(p, tuple(encode(loaded.tokenizer, p))) for p in PROMPTS]
             found = audit_pair(

@@ -20,14 +20,15 @@ import torch
 import transformers
 
 import spsbench
-from spsbench.build import resolve
-from spsbench.config import auto_regressive, make_cell
-from spsbench.corpora import news, stdlib
-from spsbench.generation import Generation, interleave
-from spsbench.loading import Loaded, Shelf
-from spsbench.metrics import metrics, speedup
+from spsbench.figures.rates import metrics, speedup
+from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
-from spsbench.results import Cell, RoundRecord
+from spsbench.models.shelf import Loaded, Shelf
+from spsbench.runs.generation import Generation, interleave
+from spsbench.settings.asked import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.records import RoundRecord
+from spsbench.tasks.corpora import news, stdlib
 
 PROMPT_TOKENS = 96
 OUT = Path(__file__).parents[1] / "results" / "nano-speedup.json"
@@ -55,7 +56,7 @@ def news_prompts(loaded: Loaded, count: int) -> list[list[int]]:
 
 def measure(cell: Cell, loaded: Loaded, prompts: list[list[int]]) -> dict[str, object]:
     """Pooled figures of both methods and the paired speed-up."""
-    ars_cell = resolve(auto_regressive(cell))
+    ars_cell = resolve(cell.auto_regressive)
     arms: tuple[list[list[RoundRecord]], list[list[RoundRecord]]] = ([], [])
     for number, prompt in enumerate([prompts[0], *prompts]):  # the first is the warm-up
         pair = [

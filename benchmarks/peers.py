@@ -23,10 +23,10 @@ from arena.prompts import code_prompts, random_prompts
 from arena.report import record, write
 from arena.roster import roster
 from arena.turns import Arena
-from spsbench.bandwidth import BYTES, weight_bytes
-from spsbench.environment import cpu_name, package_version, usable_cores
-from spsbench.models.bundled import BUNDLED, DEFAULT_DRAFT
+from spsbench.machine.bandwidth import BYTES, weight_bytes
+from spsbench.machine.environment import cpu_name, package_version, usable_cores
 from spsbench.registry import entries
+from spsbench.settings.bundled import BUNDLED, DEFAULT_DRAFT
 
 BENCHMARKS = Path(__file__).parent
 WORK = Path("~/.cache/spsbench/peers").expanduser()

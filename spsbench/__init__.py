@@ -1,19 +1,25 @@
 """spsbench: the laboratory for speculative sampling.
 
-The public interface is `spsbench.generate` and, for parts of one's own, `spsbench.decode.decode`
-with the protocols of `spsbench.types`. Importing the package alone loads neither torch nor models.
+The library is `spsbench.load`, which gives a pair of models with `generate`, `stream`, `compare`,
+`bench` and `verify`; `spsbench.generate` and `spsbench.bench` are one call each. For parts of
+one's own there is `spsbench.loop.decode.decode` with the protocols of `spsbench.loop.types`.
+Importing the package alone loads neither torch nor models.
 """
 
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "generate"]
+__all__ = ["__version__", "bench", "generate", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """`generate` on first use, so that `sps --help` need not load torch."""
-    if name == "generate":
-        from spsbench.api import generate
+    """The library on first use, so that `sps --help` need not load torch."""
+    if name in ("generate", "load"):
+        from spsbench.library import load
 
-        return generate
+        return getattr(load, name)
+    if name == "bench":
+        from spsbench.library.bench import bench
+
+        return bench
     raise AttributeError(f"module 'spsbench' has no attribute {name!r}")

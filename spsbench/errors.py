@@ -4,6 +4,7 @@ A message says what, where and what was expected, and then what to do:
 `<what> (<where>): <expected>. <what to do>`. The command line prints it behind `error: `.
 """
 
+import sys
 from enum import IntEnum
 from pathlib import Path
 from typing import Self
@@ -101,3 +102,20 @@ class WriteError(SpsError):
         """The line for a failed system call."""
         reason = error.strerror or error
         return cls(f"cannot write {path} ({reason}): expected a writable place with room. {todo}")
+
+
+_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, shortened."""
+    lines = str(error).strip().splitlines() or ["no message"]
+    return lines[0][:300].rstrip(".:")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of the host or of a device; torch is looked at only if it is loaded."""
+    torch = sys.modules.get("torch")
+    if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _MEMORY)

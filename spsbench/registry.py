@@ -20,44 +20,49 @@ class Entry:
 
     kind: Kind
     name: str
-    path: str  # "module:attribute"
+    path: str  # "module:attribute"; ours begin with a dot, for this package
     summary: str
     guarantee: str = ""  # of a verifier: exact, greedy-exact or lossy
+
+    @property
+    def where(self) -> str:
+        """Its full name."""
+        return f"{__package__}{self.path}" if self.path.startswith(".") else self.path
 
     def load(self) -> Any:
         """Import and return the plug-in."""
         module, _, attribute = self.path.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module, __package__), attribute)
 
 
 BUILT_IN = (
-    Entry("drafters", "model", "spsbench.drafters.model:ModelDrafter", "a smaller language model"),
-    Entry("drafters", "ngram", "spsbench.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
-    Entry("drafters", "none", "spsbench.drafters.none:NoDrafter", "drafts nothing: ArS"),
-    Entry("verifiers", "sps", "spsbench.verifiers.sps:Sps", "modified rejection sampling", "exact"),
-    Entry("verifiers", "match", "spsbench.verifiers.match:Match", "one-sample match", "exact"),
-    Entry("verifiers", "block", "spsbench.verifiers.block:Block", "block verification", "exact"),
+    Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
+    Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
+    Entry("drafters", "none", ".methods.drafters.none:NoDrafter", "drafts nothing: ArS"),
+    Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
+    Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),
+    Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),
     Entry(
         "verifiers",
         "synthetic",
-        "spsbench.verifiers.synthetic:Synthetic",
+        ".methods.verifiers.synthetic:Synthetic",
         "keeps a given share of tokens: timing only, output meaningless",
         "lossy",
     ),
-    Entry("schedules", "constant", "spsbench.schedules.constant:Constant", "the same K always"),
-    Entry("engines", "fast", "spsbench.engines.fast:Fast", "packed weights, no copied cache"),
-    Entry("engines", "eager", "spsbench.engines.eager:Eager", "as transformers runs it"),
-    Entry("decoders", "native", "spsbench.decoders.native:NativeDecoder", "this package's loop"),
-    Entry("decoders", "hf", "spsbench.decoders.hf:HfDecoder", "transformers' own generate"),
-    Entry("tasks", "xsum", "spsbench.tasks.xsum:XSum", "summaries of news articles, ROUGE-2"),
-    Entry("tasks", "humaneval", "spsbench.tasks.humaneval:HumanEval", "164 Python functions"),
-    Entry("tasks", "jsonl", "spsbench.tasks.jsonl:Jsonl", "prompts of your own, from a file"),
-    Entry("tasks", "latency", "spsbench.tasks.latency:Latency", "random tokens: timing only"),
-    Entry("reporters", "table", "spsbench.reports.table:table", "for a terminal"),
-    Entry("reporters", "md", "spsbench.reports.markdown:markdown", "GitHub's Markdown"),
-    Entry("reporters", "csv", "spsbench.reports.csv:csv", "comma-separated values"),
-    Entry("reporters", "json", "spsbench.reports.json:json", "every figure with its interval"),
-    Entry("reporters", "latex", "spsbench.reports.latex:latex", "tabular with booktabs rules"),
+    Entry("schedules", "constant", ".methods.schedules.constant:Constant", "the same K always"),
+    Entry("engines", "fast", ".engines.fast:Fast", "packed weights, no copied cache"),
+    Entry("engines", "eager", ".engines.eager:Eager", "as transformers runs it"),
+    Entry("decoders", "native", ".methods.decoders.native:NativeDecoder", "this package's loop"),
+    Entry("decoders", "hf", ".methods.decoders.hf:HfDecoder", "transformers' own generate"),
+    Entry("tasks", "xsum", ".tasks.xsum:XSum", "summaries of news articles, ROUGE-2"),
+    Entry("tasks", "humaneval", ".tasks.humaneval:HumanEval", "164 Python functions"),
+    Entry("tasks", "jsonl", ".tasks.jsonl:Jsonl", "prompts of your own, from a file"),
+    Entry("tasks", "latency", ".tasks.latency:Latency", "random tokens: timing only"),
+    Entry("reporters", "table", ".reports.table:table", "for a terminal"),
+    Entry("reporters", "md", ".reports.markdown:markdown", "GitHub's Markdown"),
+    Entry("reporters", "csv", ".reports.csv:csv", "comma-separated values"),
+    Entry("reporters", "json", ".reports.json:json", "every figure with its interval"),
+    Entry("reporters", "latex", ".reports.latex:latex", "tabular with booktabs rules"),
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.types import Round
+from spsbench.loop.types import Round
 
 
 @dataclass

@@ -3,7 +3,10 @@
 import random
 from collections.abc import Iterator
 
-from spsbench.results import Cell, ModelRef, Record, RoundRecord, Spec
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import Record, RoundRecord
+from spsbench.spec import Spec
 
 PREFILL, DRAFT_PASS, TARGET_PASS, REST = 0.05, 0.002, 0.014, 0.001
 
@@ -11,17 +14,17 @@ PREFILL, DRAFT_PASS, TARGET_PASS, REST = 0.05, 0.002, 0.014, 0.001
 def cell(k: int, **changes: object) -> Cell:
     """A cell that drafts `k` tokens; 0 is the baseline of all others."""
     drafting = (
-        {"draft": ModelRef("small"), "drafter": Spec("model"), "verifier": Spec("sps")}
+        {"draft": ModelSpec("small"), "drafter": Spec("model"), "verifier": Spec("sps")}
         if k
         else {"drafter": Spec("none"), "verifier": Spec("match")}
     )
     made = {
-        "target": ModelRef("large"),
+        "target": ModelSpec("large"),
         "task": Spec("xsum"),
         "schedule": Spec("constant", (("lookahead", k),)),
         **drafting,
     }
-    return Cell(**{**made, **changes})  # type: ignore[arg-type]
+    return Cell.of(**{**made, **changes})  # type: ignore[arg-type]
 
 
 def rounds(draw: random.Random, k: int, alpha: float, tokens: int) -> list[RoundRecord]:
@@ -75,5 +78,5 @@ def run(
     for sample in range(samples):
         own = min(0.99, max(0.01, random.Random(sample).gauss(alpha, spread)))
         for repeat in range(repeats):
-            made = rounds(draw, of.k or 0, own, of.max_new_tokens)
+            made = rounds(draw, of.k or 0, own, of.sampling.max_new_tokens)
             yield record(of, f"s{sample}", repeat, made)

@@ -1,22 +1,22 @@
 """Losslessness, proved: whole generations of the shipping loop have the target's own law.
 
-By enumeration of every uniform (`spsbench.audit.enumeration`), over tables that visit ties, zeros,
-equal laws and disjoint supports, for every exact verifier of the registry, with every warp and
-every way to end. Equal means within 1e-12 in total variation, at both ends of every cell.
+By enumeration of every uniform (`spsbench.audit.law.enumeration`), over tables that visit ties,
+zeros, equal laws and disjoint supports, for every exact verifier of the registry, with every warp
+and every way to end. Equal means within 1e-12 in total variation, at both ends of every cell.
 """
 
 import pytest
 
-from spsbench.audit.enumeration import Case, case, prove
-from spsbench.audit.kinds import ArgmaxDrafter, FixedDrafter
-from spsbench.audit.tables import KINDS, Pair
-from spsbench.audit.thresholds import RULES
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.ngram import NgramDrafter
-from spsbench.drafters.none import NoDrafter
+from spsbench.audit.law.enumeration import Case, case, prove
+from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.law.tables import KINDS, Pair
+from spsbench.audit.law.thresholds import RULES
+from spsbench.loop.types import Drawn
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.constant import Constant
 from spsbench.registry import BUILT_IN
-from spsbench.schedules.constant import Constant
-from spsbench.types import Drawn
 from tests.parts import ByHistory, ByLaw, ends_with
 
 # A new exact verifier needs its thresholds in `audit.thresholds.RULES`, and is then proved here.

@@ -12,18 +12,18 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.decode import decode
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.ngram import NgramDrafter
-from spsbench.drafters.none import NoDrafter
 from spsbench.engines.eager import EagerLM
-from spsbench.noise import PhiloxStream
-from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.types import Drafter, Limits, Round, Verifier
-from spsbench.verifiers.block import Block
-from spsbench.verifiers.match import Match
-from spsbench.verifiers.sps import Sps
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Drafter, Limits, Round, Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
 from tests.tiny_models import laws
 
 PROMPT = [1, 2, 3, 4, 5]

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench import decode as loop
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.ngram import NgramDrafter
-from spsbench.drafters.none import NoDrafter
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
-from spsbench.noise import PhiloxStream, on_device
-from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.transfer import send
-from spsbench.types import LM, Drafter, Limits, Purpose, Round, Verifier
-from spsbench.verifiers import sps
-from spsbench.verifiers.block import Block
-from spsbench.verifiers.match import Match
-from spsbench.verifiers.sps import Sps
-from spsbench.verifiers.synthetic import Synthetic
+from spsbench.loop import decode as loop
+from spsbench.loop.noise import PhiloxStream, on_device
+from spsbench.loop.sampling import Warp
+from spsbench.loop.transfer import send
+from spsbench.loop.types import LM, Drafter, Limits, Purpose, Round, Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers import sps
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.synthetic import Synthetic
 from tests.parts import ByLaw
 from tests.simulated_device import FAR, Far, HostWaitsError, SimulatedDevice, moved
 from tests.tiny_models import ARCHITECTURES, tiny
@@ -220,7 +220,7 @@ def test_a_blocking_copy_is_seen(
     there = far(pair())
     request.getfixturevalue("device")
     if module == "sampling":  # it sends only what no one has sent before
-        monkeypatch.setattr("spsbench.decode.on_device", lambda noise, device: noise)
+        monkeypatch.setattr("spsbench.loop.decode.on_device", lambda noise, device: noise)
     monkeypatch.setattr(f"spsbench.{module}.send", blocking)
     with pytest.raises(HostWaitsError, match="blocking upload"):
         generate(*there)

@@ -1,6 +1,6 @@
 """The architecture, as a list of layers: what a file may import is what stands below it.
 
-Read from the syntax trees, so that an import inside a function counts as well. A new file must be
+Read from the syntax trees, so that an import inside a function counts as well. A new room must be
 given its place in `LAYERS`, or this test fails.
 """
 
@@ -12,44 +12,29 @@ import pytest
 ROOT = Path(__file__).parents[1] / "spsbench"
 
 LAYERS = (
-    # A line may import the lines above it and, in no circle, its own; no plug-in its neighbours.
-    {
-        "registry",
-        "errors",
-        "results",
-        "wording",
-        "text",
-        "ranges",
-        "load_guard",
-        "intervals",
-        "bandwidth",
-        "mapping",
-        "places",
-    },
-    {"types", "parts", "transfer"},
-    {"sampling", "noise", "trees", "scoring", "model_limits"},
-    {"decode", "reference", "timing"},
-    {"drafters", "verifiers", "schedules", "engines", "decoders"},
-    {"corpora", "models"},
+    # The rooms of the package in order: a line may import what stands above it, and its own.
+    {"errors", "registry", "spec"},
+    {"plugins", "machine"},
+    {"settings"},
+    {"figures"},
+    {"loop"},
+    {"engines"},
+    {"models"},
+    {"methods"},
+    {"sandbox"},
+    {"store"},
+    {"tasks"},
+    {"reports"},
     {"train"},
-    {"config", "metrics", "quality", "totals", "terms", "environment", "options", "sandbox"},
-    {"store", "tasks", "gains", "summary"},
-    {"parity", "summaries", "compare", "reports"},
-    {"experiment", "grid", "findings"},
-    {"scores", "identity", "judging"},
-    {"digest", "loading", "build"},
-    {"generation", "bench", "audit", "planner"},
-    {"runners", "api"},
+    {"runs"},
+    {"audit"},
+    {"library"},
     {"cli", "__main__"},
 )
-PLUG_INS = {"drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reports"}
-ALONE = {"registry", "errors", "results"}  # import nothing of spsbench
-RECORD_SIDE = {
-    *("results", "wording", "parts", "ranges", "load_guard", "intervals", "bandwidth", "scoring"),
-    *("mapping", "places"),
-    *("config", "metrics", "quality", "totals", "terms", "options", "sandbox", "store", "tasks"),
-    *("gains", "summary", "parity", "summaries", "compare", "reports", "experiment", "findings"),
-    *("scores", "identity", "judging", "digest", "grid"),
+ALONE = {"errors", "registry", "spec"}  # import nothing of spsbench
+TORCH_FREE = ALONE | {
+    *("plugins", "machine", "settings", "figures", "sandbox", "store", "tasks"),
+    "reports",
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 
@@ -94,8 +79,6 @@ def test_imports_point_down(path: Path) -> None:
     for there in of_ours(imported(path)) - {here}:
         assert there in LEVEL, f"{path} imports {there}, which has no place in LAYERS"
         assert LEVEL[there] <= LEVEL[here], f"{path} imports {there}, which is above it"
-        both = {here, there} <= PLUG_INS
-        assert not both, f"{path}: a plug-in imports another kind of plug-in, {there}"
     if here in ALONE:
         assert not of_ours(imported(path)), f"{path} imports nothing of spsbench"
 
@@ -117,10 +100,10 @@ def test_no_two_parts_import_each_other() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if part(path) in RECORD_SIDE | ALONE],
+    [path for path in FILES if part(path) in TORCH_FREE],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_the_record_side_never_loads_torch(path: Path) -> None:
+def test_torch_free_rooms_never_load_torch(path: Path) -> None:
     """Nor does anything that it imports."""
     seen: set[Path] = set()
     ahead = [path]
@@ -137,6 +120,24 @@ def test_the_record_side_never_loads_torch(path: Path) -> None:
             stems = [ROOT.parent.joinpath(*steps[:n]) for n in range(1, len(steps) + 1)]
             files = [f for stem in stems for f in (stem.with_suffix(".py"), stem / "__init__.py")]
             ahead += [file for file in files if file.exists()]
+
+
+def test_layers_are_the_rooms() -> None:
+    """Every name is there, and the package stays small enough to be taken in at a glance."""
+    rooms = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
+    modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__"}
+    assert set(LEVEL) == rooms | modules
+    assert len(rooms) <= 16
+    assert len(modules) <= 8
+
+
+def test_no_kind_of_method_leans_on_another() -> None:
+    kinds = {path.parent.name for path in (ROOT / "methods").glob("*/__init__.py")}
+    for kind in kinds:
+        for path in (ROOT / "methods" / kind).rglob("*.py"):
+            others = {f"spsbench.methods.{other}" for other in kinds - {kind}}
+            names = {name for name in imported(path) if name.startswith(tuple(others))}
+            assert not names, f"{path} imports another kind of plug-in: {names}"
 
 
 def test_no_escapes() -> None:

@@ -15,19 +15,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench import decode as loop
-from spsbench import sampling
-from spsbench.audit.enumeration import Case, case, prove
-from spsbench.audit.kinds import ArgmaxDrafter, FixedDrafter
-from spsbench.audit.tables import InconsistentFeedError, Pair, TableLM
-from spsbench.audit.thresholds import Facts, MatchRule
-from spsbench.drafters.model import ModelDrafter
-from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.types import Context, Draft, Drawn, Limits, Noise, Purpose, Verdict
-from spsbench.verifiers.block import Block
-from spsbench.verifiers.match import Match
-from spsbench.verifiers.sps import Sps
+from spsbench.audit.law.enumeration import Case, case, prove
+from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.law.tables import InconsistentFeedError, Pair, TableLM
+from spsbench.audit.law.thresholds import Facts, MatchRule
+from spsbench.loop import decode as loop
+from spsbench.loop import sampling
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Draft, Drawn, Limits, Noise, Purpose, Verdict
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
 
 PLAIN = Pair(2, 3, ("plain",))
 WIDE = Pair(3, 2, ("plain",))
@@ -256,10 +256,10 @@ def stale(case: Case, text: list[int], target: bool) -> TableLM:
 
 DEFECTS = {
     "the recovered token is drawn from q": Defect(
-        sps(), {"spsbench.verifiers.sps.residual": lambda q, p: q}
+        sps(), {"spsbench.methods.verifiers.sps.residual": lambda q, p: q}
     ),
     "the recovered token is drawn from |q - p|": Defect(
-        sps(WIDE), {"spsbench.verifiers.sps.residual": lambda q, p: (q - p).abs()}
+        sps(WIDE), {"spsbench.methods.verifiers.sps.residual": lambda q, p: (q - p).abs()}
     ),
     "p is raw, but the tokens are drawn from its top k": Defect(
         sps(WIDE, warp=TOP_K, drafter=UnwarpedLaws)
@@ -286,8 +286,8 @@ DEFECTS = {
     "greedy: soft laws and the argmax of the residual": Defect(
         sps(WIDE, warp={"temperature": 0.0}, package_warp=Warp()),
         {
-            "spsbench.drafters.model.sample": likeliest,
-            "spsbench.verifiers.sps.sample": likeliest,
+            "spsbench.methods.drafters.model.sample": likeliest,
+            "spsbench.methods.verifiers.sps.sample": likeliest,
         },
     ),
     "an argmax draft is declared as drawn from p": Defect(sps(WIDE, drafter=SoftArgmax)),
@@ -299,13 +299,14 @@ DEFECTS = {
     ),
     "block verification ends at the first failure": Defect(block(verifier=StopsEarly())),
     "block verification with the token-wise residual": Defect(
-        block(WIDE), {"spsbench.verifiers.block.residual": lambda q, p: RESIDUAL(q / q.sum(-1), p)}
+        block(WIDE),
+        {"spsbench.methods.verifiers.block.residual": lambda q, p: RESIDUAL(q / q.sum(-1), p)},
     ),
     "an EOS inside a block is passed over": Defect(
-        sps(WIDE, eos=frozenset({1})), {"spsbench.decode.cut": looks_at_the_last_only}
+        sps(WIDE, eos=frozenset({1})), {"spsbench.loop.decode.cut": looks_at_the_last_only}
     ),
     "the budget is not clamped": Defect(
-        sps(), {"spsbench.decode.room": lambda *_: 5, "spsbench.decode.cut": never_over}
+        sps(), {"spsbench.loop.decode.room": lambda *_: 5, "spsbench.loop.decode.cut": never_over}
     ),
     "lenience 0.9": Defect(sps(verifier=Lenient())),
     "the cache keeps what was rejected": Defect(sps(lm=stale)),

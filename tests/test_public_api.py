@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.decode import decode
+from spsbench.loop.decode import decode
+from spsbench.loop.types import Limits, Purpose, Round, Scores
 from spsbench.registry import find
-from spsbench.types import Limits, Purpose, Round, Scores
 
 
 class Bigrams:

@@ -37,8 +37,8 @@ from typing import ClassVar
 
 import torch
 
-from spsbench.types import Draft, Drafter, Drawn, Guarantee
-from spsbench.verifiers.match import Match
+from spsbench.loop.types import Draft, Drafter, Drawn, Guarantee
+from spsbench.methods.verifiers.match import Match
 
 
 @dataclass

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from arena.contenders.contender import timed
-from spsbench.bandwidth import read_bandwidth
 from spsbench.engines.pages import empty, huge_pages
+from spsbench.machine.bandwidth import read_bandwidth
 
 SIZE = 2**30  # bytes, read by all threads together
 PASSES = 3

@@ -15,7 +15,7 @@ from arena.figures import (
     steady_bytes,
     step,
 )
-from spsbench.models.bundled import BUNDLED
+from spsbench.settings.bundled import BUNDLED
 
 OURS = "fast"
 ALL = ""

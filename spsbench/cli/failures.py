@@ -10,8 +10,7 @@ from typing import TextIO
 import typer
 
 from spsbench.cli.safe import one_line
-from spsbench.errors import Exit, SpsError
-from spsbench.wording import first_line, is_out_of_memory
+from spsbench.errors import Exit, SpsError, first_line, is_out_of_memory
 
 SIGPIPE = 141  # as the shell reports a program whose reader has gone
 
@@ -68,7 +67,7 @@ def described(error: Exception) -> tuple[str, int]:
 
 def is_non_finite(error: Exception) -> bool:
     """Logits that are no numbers; the loop is looked at only if it is loaded."""
-    loop = sys.modules.get("spsbench.decode")
+    loop = sys.modules.get("spsbench.loop.decode")
     return loop is not None and isinstance(error, loop.NonFiniteError)
 
 

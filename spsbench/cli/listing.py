@@ -27,7 +27,7 @@ def list_plug_ins(
 
 def row(entry: Entry) -> dict[str, str]:
     """What is shown of an entry."""
-    shown = {"kind": entry.kind, "name": entry.name, "summary": entry.summary, "path": entry.path}
+    shown = {"kind": entry.kind, "name": entry.name, "summary": entry.summary, "path": entry.where}
     return {**shown, "guarantee": entry.guarantee or foreign_guarantee(entry)}
 
 

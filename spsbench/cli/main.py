@@ -6,15 +6,15 @@ from typing import Annotated
 import typer
 
 from spsbench import __version__
-from spsbench.cli.bench import bench
+from spsbench.cli.bench.command import bench
 from spsbench.cli.failures import exit_code
-from spsbench.cli.generate import generate
+from spsbench.cli.generate.command import generate
 from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.options import Json
-from spsbench.cli.report import merge_runs, report
+from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
-from spsbench.cli.score import score
-from spsbench.cli.verify import verify
+from spsbench.cli.score.command import score
+from spsbench.cli.verify.command import verify
 
 app = typer.Typer(
     name="sps",
@@ -42,7 +42,7 @@ def sps(
 
 def doctor(json: Json = False) -> None:
     """Show what this machine and this installation can do."""
-    from spsbench.cli.doctor import doctor as examine
+    from spsbench.cli.doctor.command import doctor as examine
 
     examine(json)
 

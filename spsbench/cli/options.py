@@ -1,10 +1,20 @@
-"""The options that commands share: name, meaning and group of each."""
+"""Options on the command line: those of the records, and the ones that are commands' own."""
 
-from typing import Annotated, Any, Literal
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from spsbench.cli.screen import Color
+from spsbench.cli.generate.screen import Color
+from spsbench.settings.option import MACHINE, METHOD, MODELS, SAMPLING
+from spsbench.settings.setting import Setting
+from spsbench.spec import Spec
+
+PROMPT, OUTPUT = "Prompt", "Output"
+ON_SCREEN = {Spec: str, tuple: list[str]}  # how a kind is typed in on the command line
 
 
 def option(group: str, *names: str, help: str, **more: Any) -> Any:
@@ -12,76 +22,74 @@ def option(group: str, *names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=group, **more)
 
 
-MODELS, METHOD, SAMPLING, PROMPT, OUTPUT, MACHINE = (
-    "Models",
-    "Method",
-    "Sampling",
-    "Prompt",
-    "Output",
-    "Machine",
-)
+def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..., Any]:
+    """Give a command the options of records: it gets what was really asked, by name.
 
-Target = Annotated[
-    str, option(MODELS, "--target", help="Bundled name, folder or hub id of the target model.")
-]
-Draft = Annotated[
-    str | None, option(MODELS, "--draft", help="The draft model; without one, see --drafter.")
-]
-Revision = Annotated[str | None, option(MODELS, "--revision", help="Hub revision of the target.")]
-DraftRevision = Annotated[
-    str | None, option(MODELS, "--draft-revision", help="Hub revision of the draft model.")
-]
-TrustRemoteCode = Annotated[
-    bool,
-    option(MODELS, "--trust-remote-code", help="Run the repository's code; needs --revision."),
-]
-AllowPickle = Annotated[
-    bool, option(MODELS, "--allow-pickle", help="Load weights that are not safetensors.")
-]
-Offline = Annotated[bool, option(MODELS, "--offline", help="Never ask the hub.")]
+    Args:
+        settings: of `settings.table` and the records; they stand before the command's own options.
+        many: names of those that may be given more than once.
+    """
+    repeated = frozenset(many)
 
-K = Annotated[
-    int | None,
-    option(METHOD, "--k", "-k", help="Tokens drafted a round, 1..64; 0 is ArS.", show_default="4"),
-]
-DrafterName = Annotated[
-    str | None,
-    option(
-        METHOD,
-        "--drafter",
-        help="NAME[:key=value,...]; see sps list.",
-        show_default="model with a draft model, else ngram",
-    ),
-]
-VerifierName = Annotated[
-    str | None,
-    option(
-        METHOD,
-        "--verifier",
-        help="The acceptance rule.",
-        show_default="sps for sampled chains, else match",
-    ),
-]
-ScheduleName = Annotated[
-    str | None,
-    option(METHOD, "--schedule", help="Chooses K anew each round.", show_default="constant"),
-]
-EngineName = Annotated[str, option(METHOD, "--engine", help="How the models are run.")]
+    def dress(command: Callable[..., Any]) -> Callable[..., Any]:
+        own = [p for p in inspect.signature(command).parameters.values() if not _any(p)]
+        known = {p.name for p in own}
+        given = {s.name: s for group in settings for s in group if s.name not in known}
+        flags = [_parameter(each, each.name in repeated) for each in given.values()]
+        first = [p for p in own if _is_argument(p)]
+        rest = [p for p in own if not _is_argument(p)]
 
-MaxNewTokens = Annotated[
-    int, option(SAMPLING, "--max-new-tokens", "-n", help="Tokens to generate at most.")
-]
-Temperature = Annotated[float, option(SAMPLING, "--temperature", help="0 is greedy.")]
-TopP = Annotated[float, option(SAMPLING, "--top-p", help="Nucleus sampling; 1 is off.")]
-TopK = Annotated[int, option(SAMPLING, "--top-k", help="The likeliest tokens only; 0 is off.")]
-Seed = Annotated[int, option(SAMPLING, "--seed", help="The same seed gives the same text.")]
-Stop = Annotated[
-    list[str] | None,
-    option(SAMPLING, "--stop", help="End before this text; may be given more than once."),
-]
-IgnoreEos = Annotated[
-    bool, option(SAMPLING, "--ignore-eos", help="Go on after an end-of-text token.")
-]
+        @wraps(command)
+        def run(**values: Any) -> Any:
+            asked = {n: v for n, v in values.items() if n not in given or v not in (None, [], ())}
+            return command(**asked)
+
+        signature = inspect.Signature([_keyword(p) for p in (*first, *flags, *rest)])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return run
+
+    return dress
+
+
+def _any(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is parameter.VAR_KEYWORD
+
+
+def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    """Whether it stands on the command line without a flag."""
+    told = get_args(parameter.annotation)[1:]
+    return any(isinstance(each, typer.models.ArgumentInfo) for each in told)
+
+
+def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
+    kind = ON_SCREEN.get(setting.kind, setting.kind)
+    if many and get_origin(kind) is not list:
+        kind = list[kind]  # type: ignore[valid-type]
+    default = setting.option.shown
+    if default is None and setting.default not in (None, False, (), ""):
+        default = str(setting.default)
+    flags = (f"-{f}" if len(f) == 1 else f"--{f}" for f in setting.option.flags)
+    switch = setting.kind is bool and setting.default is None
+    told = option(
+        setting.option.panel,
+        f"{setting.flag}/--no-{setting.flag[2:]}" if switch else setting.flag,
+        *flags,
+        help=setting.option.help,
+        show_default=default or False,
+        metavar=setting.option.metavar,
+    )
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, told],
+    )
+
 
 PromptText = Annotated[
     str | None,
@@ -111,15 +119,9 @@ Stats = Annotated[bool, option(OUTPUT, "--stats/--no-stats", help="Figures on st
 ColorMode = Annotated[Color, option(OUTPUT, "--color", help="Colour the text by origin.")]
 Json = Annotated[bool, option(OUTPUT, "--json", help="One JSON object on stdout.")]
 Debug = Annotated[bool, option(OUTPUT, "--debug", help="Show the traceback of an error.")]
+Plot = Annotated[
+    Path | None,
+    option(OUTPUT, "--plot", help="The e-values as PATH.png and PATH.svg, or as one of them."),
+]
 
-Device = Annotated[str, option(MACHINE, "--device", help="cpu, cuda, cuda:1 ...")]
-Dtype = Annotated[
-    str, option(MACHINE, "--dtype", help="auto: float32 on a CPU, else the checkpoint's.")
-]
-Attention = Annotated[
-    str | None,
-    option(MACHINE, "--attn-implementation", help="As transformers names them.", metavar="NAME"),
-]
-Threads = Annotated[
-    int | None, option(MACHINE, "--threads", help="CPU threads.", show_default="torch's choice")
-]
+__all__ = ["MACHINE", "METHOD", "MODELS", "SAMPLING"]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.model_limits import context_of, slides
-from spsbench.transfer import send
-from spsbench.trees import additive_mask, depths
-from spsbench.types import LM, Scores
+from spsbench.engines.limits import context_of, slides
+from spsbench.loop.transfer import send
+from spsbench.loop.trees import additive_mask, depths
+from spsbench.loop.types import LM, Scores
 
 PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
 

@@ -15,7 +15,7 @@ from spsbench.engines.eager import EagerLM, check_rollback
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.preparing import prepare, unsuitable
 from spsbench.engines.session import FastLM
-from spsbench.types import LM
+from spsbench.loop.types import LM
 
 Kind = Callable[..., LM]
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.limits import slides
 from spsbench.engines.static import SIZES, StaticRunner
-from spsbench.model_limits import slides
-from spsbench.transfer import send
+from spsbench.loop.transfer import send
 
 
 @dataclass(slots=True)

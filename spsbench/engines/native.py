@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from spsbench.places import cache_home
+from spsbench.machine.cache_home import cache_home
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))

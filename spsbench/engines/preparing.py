@@ -20,13 +20,13 @@ from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.limits import slides
 from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots, tied
 from spsbench.engines.packing import layouts, unpackable
 from spsbench.engines.pages import huge_pages
 from spsbench.engines.panels import most_bytes
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
-from spsbench.model_limits import slides
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:

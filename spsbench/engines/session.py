@@ -12,7 +12,7 @@ from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.staircase import Staircase
-from spsbench.trees import additive_mask, depths
+from spsbench.loop.trees import additive_mask, depths
 
 
 class FastLM(EagerLM):

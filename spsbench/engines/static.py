@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.buffers import BufferCache, rows_for
 from spsbench.engines.recorder import Recorder, Recording
-from spsbench.transfer import send
-from spsbench.trees import block_visible, depths
+from spsbench.loop.transfer import send
+from spsbench.loop.trees import block_visible, depths
 
 SIZES = (1, 2, 3, 5, 9, 17, 33, 65)  # tokens fed: one, two, and K + 1 for each K of two's powers
 ROOM = 2048  # rows allocated at first, if the context is not shorter: growth costs all recordings

@@ -18,7 +18,7 @@ from spsbench.engines.linears import Packed, Slot
 from spsbench.engines.packing import layouts
 from spsbench.engines.pages import huge_pages
 from spsbench.engines.panels import most_bytes
-from spsbench.types import LM
+from spsbench.loop.types import LM
 
 ROWS = (1, 5)  # tokens a pass: a drafted one, and a draft of 4 with the pending token
 LAYERS = 2  # of one shape

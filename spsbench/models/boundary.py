@@ -7,8 +7,7 @@ from pathlib import Path
 
 from transformers.utils import logging
 
-from spsbench.errors import DataError, OutOfMemoryError, SpsError
-from spsbench.wording import first_line, is_out_of_memory
+from spsbench.errors import DataError, OutOfMemoryError, SpsError, first_line, is_out_of_memory
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from spsbench.errors import (
     PermissionDeniedError,
     SpsError,
     UnavailableError,
+    first_line,
 )
+from spsbench.machine.sizes import in_words
 from spsbench.models.jsonfile import read_object
 from spsbench.models.weights import INDEX, INDEX_LIMIT, PICKLE_INDEX
-from spsbench.results import ModelRef
-from spsbench.wording import first_line, in_words
+from spsbench.settings.models import ModelSpec
 
 _TEXTS = (
     "config.json",
@@ -43,7 +44,7 @@ def cache_folder() -> Path:
 
 
 def download(
-    ref: ModelRef, *, address: str, allow_pickle: bool, code: bool, say: Callable[[str], None]
+    ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool, say: Callable[[str], None]
 ) -> Path:
     """The snapshot folder of `ref`, after what it lacks was downloaded.
 
@@ -67,7 +68,7 @@ def download(
 
 
 def _download(
-    ref: ModelRef, address: str, allow_pickle: bool, code: bool, say: Callable[[str], None]
+    ref: ModelSpec, address: str, allow_pickle: bool, code: bool, say: Callable[[str], None]
 ) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
@@ -104,7 +105,7 @@ def _download(
 
 
 def _weights(
-    ref: ModelRef,
+    ref: ModelSpec,
     address: str,
     sizes: dict[str, int],
     allow_pickle: bool,
@@ -127,7 +128,7 @@ def _weights(
     )
 
 
-def _check_disk(ref: ModelRef, size: int, cache: Path) -> None:
+def _check_disk(ref: ModelSpec, size: int, cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(cache).free
@@ -143,7 +144,7 @@ def _check_disk(ref: ModelRef, size: int, cache: Path) -> None:
         )
 
 
-def _translated(error: Exception, ref: ModelRef, address: str) -> SpsError:
+def _translated(error: Exception, ref: ModelSpec, address: str) -> SpsError:
     from huggingface_hub import errors
 
     named = ref.id if ref.revision is None else f"{ref.id} at {ref.revision}"

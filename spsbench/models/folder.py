@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
-from spsbench.models.bundled import BUNDLED
 from spsbench.models.description import check_config, embedding_and_layers, read_config
 from spsbench.models.hub import fetch
 from spsbench.models.weights import read_headers, weight_files
-from spsbench.results import ModelRef
+from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.models import ModelSpec
 
 TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file
 _TOKENIZERS = (
@@ -28,7 +28,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def locate(
-    ref: ModelRef,
+    ref: ModelSpec,
     *,
     offline: bool,
     trust_remote_code: bool,

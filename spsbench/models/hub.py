@@ -16,7 +16,7 @@ from pathlib import Path
 from spsbench.errors import DataError, MissingError, SpsError, UnavailableError
 from spsbench.models.download import download
 from spsbench.models.weights import weight_files
-from spsbench.results import ModelRef
+from spsbench.settings.models import ModelSpec
 
 _silent: set[str] = set()  # hubs that did not answer this process when it last asked
 
@@ -90,7 +90,7 @@ def go_offline() -> None:
 
 
 def fetch(
-    ref: ModelRef,
+    ref: ModelSpec,
     *,
     offline: bool,
     allow_pickle: bool,
@@ -123,7 +123,7 @@ def fetch(
 
 
 def _cached(
-    ref: ModelRef, *, allow_pickle: bool, offline: bool, say: Callable[[str], None]
+    ref: ModelSpec, *, allow_pickle: bool, offline: bool, say: Callable[[str], None]
 ) -> Path:
     from huggingface_hub import try_to_load_from_cache
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from spsbench.errors import UsageError
+from spsbench.machine.sizes import in_words
 from spsbench.models.devices import free_bytes
 from spsbench.models.weights import TensorHeader, read_headers
-from spsbench.wording import in_words
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}

@@ -9,12 +9,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.errors import DataError, MissingError
 from spsbench.models.boundary import silent, translated
-from spsbench.models.bundled import BUNDLED
 from spsbench.models.description import check_config, read_config
 from spsbench.models.devices import find_device
 from spsbench.models.folder import expanded
 from spsbench.models.precision import check_dtype
-from spsbench.results import ModelRef
+from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.models import ModelSpec
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -34,7 +34,7 @@ class IdTokenizer:
         return "".join(f" {i}" for i in token_ids)
 
 
-def locate_shape(ref: ModelRef, *, offline: bool, say: Callable[[str], None]) -> Path:
+def locate_shape(ref: ModelSpec, *, offline: bool, say: Callable[[str], None]) -> Path:
     """The folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
 
     Raises:

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
-from spsbench.model_limits import rows_of
+from spsbench.engines.limits import rows_of
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
 from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
 from spsbench.models.vocabulary import check_same, common_size
-from spsbench.results import Cell, ModelRef
+from spsbench.settings.models import ModelSpec
 
 Say = Callable[[str], None]
 
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 class Source(Protocol):
     """What it takes to get a model and its tokenizer; every step may raise an `SpsError`."""
 
-    def locate(self, ref: ModelRef) -> Path:
+    def locate(self, ref: ModelSpec) -> Path:
         """The checked folder of a model; no weights are read."""
 
     def tokenizer(self, folder: Path) -> Any:
@@ -42,17 +42,17 @@ class Source(Protocol):
         """The ids that end a text."""
 
 
-def source_of(cell: Cell, *, offline: bool, allow_pickle: bool, say: Say) -> Source:
-    """Where the models of `cell` come from."""
+def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool, say: Say) -> Source:
+    """Where a model comes from; `seed` is that of random weights."""
     machine: dict[str, Any] = {
-        "device": cell.device,
-        "dtype": cell.dtype,
-        "attention": cell.attention,
+        "device": spec.device,
+        "dtype": spec.dtype,
+        "attention": spec.attention,
     }
-    if cell.random_weights:
-        return Shapes(seed=cell.seed, offline=offline, say=say, **machine)
+    if spec.random:
+        return Shapes(seed=seed, offline=offline, say=say, **machine)
     return Checkpoints(
-        trust_remote_code=cell.trust_remote_code,
+        trust_remote_code=spec.trust_remote_code,
         allow_pickle=allow_pickle,
         offline=offline,
         say=say,
@@ -76,7 +76,7 @@ class Checkpoints:
     def _permitted(self) -> dict[str, bool]:
         return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
 
-    def locate(self, ref: ModelRef) -> Path:
+    def locate(self, ref: ModelSpec) -> Path:
         """Its folder, checked as far as that goes without loading."""
         folder = locate(ref, offline=self.offline, say=self.say, **self._permitted)
         check_folder(folder, **self._permitted)
@@ -121,7 +121,7 @@ class Shapes:
     offline: bool
     say: Say = field(compare=False)
 
-    def locate(self, ref: ModelRef) -> Path:
+    def locate(self, ref: ModelSpec) -> Path:
         """The folder of the `config.json`, checked."""
         folder = locate_shape(ref, offline=self.offline, say=self.say)
         check_shape(folder)

@@ -3,20 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spsbench.quality import PERCENT
-from spsbench.reports.columns import (
-    ABSENT,
-    NAMES,
-    Column,
-    Show,
-    columns,
-    counted,
-    full,
-    method,
-    setting,
-)
+from spsbench.figures.quality import PERCENT
+from spsbench.figures.summary import Summary
+from spsbench.reports.columns import ABSENT, NAMES, Column, Show, columns, counted, full
 from spsbench.reports.paper import DRAFT, TARGET, PaperRow, beside
-from spsbench.summary import Summary
+from spsbench.settings.names import method, setting
 
 
 class Line(NamedTuple):

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spsbench.intervals import Estimate
-from spsbench.quality import PERCENT
-from spsbench.results import Cell
-from spsbench.summary import Summary
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.quality import PERCENT
+from spsbench.figures.summary import Summary
+from spsbench.settings.names import method, setting
 
 ABSENT = "n/a"
 
@@ -63,34 +63,14 @@ def group(summary: Summary) -> str:
     return "all" if summary.group is None else summary.group or "none"
 
 
-def method(cell: Cell) -> str:
-    """The sampling method of a row: how it drafts and verifies."""
-    if cell.k == 0:
-        return "ArS"
-    how = "" if cell.drafter.name == "model" else f" {cell.drafter}"
-    rule = "" if cell.verifier.name in ("sps", "auto", "match") else f" {cell.verifier}"
-    depth = f" {cell.schedule}" if cell.k is None else f" K={cell.k}"
-    return f"SpS{how}{rule}{depth}"
-
-
-def setting(cell: Cell) -> str:
-    """The warp of a row, as the paper's Table 1 names it."""
-    if cell.temperature == 0:
-        return "greedy"
-    parts = [f"top-p {cell.top_p:g}"] if cell.top_p < 1 else []
-    parts += [f"top-k {cell.top_k}"] if cell.top_k else []
-    parts += [f"T {cell.temperature:g}"] if cell.temperature != 1 else []
-    return ", ".join(parts) or "T 1"
-
-
 NAMES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("group", group),
-    ("task", lambda s: str(s.cell.task or "")),
-    ("target", lambda s: s.cell.target.id),
-    ("draft", lambda s: s.cell.draft.id if s.cell.draft else ""),
+    ("task", lambda s: str(s.cell.work.task or "")),
+    ("target", lambda s: s.cell.models.target.id),
+    ("draft", lambda s: s.cell.models.draft.id if s.cell.models.draft else ""),
     ("method", lambda s: method(s.cell)),
     ("setting", lambda s: setting(s.cell)),
-    ("engine", lambda s: str(s.cell.engine)),
+    ("engine", lambda s: str(s.cell.models.target.engine)),
 )
 """The columns that say what a row is. Their text is other people's: quote it."""
 

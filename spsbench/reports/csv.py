@@ -4,10 +4,10 @@ import csv as writer
 from collections.abc import Sequence
 from io import StringIO
 
+from spsbench.figures.summary import Summary
 from spsbench.reports.columns import NAMES
 from spsbench.reports.quoting import csv_text
 from spsbench.reports.reporter import Title
-from spsbench.summary import Summary
 
 COUNTS = ("samples", "n", "failures", "cut", "timed", "horizon")
 

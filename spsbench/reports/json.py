@@ -4,10 +4,10 @@ import json as encoder
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from spsbench.figures.summary import Summary
 from spsbench.reports.paper import beside
 from spsbench.reports.reporter import Title, remarks
-from spsbench.results import SCHEMA
-from spsbench.summary import Summary
+from spsbench.settings.records import SCHEMA
 
 
 def json(rows: Sequence[Summary], title: Title) -> bytes:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.quoting import latex_text
 from spsbench.reports.reporter import Title, remarks
-from spsbench.summary import Summary
 
 
 def latex(rows: Sequence[Summary], title: Title) -> bytes:

@@ -6,8 +6,8 @@ another machine. They show the shape to expect, never a target to reach.
 
 from typing import NamedTuple
 
-from spsbench.reports.columns import method, setting
-from spsbench.summary import Summary
+from spsbench.figures.summary import Summary
+from spsbench.settings.names import method, setting
 
 TARGET, DRAFT = "Chinchilla 70B", "Chinchilla 4B"
 SOURCE = (
@@ -46,7 +46,7 @@ TABLE_1 = (
 def beside(summary: Summary) -> PaperRow | None:
     """The paper's row for a measured one; None where Table 1 has none."""
     cell = summary.cell
-    if summary.group is not None or cell.decoder.name != "native":
+    if summary.group is not None or not cell.method.own_loop:
         return None
-    asked = cell.task.name if cell.task else "", setting(cell), method(cell)
+    asked = cell.work.task.name if cell.work.task else "", setting(cell), method(cell)
     return next((row for row in TABLE_1 if (row.task, row.setting, row.method) == asked), None)

@@ -2,17 +2,17 @@
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
-from spsbench.config import auto_regressive
-from spsbench.intervals import Estimate
-from spsbench.reports.columns import NAMES, setting
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.summary import Summary
+from spsbench.reports.columns import NAMES
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Title
-from spsbench.results import Cell, Spec
-from spsbench.summary import Summary
+from spsbench.settings.cell import Cell
+from spsbench.settings.names import setting
+from spsbench.spec import Spec
 
 # Okabe and Ito's colours, told apart under every common colour blindness; markers differ as well
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -44,8 +44,8 @@ def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     found: dict[str, list[Summary]] = {}
     for key, first in keys.items():
         own = [s for s in drafting if _key(s.cell) == key]
-        plain = auto_regressive(first.cell)
-        base = [s for s in rows if s.cell.k == 0 and auto_regressive(s.cell) == plain]
+        plain = first.cell.auto_regressive
+        base = [s for s in rows if s.cell.k == 0 and s.cell.auto_regressive == plain]
         label = _label(first, list(keys.values()))
         label = label if label not in found else f"{label} ({len(found) + 1})"
         found[label] = base[:1] + sorted(own, key=lambda s: s.cell.k or 0)
@@ -152,12 +152,12 @@ def _curve(
 
 
 def _key(cell: Cell) -> Cell:
-    return replace(cell, schedule=Spec("constant"))
+    return cell.but(schedule=Spec("constant"))
 
 
 def _label(summary: Summary, among: Sequence[Summary]) -> str:
     """Task and setting, and of the other names those in which lines differ."""
-    parts = [str(summary.cell.task or ""), setting(summary.cell)]
+    parts = [str(summary.cell.work.task or ""), setting(summary.cell)]
     for heading, read in NAMES:
         own = read(summary)
         if heading in ("target", "draft", "engine") and any(read(s) != own for s in among):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spsbench.summary import Summary
+from spsbench.figures.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)

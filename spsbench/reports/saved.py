@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, MissingError
-from spsbench.intervals import Estimate
-from spsbench.results import SCHEMA, Cell
-from spsbench.summary import FIGURES, Spread, Summary
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.summary import FIGURES, Spread, Summary
+from spsbench.settings.cell import Cell
+from spsbench.settings.records import SCHEMA
 
 COUNTS = ("samples", "n", "failures", "cut", "timed", "horizon")
 

@@ -5,11 +5,11 @@ from io import StringIO
 from itertools import accumulate
 from typing import Literal
 
+from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.columns import brief
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Title, remarks
-from spsbench.summary import Summary
 
 WIDTH = 160
 LONGEST = 24  # characters of a word that are never parted

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from spsbench.places import cache_home
+from spsbench.machine.cache_home import cache_home
 from spsbench.sandbox import bubblewrap, landlock
 from spsbench.sandbox.interpreter import digest, interpreter
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from spsbench.errors import CannotCreateError, PermissionDeniedError, SpsError
-from spsbench.results import Key
+from spsbench.settings.records import Key
 from spsbench.store.atomic import next_free, sync_folder
 from spsbench.store.lock import Lock
 

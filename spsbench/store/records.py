@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import CannotCreateError, DataError, UsageError, WriteError
-from spsbench.results import Key, Record
+from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import sync_folder
-from spsbench.store.folder import (
-    WHOLE,
-    check_writable,
-    record_logs,
-    records_path,
-    shard_name,
-)
+from spsbench.store.folder import WHOLE, check_writable, record_logs, records_path, shard_name
 from spsbench.store.log import encode, iterate
 from spsbench.store.manifest import Manifest, refuse_differences
 

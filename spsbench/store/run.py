@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError, UsageError
-from spsbench.results import Key, Record
+from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
 from spsbench.store.folder import (
     LOCK,

@@ -1,1 +1,1 @@
-"""Benchmarks: prompts in, scores out; one file each, no torch."""
+"""Prompts to continue, and what their texts are worth: scores, and verdicts on programs."""

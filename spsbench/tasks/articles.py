@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from spsbench.corpora import news
-from spsbench.corpora.news import NewsItem
 from spsbench.errors import DataError
 from spsbench.tasks import hubfile
+from spsbench.tasks.corpora import news
+from spsbench.tasks.corpora.news import NewsItem
 from spsbench.tasks.reader import distinct, rows
 
 MINI_SEED = 2023

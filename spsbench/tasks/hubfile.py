@@ -3,8 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
-from spsbench.wording import first_line
+from spsbench.errors import DataError, PermissionDeniedError, UnavailableError, first_line
 
 REPOSITORY = "EdinburghNLP/xsum"
 REVISION = "7d4d486c2f8ef850b1a11aead99b894ff3dd7da9"

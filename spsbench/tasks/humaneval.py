@@ -9,12 +9,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from spsbench.errors import DataError
-from spsbench.scoring.passk import Tally, estimate
+from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.fingerprint import fingerprint
-from spsbench.tasks.task import Fits, Sample
+from spsbench.tasks.metrics.passk import Tally, estimate
 
 K = (1, 10, 100)  # the pass@k that papers report
 
@@ -37,10 +38,12 @@ class Problem(NamedTuple):
         return f"{solution}\n{self.test}\ncheck({self.entry_point})"
 
 
-class HumanEval:
+class HumanEval(Task):
     """HumanEval with the stop strings of Codex."""
 
     name = "humaneval"
+    nucleus = MappingProxyType({"top_p": 0.95, "temperature": 0.8})  # Chen et al. 2023, Table 1
+    programs = True
     max_new_tokens = 512
     stop = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 

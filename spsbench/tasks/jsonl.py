@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.quality import average
-from spsbench.scoring import rouge
+from spsbench.figures.quality import average
+from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.fingerprint import fingerprint
+from spsbench.tasks.metrics import rouge
 from spsbench.tasks.reader import Row, distinct, rows, well_formed
-from spsbench.tasks.task import Fits, Sample
 
 
-class Jsonl:
+class Jsonl(Task):
     """The prompts of a file."""
 
     name = "jsonl"
+    data = "path"
 
     def __init__(self, path: str = "", max_new_tokens: int = 128, stop: str = "") -> None:
         r"""Read the prompts.

@@ -4,16 +4,17 @@ import random
 from collections.abc import Iterator, Sequence
 
 from spsbench.errors import DataError
-from spsbench.tasks.task import Fits, Sample
+from spsbench.settings.task import Fits, Sample, Task
 
 IDS = 256  # every vocabulary has so many
 MOST = 100_000
 
 
-class Latency:
+class Latency(Task):
     """How fast a pair of models would be on this machine; what it writes means nothing."""
 
     name = "latency"
+    verifier = "synthetic:alpha=0.8"
     stop: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
 

@@ -12,9 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
-from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
 from spsbench.tasks.line import parse
-from spsbench.wording import first_line
 
 LINE_LIMIT = 16 << 20  # bytes
 SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb

@@ -11,22 +11,26 @@ Chen et al. 2023, section 5: one-shot prompts, 128 tokens at most, ROUGE-2. A pr
 and a summary ends where the next item would begin.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
-from spsbench.corpora import news
 from spsbench.errors import DataError
-from spsbench.quality import average
-from spsbench.scoring import rouge
+from spsbench.figures.quality import average
+from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.articles import articles
+from spsbench.tasks.corpora import news
 from spsbench.tasks.fingerprint import fingerprint
+from spsbench.tasks.metrics import rouge
 from spsbench.tasks.sentences import shortened
-from spsbench.tasks.task import Fits, Sample
 
 
-class XSum:
+class XSum(Task):
     """XSum, or articles like it."""
 
     name = "xsum"
+    data = "data"
+    nucleus = MappingProxyType({"top_p": 0.8})  # Chen et al. 2023, Table 1
     max_new_tokens = 128
     stop = ("\n\n", "\nArticle:", "\nSummary:")
     metrics = rouge.METRICS
@@ -48,6 +52,11 @@ class XSum:
         self.title, self._items, self._example = articles(data, count)
         parts = [self._prompt("")] + [text for i in self._items for text in (i.id, i.document)]
         self.prompt_version = f"one-shot-1-{fingerprint(parts)}"
+
+    @classmethod
+    def online(cls, arguments: Mapping[str, Any]) -> bool:
+        """For the real articles, where nobody said others."""
+        return arguments.get("data", "auto") in ("auto", "hub")
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """All articles in the order of the data; one that does not fit is cut at a sentence's end.

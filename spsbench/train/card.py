@@ -34,9 +34,9 @@ tokenizer adds nothing by itself. The context is {context} tokens. Weights are s
 ## Training
 
 - Data: the sources of Python {python}'s standard library ({pinned}), except test
-  folders, tables and the held-out modules of `spsbench/corpora/stdlib.py`; {news:,} generated news
-  items and {functions:,} generated functions (`spsbench/corpora`). {stream:,} tokens in all, each
-  seen about {epochs:.1f} times.
+  folders, tables and the held-out modules of `spsbench/tasks/corpora/stdlib.py`; {news:,} generated
+  news items and {functions:,} generated functions (`spsbench/tasks/corpora`). {stream:,} tokens in
+  all, each seen about {epochs:.1f} times.
 - News items read `Article: <document>`, newline, `Summary: <summary>`; one empty line between
   items.
 - The target grew in depth by stacking copies of its layers:

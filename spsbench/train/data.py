@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.corpora import functions, news, stdlib
-from spsbench.corpora.splits import Split
+from spsbench.tasks.corpora import functions, news, stdlib
+from spsbench.tasks.corpora.splits import Split
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,37 +9,38 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench import decode as loop
-from spsbench.audit import warping
-from spsbench.audit.audit import Finding, Verdict
-from spsbench.audit.evidence import LENGTH_STRATA
-from spsbench.audit.greedy import Kind
-from spsbench.audit.pair import audit_pair, greedy_pair
-from spsbench.audit.setup import examiner_of
-from spsbench.audit.suspects import DraftLaw, Likeliest, Proposal, Text
-from spsbench.audit.workbench import Prompt, jobs
-from spsbench.build import resolve
+from spsbench.audit.text import warping
+from spsbench.audit.text.audit import Finding, Verdict
+from spsbench.audit.text.evidence import LENGTH_STRATA
+from spsbench.audit.text.greedy import Kind
+from spsbench.audit.text.pair import audit_pair, greedy_pair
+from spsbench.audit.text.setup import examiner_of
+from spsbench.audit.text.suspects import DraftLaw, Likeliest, Proposal, Text
+from spsbench.audit.text.workbench import Prompt, jobs
 from spsbench.engines.eager import EagerLM
-from spsbench.loading import Loaded
-from spsbench.results import Cell, ModelRef, Spec
-from spsbench.sampling import Warp
-from spsbench.types import Draft, Limits, Noise
-from spsbench.types import Verdict as Ruling
-from spsbench.verifiers.sps import Sps
+from spsbench.loop import decode as loop
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Draft, Limits, Noise
+from spsbench.loop.types import Verdict as Ruling
+from spsbench.methods.resolve import resolve
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
 from tests.test_mutations import RowBefore
 
 CELL = resolve(
-    Cell(
-        target=ModelRef("t"),
-        draft=ModelRef("d"),
-        engine=Spec("eager"),  # the defects are planted there
+    Cell.of(
+        target=ModelSpec("t", engine=Spec("eager")),  # the defects are planted there
+        draft=ModelSpec("d", engine=Spec("eager")),
         max_new_tokens=24,
         schedule=Spec("constant", (("lookahead", 3),)),
     )
 )
 LOOKED_UP = resolve(
-    replace(CELL, draft=None, drafter=Spec("ngram", (("min_n", 1),)), verifier=Spec("auto"))
+    CELL.but(draft=None, drafter=Spec("ngram", (("min_n", 1),)), verifier=Spec("auto"))
 )
 
 
@@ -78,7 +79,7 @@ def test_an_honest_pair_holds(audit: Callable[..., Finding]) -> None:
 
 @pytest.mark.parametrize("verifier", ["block", "match"])
 def test_other_exact_rules_hold(audit: Callable[..., Finding], verifier: str) -> None:
-    cell = resolve(replace(CELL, verifier=Spec(verifier), temperature=0.8, top_p=0.9))
+    cell = resolve(CELL.but(verifier=Spec(verifier), temperature=0.8, top_p=0.9))
     assert audit(cell).verdict is Verdict.HELD
 
 
@@ -94,7 +95,7 @@ def test_too_few_tokens_for_what_was_asked_are_not_valid(audit: Callable[..., Fi
 
 
 def test_a_control_that_is_not_caught_is_not_valid(audit: Callable[..., Finding]) -> None:
-    with patch("spsbench.audit.controls.CAUGHT", 21):
+    with patch("spsbench.audit.text.controls.CAUGHT", 21):
         found = audit()
     assert found.verdict is Verdict.NOT_VALID
     assert "was caught in" in found.line
@@ -147,20 +148,20 @@ def eased(draft: Draft, share: float) -> Draft:
 
 
 CUT, WARP, COMMIT, SPS = loop.cut, Warp.__call__, EagerLM.commit, Sps.__call__
-RULE = "spsbench.verifiers.sps.Sps"
+RULE = "spsbench.methods.verifiers.sps.Sps"
 DEFECTS: dict[str, tuple[str, object]] = {
     "the recovered token is drawn from q": (
-        "spsbench.verifiers.sps.residual",
+        "spsbench.methods.verifiers.sps.residual",
         lambda q, p: q,
     ),
     "accept always": (RULE, Always),
     "lenience 0.5": (RULE, HalfLenient),
     "the last token comes from the row before": (RULE, RowBefore),
     "the draft is the likeliest token, its law the full one": (
-        "spsbench.drafters.model.sample",
+        "spsbench.methods.drafters.model.sample",
         lambda law, u: law.argmax(-1),
     ),
-    "an EOS is passed over": ("spsbench.decode.cut", never_ends),
+    "an EOS is passed over": ("spsbench.loop.decode.cut", never_ends),
     "the cache keeps what was rejected": (
         "spsbench.engines.eager.EagerLM.commit",
         keeps_rejected,
@@ -179,8 +180,8 @@ def test_a_defect_in_the_loop_is_found(audit: Callable[..., Finding], name: str)
 
 def test_a_bonus_token_that_is_not_warped_is_impossible(audit: Callable[..., Finding]) -> None:
     one = Spec("constant", (("lookahead", 1),))
-    with patch("spsbench.sampling.Warp.__call__", bonus_unwarped):
-        found = audit(replace(CELL, top_k=4, schedule=one), draft=random_model(noise=0.02))
+    with patch("spsbench.loop.sampling.Warp.__call__", bonus_unwarped):
+        found = audit(CELL.but(top_k=4, schedule=one), draft=random_model(noise=0.02))
     assert found.verdict is Verdict.BIAS, found.line
     assert "impossible tokens" in found.line
 
@@ -191,7 +192,7 @@ def test_a_lossy_rule_for_look_ups_is_found(audit: Callable[..., Finding]) -> No
 
 
 def test_a_defect_that_both_methods_share_is_told_as_such(audit: Callable[..., Finding]) -> None:
-    with patch("spsbench.sampling.Warp.__call__", cools):
+    with patch("spsbench.loop.sampling.Warp.__call__", cools):
         found = audit(most=6_000, bias=0.05)
     assert found.verdict is Verdict.BIAS
     assert found.shared
@@ -204,14 +205,14 @@ def test_a_scorer_that_is_wrong_makes_the_audit_not_valid(audit: Callable[..., F
     def wrong(logits: Any, temperature: float, *rest: Any) -> Any:
         return warp(logits, 0.6 * temperature, *rest)
 
-    with patch("spsbench.audit.examine.warp", wrong):
+    with patch("spsbench.audit.text.examine.warp", wrong):
         found = audit(most=6_000, bias=0.05)
     assert found.verdict is Verdict.NOT_VALID, found.line
     assert "transformers' own laws are not the scorer's" in found.line
 
 
 def test_an_impossible_token_is_shown_with_its_context(loaded: Loaded) -> None:
-    examiner = examiner_of(replace(CELL, top_k=3), loaded)
+    examiner = examiner_of(CELL.but(top_k=3), loaded)
     prompt = tuple(loaded.tokenizer.encode("the cat"))
     best = examiner.scorer.logits(prompt, [0])[0]
     worst = int(best.argmin())
@@ -273,7 +274,7 @@ def test_jobs_take_turns(prompts: list[Prompt]) -> None:
     assert sum(job.speculative for job in first) == 6 * len(prompts)
 
 
-GREEDY = resolve(replace(CELL, temperature=0.0))
+GREEDY = resolve(CELL.but(temperature=0.0))
 
 
 def test_greedy_texts_are_identical(loaded: Loaded, prompts: list[Prompt]) -> None:
@@ -297,7 +298,7 @@ def test_a_greedy_bug_is_found(loaded: Loaded, prompts: list[Prompt]) -> None:
 def test_a_greedy_audit_that_calls_everything_a_tie_is_not_valid(
     loaded: Loaded, prompts: list[Prompt]
 ) -> None:
-    with patch("spsbench.audit.pair.wrong_token", lambda *_: Wrong):
+    with patch("spsbench.audit.text.pair.wrong_token", lambda *_: Wrong):
         found = greedy_pair(GREEDY, loaded, prompts)
     assert found.verdict is Verdict.NOT_VALID
     assert "was not called a bug" in found.line

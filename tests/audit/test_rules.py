@@ -7,22 +7,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit import discovery, rules
-from spsbench.audit.discovery import DiscoveredRule
-from spsbench.audit.enumeration import Case, case, prove
-from spsbench.audit.kinds import REFERENCE, Kind
-from spsbench.audit.rules import compatibility, drafter_kinds, pairing, schedules
-from spsbench.audit.tables import Pair
-from spsbench.cli.enumerating import judge
-from spsbench.drafters.model import ModelDrafter
+from spsbench.audit.law import discovery, rules
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, case, prove
+from spsbench.audit.law.kinds import REFERENCE, Kind
+from spsbench.audit.law.rules import compatibility, drafter_kinds, pairing, schedules
+from spsbench.audit.law.tables import Pair
+from spsbench.cli.verify.rules import judge
 from spsbench.errors import Exit, UsageError
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
 from spsbench.registry import Entry, entries
-from spsbench.results import Spec
-from spsbench.schedules.constant import Constant
-from spsbench.types import Draft, Drawn, Guarantee, Noise, Verdict
-from spsbench.verifiers.block import Block
-from spsbench.verifiers.match import Match
-from spsbench.verifiers.sps import Sps, refuses_unless_sampled_chain
+from spsbench.spec import Spec
 from tests.test_mutations import Lenient, RowBefore
 
 MODEL = Kind("model", ModelDrafter)
@@ -170,7 +170,7 @@ def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyP
         return next(entry for entry in more(kind) if entry.name == name)
 
     monkeypatch.setattr(rules, "entries", more)
-    monkeypatch.setattr("spsbench.parts.find", named)
+    monkeypatch.setattr("spsbench.plugins.find", named)
     monkeypatch.setattr(rules, "drafter_kinds", lambda: [MODEL])
     found = {
         (each.verifier, each.schedule): each.verdict

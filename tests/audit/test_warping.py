@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.audit.scorer import Scorer, precise
-from spsbench.audit.warping import warp
-from spsbench.sampling import Warp
+from spsbench.audit.text.forward import Scorer, precise
+from spsbench.audit.text.warping import warp
+from spsbench.loop.sampling import Warp
 from tests.tiny_models import laws, tiny
 
 WARPS = [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.3, 5, 1.0), (1.0, 0, 0.8), (0.8, 20, 0.9), (2.0, 1, 0.5)]

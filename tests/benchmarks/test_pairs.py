@@ -14,11 +14,11 @@ from arena.pairs import first_layers, later_outputs, make, random_target, shape
 from arena.prompts import code_prompts, random_prompts
 from arena.roster import roster
 from arena.vocabulary import numbered_tokenizer
-from spsbench.build import resolve
-from spsbench.config import make_cell
-from spsbench.generation import Generation
-from spsbench.loading import Shelf
-from spsbench.models.bundled import BUNDLED
+from spsbench.methods.resolve import resolve
+from spsbench.models.shelf import Shelf
+from spsbench.runs.generation import Generation
+from spsbench.settings.asked import make_cell
+from spsbench.settings.bundled import BUNDLED
 
 VOCAB, K = 400, 4
 

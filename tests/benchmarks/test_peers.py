@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from spsbench.models.bundled import BUNDLED
+from spsbench.settings.bundled import BUNDLED
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "peers.py"
 

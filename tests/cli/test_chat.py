@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from spsbench.cli.session import Message, Session
+
 from spsbench.errors import DataError, Exit
-from spsbench.generation import Generation, Update
+from spsbench.runs.generation import Generation, Update
 from tests.cli.conftest import Pair, Ran
 
 Seen = list[list[Message]]
@@ -74,7 +74,7 @@ def test_an_interrupt_stops_the_answer_only(
                 yield update
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("spsbench.cli.chat.Generation", Interrupted)
+    monkeypatch.setattr("spsbench.cli.generate.chat.Generation", Interrupted)
     ran = chat(b"one\ntwo\n")
     assert ran.code == 0
     assert ran.err.count("stopped\n") == 2

@@ -6,7 +6,14 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "huggingface_hub", "numpy", "spsbench.build", "spsbench.types")
+HEAVY = (
+    "torch",
+    "transformers",
+    "huggingface_hub",
+    "numpy",
+    "spsbench.methods.build",
+    "spsbench.loop.types",
+)
 PROGRAM = """
 import sys
 from spsbench.cli.main import main

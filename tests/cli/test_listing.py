@@ -44,7 +44,7 @@ def test_a_foreign_verifier_is_asked_what_it_promises(
     sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = [
-        Entry("verifiers", "good", "spsbench.verifiers.sps:Sps", "from x"),
+        Entry("verifiers", "good", "spsbench.methods.verifiers.sps:Sps", "from x"),
         Entry("verifiers", "broken", "no_such_package:X", "from \x1b[2J"),
         Entry("verifiers", "silent", "types:SimpleNamespace", "from y"),
     ]

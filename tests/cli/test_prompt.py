@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli import prompt as prompts
-from spsbench.cli.prompt import read_prompt
+from spsbench.cli.generate import prompt as prompts
+from spsbench.cli.generate.prompt import read_prompt
 from spsbench.errors import Exit
 from tests.cli.conftest import Ran, Stdin
 

@@ -9,22 +9,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spsbench.config import make_cell
 from spsbench.errors import Exit
-from spsbench.results import Cell, Record, Spec
 from spsbench.sandbox import landlock
 from spsbench.sandbox.levels import JAIL_SCRIPT
+from spsbench.settings.asked import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.records import Record
+from spsbench.spec import Spec
 from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
 from tests.cli.conftest import COMMAND, PATIENCE, Ran, environment
-from tests.judging.conftest import LEVEL, PROBLEMS, right, written
+from tests.tasks.programs.conftest import LEVEL, PROBLEMS, right, written
 
 Sps = Callable[..., Ran]
 Texts = Callable[[Cell, str, int], str]
@@ -316,7 +317,7 @@ def made_run(folder: Path, texts: Texts, problems: int = 164) -> list[Cell]:
     """A run of ArS and SpS whose texts are given, as `sps bench --samples 2` leaves it."""
     task = Spec("humaneval")
     cells = [
-        Cell(**{**asdict_shallow(make_cell(target="nano", k=k)), "task": task}) for k in (0, 4)
+        Cell.of(**{**asdict_shallow(make_cell(target="nano", k=k)), "task": task}) for k in (0, 4)
     ]
     part = {
         "task": "humaneval",
@@ -329,7 +330,7 @@ def made_run(folder: Path, texts: Texts, problems: int = 164) -> list[Cell]:
     }
     manifest = Manifest(
         experiment={"title": "made", "parts": [part]},
-        cells={cell.id: asdict(cell) for cell in cells},
+        cells={cell.id: cell.to_json() for cell in cells},
         fingerprint={"made": 1},
         provenance={"hardware": {"cpu": "made up"}},
     )
@@ -450,7 +451,7 @@ def test_a_refused_sandbox_does_not_lose_the_run(
     sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: Exit
 ) -> None:
     """The scorer's code if it was asked for by name; the run is whole, the next step is said."""
-    monkeypatch.setattr("spsbench.cli.scorer.PROGRAM", "raise SystemExit(3)")
+    monkeypatch.setattr("spsbench.cli.bench.score_apart.PROGRAM", "raise SystemExit(3)")
     out = tmp_path / "run"
     ran = sps(*BENCH, "--out", str(out), *flags)
     assert ran.code == code

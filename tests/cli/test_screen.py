@@ -2,8 +2,8 @@
 
 import pytest
 
-from spsbench.cli.screen import Paint, Screen, paint
-from spsbench.text import Origin, Piece
+from spsbench.cli.generate.screen import Paint, Screen, paint
+from spsbench.loop.text import Origin, Piece
 
 PIECES = [
     Piece("ab", Origin.ACCEPTED),

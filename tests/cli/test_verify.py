@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.audit import rules
-from spsbench.audit.tables import Pair as Tables
+from spsbench.audit.law import rules
+from spsbench.audit.law.tables import Pair as Tables
 from spsbench.errors import Exit
 from tests.audit.test_pair import RULE, Always, HalfLenient
 from tests.cli.conftest import Pair, Ran

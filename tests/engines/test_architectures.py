@@ -14,7 +14,7 @@ from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
-from spsbench.sampling import Warp
+from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
 
 SIZES: dict[str, Any] = {

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
 
-from spsbench.audit.enumeration import prove
+from spsbench.audit.law.enumeration import prove
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM, UnsupportedModelError, check_rollback
-from spsbench.verifiers.sps import Sps
+from spsbench.methods.verifiers.sps import Sps
 from tests.engines.test_sessions import over_caches
 from tests.tiny_models import ARCHITECTURES
 

@@ -17,7 +17,7 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.linears import Packed, slots
 from spsbench.engines.packing import LAYOUTS
 from spsbench.engines.session import FastLM
-from spsbench.sampling import Warp
+from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 

@@ -8,20 +8,20 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.audit.enumeration import prove
-from spsbench.audit.kinds import FixedDrafter
-from spsbench.decode import decode
-from spsbench.drafters.model import ModelDrafter
+from spsbench.audit.law.enumeration import prove
+from spsbench.audit.law.kinds import FixedDrafter
 from spsbench.engines import buffers, eager, graphs, static
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.recorder import Recorder
-from spsbench.noise import PhiloxStream
-from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.types import Limits, Verifier
-from spsbench.verifiers.match import Match
-from spsbench.verifiers.sps import Sps
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Limits, Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
 from tests.engines.test_sessions import ancestry, close, over_caches, tree
 from tests.recording import record_on_the_cpu
 from tests.tiny_models import ARCHITECTURES, laws, tiny

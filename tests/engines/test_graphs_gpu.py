@@ -10,19 +10,19 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench import decode as loop
-from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import graphs, static
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
-from spsbench.noise import PhiloxStream
-from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.timing import Stopwatch, TimedDrafter, TimedLM
-from spsbench.types import Limits, Round, Verifier
-from spsbench.verifiers.block import Block
-from spsbench.verifiers.match import Match
-from spsbench.verifiers.sps import Sps
+from spsbench.loop import decode as loop
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
+from spsbench.loop.types import Limits, Round, Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
 from tests.tiny_models import ARCHITECTURES, tiny
 
 pytestmark = [

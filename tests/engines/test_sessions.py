@@ -16,18 +16,18 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.audit.enumeration import Case, prove
-from spsbench.audit.kinds import FixedDrafter
-from spsbench.audit.tables import Law
-from spsbench.audit.thresholds import RULES
+from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.kinds import FixedDrafter
+from spsbench.audit.law.tables import Law
+from spsbench.audit.law.thresholds import RULES
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM
+from spsbench.loop.types import LM
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
-from spsbench.schedules.constant import Constant
-from spsbench.types import LM
-from spsbench.verifiers.block import Block
-from spsbench.verifiers.match import Match
-from spsbench.verifiers.sps import Sps
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 Make = Callable[..., PreTrainedModel]

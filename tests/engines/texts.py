@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from spsbench.decode import decode
-from spsbench.drafters.model import ModelDrafter
-from spsbench.noise import PhiloxStream
-from spsbench.sampling import Warp
-from spsbench.schedules.constant import Constant
-from spsbench.types import Engine, Limits
-from spsbench.verifiers.sps import Sps
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Engine, Limits
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.sps import Sps
 
 
 def tokens(engine: Engine, target: Any, draft: Any, n: int, warp: Warp, seed: int = 0) -> list[int]:

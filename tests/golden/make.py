@@ -3,17 +3,20 @@
 Do so once for each new `SCHEMA`, never again: `test_schema.py` compares what is written with it.
 """
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from spsbench.digest import tables
 from spsbench.reports.json import json
-from spsbench.results import SCHEMA, Cell, DraftLaws, ModelRef, Record, Score, Spec
-from spsbench.scores import write_scores
+from spsbench.reports.run_tables import tables
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import SCHEMA, DraftLaws, Record, Score
+from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import WHOLE
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
+from spsbench.tasks.scores import write_scores
 from tests.simulation import cell, failure, run
 
 GOLDEN = Path(__file__).parent
@@ -22,9 +25,11 @@ KEPT = ("manifest.json", "records-00-of-01.jsonl", "scores-00-of-01.jsonl", "sum
 
 def cells() -> list[Cell]:
     # The engine is named: what is on disk must not change with a default.
-    engine = {"engine": Spec("eager")}
-    nucleus = {"top_p": 0.8, "target": ModelRef("large", "main"), "max_new_tokens": 8, **engine}
-    return [cell(0, **nucleus), cell(4, **nucleus, decoder=Spec("native", (("laws", True),)))]
+    engine = Spec("eager")
+    target, draft = ModelSpec("large", "main", engine=engine), ModelSpec("small", engine=engine)
+    nucleus = {"top_p": 0.8, "target": target, "max_new_tokens": 8}
+    laws = Spec("native", (("laws", True),))
+    return [cell(0, **nucleus), cell(4, **nucleus, draft=draft, decoder=laws)]
 
 
 def records() -> list[Record]:
@@ -45,7 +50,7 @@ def write(folder: Path) -> None:
     """The run with its scores and its summary."""
     manifest = Manifest(
         experiment={"title": "golden", "parts": [{"title": "three articles"}]},
-        cells={of.id: asdict(of) for of in cells()},
+        cells={of.id: of.to_json() for of in cells()},
         fingerprint={"seed": 0},
         provenance={"hardware": {"cpu": "made up"}},
         created="2026-01-01T00:00:00+00:00",

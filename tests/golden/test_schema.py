@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spsbench.digest import tables
 from spsbench.errors import DataError, MissingError
+from spsbench.figures.summary import Summary
+from spsbench.reports.run_tables import tables
 from spsbench.reports.saved import read_summary
-from spsbench.results import SCHEMA, DraftLaws, Record, RoundRecord, Score
+from spsbench.settings.records import SCHEMA, DraftLaws, Record, RoundRecord, Score
 from spsbench.store.records import records
-from spsbench.summary import Summary
 from tests.golden import make
 from tests.golden.make import GOLDEN, KEPT
 

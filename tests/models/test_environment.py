@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench import environment
-from spsbench.cli.doctor import doctor
+from spsbench.cli.doctor.command import doctor
+from spsbench.machine import environment
 
 
 @pytest.fixture(autouse=True)

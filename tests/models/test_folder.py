@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
-from spsbench.errors import (
-    DataError,
-    MissingError,
-    PermissionDeniedError,
-    SpsError,
-    UsageError,
-)
-from spsbench.models import bundled, folder, weights
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, SpsError, UsageError
+from spsbench.models import folder, weights
 from spsbench.models.folder import check_folder, locate
-from spsbench.results import ModelRef
+from spsbench.settings import bundled
+from spsbench.settings.models import ModelSpec
 
 Edit = Callable[..., None]
 
@@ -36,7 +31,7 @@ def refused(path: Path, kind: type[SpsError], words: str, **changes: bool) -> No
 
 def find(name: str, **changes: Any) -> Path:
     options = {"offline": True, "trust_remote_code": False, "allow_pickle": False, "say": print}
-    return locate(ModelRef(name), **(options | changes))
+    return locate(ModelSpec(name), **(options | changes))
 
 
 def test_good_folders(llama: Path, gpt2: Path) -> None:
@@ -95,7 +90,7 @@ def test_names_of_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_folder_has_no_revisions(llama: Path) -> None:
     options = {"offline": True, "trust_remote_code": False, "allow_pickle": False, "say": print}
     with pytest.raises(UsageError, match="--revision"):
-        locate(ModelRef(str(llama), "main"), **options)
+        locate(ModelSpec(str(llama), "main"), **options)
 
 
 def test_a_file(llama: Path) -> None:
@@ -216,8 +211,8 @@ def test_code_of_the_model_needs_a_commit(
     monkeypatch.setattr(folder, "fetch", lambda ref, **options: broken)
     options = {"offline": True, "trust_remote_code": True, "allow_pickle": False, "say": print}
     with pytest.raises(DataError, match="commit"):
-        locate(ModelRef("org/own", revision), **options)
-    assert locate(ModelRef("org/own", "0" * 40), **options) == broken
+        locate(ModelSpec("org/own", revision), **options)
+    assert locate(ModelSpec("org/own", "0" * 40), **options) == broken
 
 
 def test_no_weights(broken: Path) -> None:

@@ -19,7 +19,7 @@ CHILD = """
 import json, sys, time
 from spsbench.errors import SpsError
 from spsbench.models import hub
-from spsbench.results import ModelRef
+from spsbench.settings.models import ModelSpec
 answers = []
 for task in json.load(sys.stdin):
     if "free" in task:
@@ -27,7 +27,7 @@ for task in json.load(sys.stdin):
         shutil.disk_usage = lambda path: type("Usage", (), {"free": task["free"]})
     said, start = [], time.monotonic()
     try:
-        folder = hub.fetch(ModelRef(task["id"], task.get("revision")), say=said.append,
+        folder = hub.fetch(ModelSpec(task["id"], task.get("revision")), say=said.append,
             offline=task.get("offline", False), allow_pickle=task.get("allow_pickle", False),
             trust_remote_code=task.get("trust", False))
         answer = {"folder": str(folder)}
@@ -206,7 +206,8 @@ def test_offline_with_nothing_cached(tmp_path: Path) -> None:
 def test_checks_import_nothing_heavy() -> None:
     script = """
 import sys
-import spsbench.cli.doctor, spsbench.environment, spsbench.models.folder, spsbench.models.hub
+import spsbench.cli.doctor.command, spsbench.machine.environment
+import spsbench.models.folder, spsbench.models.hub
 print([name for name in ("torch", "transformers", "huggingface_hub") if name in sys.modules])
 """
     run = [sys.executable, "-c", script]

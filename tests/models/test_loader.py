@@ -13,13 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spsbench.errors import DataError, OutOfMemoryError, SpsError, UnavailableError, UsageError
-from spsbench.models.loader import (
-    encode,
-    eos_ids,
-    hidden_settings,
-    load_model,
-    load_tokenizer,
-)
+from spsbench.models.loader import encode, eos_ids, hidden_settings, load_model, load_tokenizer
 
 
 def load(folder: Path, **changes: Any) -> Any:

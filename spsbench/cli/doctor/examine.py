@@ -1,0 +1,113 @@
+"""What this machine and this installation can do: all that `sps doctor` shows."""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+from spsbench.machine.environment import (
+    PACKAGES,
+    bad_variables,
+    bad_versions,
+    cpu_name,
+    package_version,
+    shadows,
+    usable_cores,
+)
+from spsbench.settings.bundled import BUNDLED
+
+
+def environment() -> dict[str, Any]:
+    """Python, platform, processor, threads, package versions and devices, ready for JSON.
+
+    Imports torch, to ask for threads and devices.
+    """
+    import torch
+
+    from spsbench.models.devices import devices
+
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": cpu_name(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        **{name.replace("-", "_"): package_version(name) for name in PACKAGES},
+        "devices": [
+            {"name": d.name, "model": d.model, "bytes": d.total, "free": d.free} for d in devices()
+        ],
+    }
+
+
+def compiled_kernels() -> dict[str, Any]:
+    """Whether the engine `fast` has its C kernels here, or why it has not."""
+    try:
+        from spsbench.engines.native import library
+
+        found = library()
+    except Exception as error:  # a broken torch: said elsewhere
+        found = type(error).__name__
+    return {"compiled": not isinstance(found, str), "why": found if isinstance(found, str) else ""}
+
+
+def examine() -> dict[str, Any]:
+    """All that `sps doctor` shows, ready for JSON: the machine, the hub, models, sandbox, warnings.
+
+    Takes up to 3 s when the hub does not answer. No token is in it, only whether one is set.
+    """
+    from spsbench.models import hub
+    from spsbench.models.download import cache_folder
+    from spsbench.sandbox.choice import survey
+    from spsbench.sandbox.verdict import Limits
+
+    hub.quieten()
+    warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
+    try:
+        known = environment()
+    except Exception as error:  # a broken installation is what this is for
+        warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
+        known = {"python": platform.python_version(), "platform": platform.platform()}
+    cache = cache_folder()
+    home = nearest(cache)
+    if not home.is_dir() or not os.access(home, os.W_OK):
+        warnings.append(f"the model cache cannot be written ({cache}): set HF_HOME to your own")
+    return {
+        **known,
+        "disk": {"folder": str(cache), "free": shutil.disk_usage(home).free},
+        "hub": {
+            "endpoint": hub.endpoint(),
+            "reachable": hub.reachable(),
+            "token_set": bool(os.environ.get("HF_TOKEN")),
+        },
+        "kernels": compiled_kernels(),
+        "sandbox": [[found.name, found.holds, found.words] for found in survey(Limits())],
+        "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
+        "cached": cached_models(cache),
+        "warnings": warnings,
+    }
+
+
+def nearest(folder: Path) -> Path:
+    """`folder`, or the first of its parents that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def folder_size(folder: Path) -> int | None:
+    """Bytes of the files in `folder`; None when it holds no model."""
+    if not (folder / "config.json").is_file():
+        return None
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def cached_models(cache: Path) -> dict[str, int]:
+    """Hub id -> bytes, of the models in the hub's cache."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repos = scan_cache_dir(cache).repos
+    except (CacheNotFound, OSError, ValueError):
+        return {}
+    models = ((repo.repo_id, repo.size_on_disk) for repo in repos if repo.repo_type == "model")
+    return dict(sorted(models))

@@ -1,0 +1,60 @@
+"""`sps generate`: a prompt in, its continuation out, with the origin of every piece."""
+
+from typing import Any
+
+from spsbench.cli import options as o
+from spsbench.cli.generate.prompt import WAYS, read_prompt
+from spsbench.cli.generate.screen import Paint, Screen, paint
+from spsbench.cli.interrupt import at_once
+from spsbench.cli.notes import say
+from spsbench.errors import UsageError
+from spsbench.library.load import OF_ACCESS, access_of, load
+from spsbench.settings.asked import make_cell
+from spsbench.settings.table import OF_CELL
+
+
+@o.takes(OF_CELL.values(), OF_ACCESS.values())
+def generate(
+    prompt: o.PromptText = None,
+    prompt_file: o.PromptFile = None,
+    chat: o.Chat = False,
+    system: o.System = None,
+    truncate: o.Truncate = None,
+    compare: o.Compare = False,
+    stats: o.Stats = True,
+    color: o.ColorMode = "auto",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Continue PROMPT by speculative sampling, exactly as the target alone would.
+
+    The text goes to stdout, all else to stderr.
+    """
+    if asked.get("k") == 0 and compare:
+        raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
+    if system is not None and not chat:
+        raise UsageError("--system without --chat: expected both or none")
+    make_cell(**access_of(asked)[1])
+    text = read_prompt(prompt, prompt_file)
+    if text is None and not chat:
+        raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
+    if text is None and (compare or json):
+        flag = "--compare" if compare else "--json"
+        raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
+
+    with at_once():
+        pair = load(say=say, **asked)
+    screen = Screen(Paint.NONE if json else paint(color))
+    if not json and (legend := screen.legend()):
+        say(legend)
+    how: dict[str, Any] = {"system": system, "truncate": truncate is not None}
+    if text is None:
+        from spsbench.cli.generate.chat import converse
+
+        converse(pair, screen, stats=stats, **how)
+        return
+
+    from spsbench.cli.generate.answer import answer
+
+    answer(pair, text, screen, compared=compare, json=json, stats=stats, chat=chat, **how)

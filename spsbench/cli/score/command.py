@@ -1,0 +1,81 @@
+"""`sps score`: run the programs of a run, or of anyone's file of samples, in a sandbox."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spsbench.cli import options as o
+from spsbench.errors import UsageError
+from spsbench.sandbox.choice import UNDERSTOOD, Name
+from spsbench.sandbox.verdict import Limits
+
+SANDBOX, SCORES = "Sandbox", "Scores"
+DEFAULT = Limits()
+LEAST_MEMORY = 64  # MiB; an interpreter with a few modules needs about half of it
+
+
+def score(
+    target: Annotated[
+        Path, typer.Argument(metavar="RUN|FILE", help="A run, or JSONL of task_id and completion.")
+    ],
+    sandbox: Annotated[
+        Name, o.option(SANDBOX, "--sandbox", help="auto takes the strongest that holds here.")
+    ] = "auto",
+    timeout: Annotated[
+        float, o.option(SANDBOX, "--timeout", help="Seconds of processor time a program.")
+    ] = DEFAULT.timeout,
+    memory: Annotated[
+        int, o.option(SANDBOX, "--memory", help="MiB of address space a program.")
+    ] = DEFAULT.memory,
+    image: Annotated[
+        str | None,
+        o.option(SANDBOX, "--image", help="For docker and podman.", show_default="python:3.x-slim"),
+    ] = None,
+    understood: Annotated[
+        bool, o.option(SANDBOX, UNDERSTOOD, help="With --sandbox none: no isolation at all.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        o.option(o.MACHINE, "--workers", "-w", help="Programs at a time.", show_default="cores"),
+    ] = None,
+    k: Annotated[
+        str, o.option(SCORES, "--k", "-k", help="Of pass@k: 1,10,100 or 1..5")
+    ] = "1,10,100",
+    allow_partial: Annotated[
+        bool, o.option(SCORES, "--allow-partial", help="Even if problems are missing.")
+    ] = False,
+    overwrite: Annotated[
+        bool, o.option(SCORES, "--overwrite", help="Judge anew; the old log is moved aside.")
+    ] = False,
+    json: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Judge programs: verdicts beside the run or file, and pass@k. Goes on where it was stopped."""
+    for flag, value, low, high, expected in (
+        ("--timeout", timeout, 0.1, 3600, "0.1 to 3600 seconds"),
+        ("--memory", memory, LEAST_MEMORY, 1 << 20, f"{LEAST_MEMORY} to {1 << 20} MiB"),
+        ("--workers", workers, 1, 1024, "1 to 1024"),
+    ):
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"{flag} is {value}: expected {expected}")
+    if image is not None and sandbox not in ("docker", "podman"):
+        raise UsageError(f"--image with --sandbox {sandbox}: expected docker or podman with it")
+    if understood and sandbox != "none":
+        raise UsageError(f"{UNDERSTOOD} with --sandbox {sandbox}: expected --sandbox none with it")
+
+    from spsbench.cli.score.carry_out import Order, carry_out
+
+    order = Order(
+        target=target,
+        sandbox=sandbox,
+        limits=Limits(timeout=timeout, memory=memory),
+        image=image,
+        understood=understood,
+        workers=workers,
+        ks=k,
+        allow_partial=allow_partial,
+        overwrite=overwrite,
+        json=json,
+    )
+    raise typer.Exit(carry_out(order))

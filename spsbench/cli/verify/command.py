@@ -1,0 +1,105 @@
+"""`sps verify`: whether the text of speculative sampling is distributed as the target's own."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from spsbench.cli import options as o
+from spsbench.cli.interrupt import at_once
+from spsbench.cli.notes import say
+from spsbench.errors import UsageError
+from spsbench.library.load import OF_ACCESS, load
+from spsbench.settings.access import Access
+from spsbench.settings.asked import make_cell
+from spsbench.settings.audit import OF_AUDIT, OF_REPLAY
+from spsbench.settings.option import METHOD
+from spsbench.settings.setting import fitted
+from spsbench.settings.table import OF_CELL
+
+UNHEARD = (
+    "stop",
+    "weights",
+    "draft_weights",
+    "random_weights",
+)  # no audit of texts without meaning
+OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in UNHEARD}
+
+Format = Literal["table", "json"]
+Form = Annotated[Format, o.option(o.OUTPUT, "--format", "-f", help="Of the report on stdout.")]
+
+verify = typer.Typer(
+    no_args_is_help=True,
+    help="Prove that nothing was lost, or find the bug. Exits 0 held, 7 bias found, 6 not valid.",
+)
+
+
+@verify.command("rules")
+def rules(
+    verifier: Annotated[
+        list[str] | None, o.option(METHOD, "--verifier", help="Only these; repeatable.")
+    ] = None,
+    format: Form = "table",
+    debug: o.Debug = False,
+) -> None:
+    """Enumerate every verifier with every kind of draft: the exact law over tiny vocabularies."""
+    specs = [OF_CELL["verifier"].fitted(name) for name in verifier or ()]
+
+    from spsbench.cli.verify.rules import enumerate_rules
+
+    raise typer.Exit(enumerate_rules(specs, format))
+
+
+@verify.command("run")
+@o.takes(OF_REPLAY.values(), OF_ACCESS.values())
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    format: Form = "table",
+    plot: o.Plot = None,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Audit the records of a run: every emitted token against the target's law, scored anew."""
+    access = Access(**fitted(OF_ACCESS, {n: v for n, v in asked.items() if n in OF_ACCESS}))
+    audit = {n: v for n, v in asked.items() if n in OF_REPLAY}
+    fitted(OF_REPLAY, audit)
+
+    from spsbench.library.prepare import check_environment, check_packages
+
+    check_environment()
+    check_packages()
+
+    from spsbench.cli.verify.publish import publish
+    from spsbench.library.verify import verify_run
+
+    raise typer.Exit(publish(list(verify_run(folder, access, say=say, **audit)), format, plot))
+
+
+@verify.command("pair")
+@o.takes(OF_PAIR.values(), OF_AUDIT.values(), OF_ACCESS.values())
+def pair(
+    format: Form = "table",
+    plot: o.Plot = None,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Generate with a pair until a bias is found, or none of the asked size is there.
+
+    At temperature 0 each prompt is identical, a rounding tie, or a bug.
+    """
+    if asked.get("k") == 0:
+        raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
+    audit = {n: v for n, v in asked.items() if n in OF_AUDIT}
+    fitted(OF_AUDIT, audit)
+    of_cell = {n: v for n, v in asked.items() if n in OF_PAIR}
+    cell = make_cell(**of_cell)
+    if cell.sampling.max_new_tokens < 1:
+        raise UsageError("--max-new-tokens is 0: expected 1 or more")
+    if cell.sampling.temperature == 0 and plot is not None:
+        raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
+    with at_once():
+        held = load(say=say, **{n: v for n, v in asked.items() if n not in OF_AUDIT})
+
+    from spsbench.cli.verify.publish import publish
+
+    raise typer.Exit(publish([held.verify(say=say, **audit)], format, plot))

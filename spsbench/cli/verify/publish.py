@@ -1,0 +1,133 @@
+"""What `sps verify` found, on stdout: a table or JSON, and the plot beside it."""
+
+import json
+import math
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spsbench.audit.text.audit import Finding, Verdict, tests
+from spsbench.audit.text.betting import alarm
+from spsbench.audit.text.greedy import Greedy
+from spsbench.audit.text.report import of_finding, of_greedy
+from spsbench.cli.notes import say
+from spsbench.cli.safe import one_line, write
+from spsbench.errors import Exit, UsageError
+from spsbench.library.verified import Held
+from spsbench.reports.money import png, svg
+from spsbench.settings.records import SCHEMA
+from spsbench.store.atomic import replace_file
+
+WIDTH = 120
+SHOWN = 10  # rows of what went wrong
+CODES = {Verdict.HELD: Exit.OK, Verdict.BIAS: Exit.BIAS, Verdict.NOT_VALID: Exit.NOT_VALID}
+HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
+
+
+def publish(audited: Sequence[Held], form: str, plot: Path | None) -> int:
+    """Print and plot; the exit code, which is that of the worst."""
+    codes = [CODES[each.result.verdict] for each in audited]
+    code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
+    if plot is not None:
+        save_plot(audited, plot)
+    if form == "json":
+        content = {
+            "schema": SCHEMA,
+            "exit": int(code),
+            "audits": [
+                {"name": each.name, "settings": each.settings, **values(each.result)}
+                for each in audited
+            ],
+        }
+        write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    else:
+        for each in audited:
+            write(shown(each))
+    for each in audited:
+        say(f"{each.name}: {each.result.line}")
+    return code
+
+
+def values(result: Finding | Greedy) -> dict[str, Any]:
+    """For JSON."""
+    return of_greedy(result) if isinstance(result, Greedy) else of_finding(result)
+
+
+def shown(audited: Held) -> str:
+    """The tables, without colours."""
+    file = StringIO()
+    console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
+    if isinstance(audited.result, Greedy):
+        _greedy(console, audited.name, audited.result)
+    else:
+        _sampled(console, audited.name, audited.result)
+    console.print(Text(one_line(audited.result.line)))
+    return file.getvalue()
+
+
+def _sampled(console: Console, name: str, found: Finding) -> None:
+    for arm in (found.sps, found.ars):
+        grid = Table(title=Text(one_line(f"{name}: {arm.name}, {arm.tokens:,} tokens")))
+        for i, heading in enumerate(HEADINGS):
+            grid.add_column(heading, justify="left" if i < 2 else "right")
+        for t in tests(arm.evidence):
+            figures = f"{t.observed:.4f}", f"{t.expected:.4f}", f"{t.bias:+.4f}", f"{t.z:+.2f}"
+            grid.add_row(t.direction, t.stratum, f"{t.tokens:,}", *figures)
+        console.print(grid)
+        money = arm.money.peak / math.log(10)
+        end = alarm(found.level) / math.log(10)
+        line = f"{arm.name}: largest e-value 10^{money:.2f} (alarm at 10^{end:.2f})"
+        console.print(Text(line))
+        for each in arm.impossible[:SHOWN]:
+            before = " ".join(map(str, each.before))
+            where = f"{each.text}, position {each.position}, token {each.token} after {before}"
+            console.print(Text(one_line(f"impossible: {where}: {each.reason}")))
+    if found.control is not None:
+        c = found.control
+        console.print(
+            Text(f"control: an injected bias of {c.bias:.3g} was caught in {c.caught}/{c.repeats}")
+        )
+
+
+def _greedy(console: Console, name: str, found: Greedy) -> None:
+    grid = Table(title=Text(one_line(f"{name}: greedy")))
+    for heading in ("prompt", "kind", "at", "tokens", "logits", "gap", "rounding"):
+        grid.add_column(heading)
+    for each in found.compared:
+        d = each.divergence
+        if d is None:
+            row = [each.name, each.kind.value, *[""] * 5]
+        else:
+            logits = " / ".join(f"{x:.4f}" for x in each.logits or ())
+            tokens = " / ".join(map(str, d.tokens))
+            numbers = logits, f"{d.gap:.3g}", f"{d.tolerance:.3g}"
+            row = [each.name, each.kind.value, str(d.position), tokens, *numbers]
+        grid.add_row(*(Text(one_line(cell)) for cell in row))
+    console.print(grid)
+
+
+def save_plot(audited: Sequence[Held], path: Path) -> None:
+    """The e-process over tokens, as PNG or SVG by its ending, or both."""
+    draw = {"png": png, "svg": svg}
+    ending = path.suffix.removeprefix(".")
+    if ending and ending not in draw:
+        raise UsageError(f"--plot {path}: expected a name that ends in .png or .svg, or in neither")
+    curves, ends = {}, []
+    for each in audited:
+        if isinstance(each.result, Finding):
+            ends.append(alarm(each.result.level) / math.log(10))
+            for arm in (each.result.sps, each.result.ars):
+                label = arm.name if len(audited) == 1 else f"{each.name}, {arm.name}"
+                curves[one_line(label)] = arm.thinned()
+    if not curves:
+        raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
+    heading = one_line(audited[0].result.line) if len(audited) == 1 else ""
+    for kind in [ending] if ending else list(draw):
+        file = path.with_suffix(f".{kind}")
+        replace_file(file, draw[kind](curves, max(ends), heading))
+        say(f"wrote {file}")

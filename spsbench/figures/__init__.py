@@ -1,0 +1,1 @@
+"""Records become figures: rates, intervals, gains, parity."""

@@ -1,0 +1,77 @@
+"""A cell against its baseline, the K = 0 cell: speed-up, costs, and the speed-up they predict."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spsbench.figures.intervals import Bootstrap, Estimate, Floats
+from spsbench.figures.rates import RATES
+from spsbench.figures.sums import AT, Tally, numbered
+from spsbench.settings.cell import Cell
+
+
+class Gains(NamedTuple):
+    """Figures over the generations, by (sample, repeat), that both cells have timed."""
+
+    speedup: Estimate | None = None  # mean token time of the baseline over the cell's
+    cost_ratio: Estimate | None = None  # c: draft pass over the target's pass at K = 0
+    verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
+    predicted_speedup: Estimate | None = None  # from alpha, c and v(K)
+
+
+def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+    """The first K = 0 cell that differs from `cell` only in how it drafts; None without one."""
+    return next((other for other in cells if other.k == 0 and other.same_work(cell)), None)
+
+
+def gains(base: Tally, own: Tally, k: int | None) -> Gains:
+    """Ratios of paired totals, so that a prompt counts as much in one arm as in the other.
+
+    The prediction is Leviathan et al. 2023, theorem 3.8, with the measured growth of the target's
+    pass in place of 1: sum_{i=0..K} alpha^i / (c K + v(K)); it takes acceptances as independent.
+    """
+    base_rows, own_rows = base.rows, own.rows
+    keys = [
+        key
+        for key, row in own.keys.items()
+        if own_rows[row, AT["started"]]
+        and key in base.keys
+        and base_rows[base.keys[key], AT["started"]]
+    ]
+    if not keys:
+        return Gains()
+    width = len(AT)
+    ours = own_rows[[own.keys[key] for key in keys], :width]
+    theirs = base_rows[[base.keys[key] for key in keys], :width]
+    paired = Bootstrap(np.hstack([ours, theirs]), numbered([sample for sample, _ in keys]))
+
+    token_time, alpha = RATES["mean_token_time_ms"], RATES["alpha"]
+    target_pass, draft_pass = RATES["target_pass_ms"], RATES["draft_pass_ms"]
+
+    def speedup(sums: Floats) -> Floats:
+        return token_time(sums[..., width:]) / token_time(sums)
+
+    def cost_ratio(sums: Floats) -> Floats:
+        return draft_pass(sums) / target_pass(sums[..., width:])
+
+    def verify_ratio(sums: Floats) -> Floats:
+        return target_pass(sums) / target_pass(sums[..., width:])
+
+    def predicted(sums: Floats) -> Floats:
+        return expected_tokens(alpha(sums), k or 0) / (
+            cost_ratio(sums) * (k or 0) + verify_ratio(sums)
+        )
+
+    return Gains(
+        paired.estimate(speedup, AT["started"]),
+        paired.estimate(cost_ratio, AT["timed_drafted"]),
+        paired.estimate(verify_ratio, AT["started"]),
+        paired.estimate(predicted, AT["overlap_tested"]) if k else None,
+    )
+
+
+def expected_tokens(alpha: Floats, k: int) -> Floats:
+    """(1 - alpha^(K+1)) / (1 - alpha), also at alpha = 1: tokens of a round (Leviathan, eq. 1)."""
+    powers = np.asarray(alpha)[..., None] ** np.arange(k + 1)
+    return np.asarray(powers.sum(-1))

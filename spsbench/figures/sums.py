@@ -1,0 +1,154 @@
+"""Generations -> sums: all that a summary needs of a record, so that its rounds can be forgotten.
+
+A table of 100,000 records holds about 20 numbers for each, not their millions of rounds.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spsbench.figures.intervals import Bootstrap, Floats
+from spsbench.settings.records import Record, RoundRecord
+
+SLOTS = 16  # positions in a round whose acceptance is kept apart, under any schedule
+COUNTS = attrgetter("tested", "accepted")
+
+
+class Totals(NamedTuple):
+    """What one generation adds to each sum. Those of time are zero where its timing is flagged."""
+
+    tokens: float  # emitted
+    rounds: float
+    drafted: float
+    accepted: float
+    overlap: float  # sum of sum_x min(p, q) over `overlap_tested` draft tokens
+    overlap_tested: float
+    kept: float  # accepted, in rounds that test one by one
+    tested: float
+    texts: float = 1.0
+    timed: float = 0.0  # 1 where the timing counts
+    seconds: float = 0.0  # of the rounds
+    timed_tokens: float = 0.0
+    timed_rounds: float = 0.0
+    timed_drafted: float = 0.0
+    prefill: float = 0.0
+    started: float = 0.0  # 1 with at least one round
+    first: float = 0.0  # prefill and first round
+    parted: float = 0.0  # seconds of rounds whose parts were measured
+    draft: float = 0.0
+    target: float = 0.0
+    reached: float = 0.0  # 1 when it made as many tokens as the horizon asks for
+    horizon: float = 0.0  # decode seconds until then
+
+
+AT = {name: column for column, name in enumerate(Totals._fields)}
+"""The column of each sum; those by position follow: kept, then tested."""
+
+
+def totals(
+    rounds: Sequence[RoundRecord], prefill_seconds: float, horizon: int, *, timed: bool = True
+) -> Totals:
+    """The sums of one generation; `horizon` is the tokens whose time is taken."""
+    if not rounds:
+        counts = Totals(0, 0, 0, 0, 0, 0, 0, 0)
+        return counts._replace(timed=1, prefill=prefill_seconds) if timed else counts
+    drafted, tested, accepted, emitted, overlaps, seconds, draft, target = zip(*rounds, strict=True)
+    kept, looked_at = sum(accepted), sum(tested)
+    overlap_tested = looked_at
+    if min(tested) < 0:
+        one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]
+        looked_at, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
+    if None in overlaps:
+        known = [(t, o) for t, o in zip(tested, overlaps, strict=True) if o is not None]
+        overlap_tested, overlap = (sum(column) for column in zip((0, 0.0), *known, strict=True))
+    else:
+        overlap = sum(overlaps)
+
+    counts = Totals(
+        sum(emitted),
+        len(drafted),
+        sum(drafted),
+        sum(accepted),
+        overlap,
+        overlap_tested,
+        kept,
+        looked_at,
+    )
+    if not timed:
+        return counts
+    spent, parts = sum(seconds), (sum(draft), sum(target))
+    made = list(accumulate(emitted))
+    reached = made[-1] >= horizon
+    return counts._replace(
+        timed=1,
+        seconds=spent,
+        timed_tokens=counts.tokens,
+        timed_rounds=counts.rounds,
+        timed_drafted=counts.drafted,
+        prefill=prefill_seconds,
+        started=1,
+        first=prefill_seconds + seconds[0],
+        parted=spent if any(parts) else 0.0,
+        draft=parts[0],
+        target=parts[1],
+        reached=float(reached),
+        horizon=sum(seconds[: bisect_left(made, horizon) + 1]) if reached else 0.0,
+    )
+
+
+def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
+    """Draft tokens kept at each of the first `slots` of a round, then those tested there."""
+    # pairs of small numbers repeat: a round's loop in C, and one in Python over the few that differ
+    pairs = Counter(map(COUNTS, rounds))
+    kept, tested = [0] * slots, [0] * slots
+    for (looked_at, accepted), times in pairs.items():
+        for i in range(min(looked_at, slots)):
+            tested[i] += times
+            kept[i] += times * (accepted > i)
+    return kept + tested
+
+
+class Tally:
+    """The sums of a cell's generations as they stream by."""
+
+    def __init__(self, slots: int, horizon: int) -> None:
+        self.slots, self.horizon = slots, horizon
+        self.failures = 0
+        self.cut: set[int] = set()  # samples whose prompt was cut
+        self.keys: dict[tuple[int, int], int] = {}  # (sample, repeat) -> row
+        self._values = array("d")
+
+    def add(self, record: Record, sample: int) -> None:
+        """Count one record; `sample` is a number that stands for its sample."""
+        if record.prompt_cut:
+            self.cut.add(sample)
+        if record.error is not None:
+            self.failures += 1
+            return
+        self.keys[sample, record.repeat] = len(self.keys)
+        timed = not record.flags
+        sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed)
+        self._values.extend(sums)
+        self._values.extend(by_position(record.rounds, self.slots))
+
+    @property
+    def rows(self) -> Floats:
+        """[R, F] one row a good generation."""
+        width = len(Totals._fields) + 2 * self.slots
+        return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
+
+    def bootstrap(self) -> Bootstrap:
+        """Resamples of its samples."""
+        return Bootstrap(self.rows, numbered([sample for sample, _ in self.keys]))
+
+
+def numbered(samples: Sequence[int]) -> NDArray[np.intp]:
+    """[R] the samples of rows, as 0 .. C-1."""
+    return np.unique(np.array(samples, dtype=np.int64), return_inverse=True)[1]

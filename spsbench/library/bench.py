@@ -1,0 +1,102 @@
+"""`spsbench.bench`: a task under several methods, into a run that survives anything."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from spsbench.library.load import access_of, quiet
+from spsbench.library.prepare import prepare_tables
+from spsbench.settings.access import Access
+from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
+from spsbench.settings.place import Place
+from spsbench.settings.setting import fitted, settings_of
+from spsbench.settings.sweep import Sweep, sweep
+
+Say = Callable[[str], None]
+OF_PLACE = {each.name: each for each in settings_of(Place)}
+
+
+def bench(
+    task: str,
+    *,
+    pair: Any = None,
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    **asked: Any,
+) -> Any:
+    """Run a task under auto-regressive and speculative sampling.
+
+    `bench("xsum", k=range(1, 9), limit=40, target="nano")`: options are those of `sps bench`; a
+    list makes a cell of each value. The run is on disk, survives whatever happens, and is gone on
+    with by `resume=True`.
+
+    Args:
+        pair: whose models are used; without one they are loaded.
+        say: is told, a line each, what a user should know.
+        watch: is told how far the run is: `pace.done` of `pace.total`, `str(pace)` in words.
+
+    Returns:
+        A `spsbench.library.run.Run`.
+
+    Raises:
+        SpsError: with a line that says what was wrong and what to do.
+    """
+    access, rest = access_of(asked)
+    place = Place(**fitted(OF_PLACE, _taken(rest, OF_PLACE)))
+    whole = fitted(OF_EXPERIMENT, _taken(rest, OF_EXPERIMENT))
+    rest["k"] = _ranges(rest.get("k"))
+    table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
+    if pair is not None:
+        access = pair.access
+    experiment = planned([table], access, say, **whole)
+
+    from spsbench.library.run import Run
+
+    name = experiment.parts[0].spec.name
+    return Run(conduct(name, place, access, pair, say=say, watch=watch).run(experiment))
+
+
+def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> Experiment:
+    """The experiment of some tables, with the environment checked; no model is loaded."""
+    prepare_tables(tables, access, say)
+    return plan(tables, threads=access.threads, **whole)
+
+
+def conduct(
+    name: str,
+    place: Place,
+    access: Access,
+    pair: Any = None,
+    *,
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    stop: Callable[[], bool] = lambda: False,
+) -> Any:
+    """What carries an experiment out: a `spsbench.runs.conduct.Conduct`."""
+    from spsbench.models.shelf import Shelf
+    from spsbench.runs.conduct import Conduct
+
+    shelf = (
+        pair.shelf
+        if pair is not None
+        else Shelf(
+            offline=access.offline,
+            allow_pickle=access.allow_pickle,
+            threads=access.threads,
+            say=say,
+        )
+    )
+    return Conduct(
+        place=place, access=access, shelf=shelf, name=name, say=say, watch=watch, stop=stop
+    )
+
+
+def _taken(rest: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `rest` that are known, taken out of it."""
+    return {name: rest.pop(name) for name in list(rest) if name in known}
+
+
+def _ranges(k: Any) -> Any:
+    """`range(1, 9)` and `[1, 4]` as a user would write them."""
+    if isinstance(k, Iterable) and not isinstance(k, str):
+        return ",".join(str(each) for each in k)
+    return k

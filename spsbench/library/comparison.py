@@ -1,0 +1,73 @@
+"""Two generations of one prompt: what the speculation gained, and that it lost nothing."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spsbench.audit.text.ties import Divergence, first_divergence
+from spsbench.figures.rates import Estimate, segments, speedup
+from spsbench.models.shelf import Loaded
+from spsbench.runs.arms import Arm
+
+SEGMENT = 8  # tokens that are timed together: the unit of the interval
+FEWEST = 4  # segments below which an interval says nothing
+
+
+class Comparison(NamedTuple):
+    """Two generations of one prompt."""
+
+    ars: Arm
+    sps: Arm
+    speedup: Estimate | None  # None: too short to tell
+    identical: bool | None  # None: sampled, so they differ by design
+    divergence: Divergence | None
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """What a person is told."""
+        gained = self.speedup
+        if gained is None:
+            told = f"speed-up: n/a (needs {FEWEST} segments of {SEGMENT} tokens in both arms)"
+        else:
+            mean, low, high, _ = gained
+            told = (
+                f"speed-up over ArS: {mean:.2f}x "
+                f"(95% interval {low:.2f} to {high:.2f}, this prompt)"
+            )
+        return [told, sameness(self)]
+
+
+def compare(loaded: Loaded, prompt: Sequence[int], ars: Arm, sps: Arm) -> Comparison:
+    """The speed-up of `sps` over `ars`; at temperature 0 whether they wrote the same."""
+    identical, divergence = None, None
+    if sps.cell.sampling.temperature == 0:
+        identical = ars.record.tokens == sps.record.tokens
+    if identical is False:
+        drafted = max(r.drafted for r in sps.record.rounds)
+        texts = ars.record.tokens, sps.record.tokens
+        divergence = first_divergence(loaded.target, prompt, *texts, drafted)
+    return Comparison(ars, sps, gain(ars, sps), identical, divergence)
+
+
+def gain(ars: Arm, sps: Arm) -> Estimate | None:
+    """Over segments in the order of time, so that both arms saw the same machine."""
+    baseline, other = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
+    paired = min(len(baseline), len(other))
+    return speedup(baseline[:paired], other[:paired]) if paired >= FEWEST else None
+
+
+def sameness(comparison: Comparison) -> str:
+    """Whether the two texts are the same, and what it means if not."""
+    if comparison.identical is None:
+        return "tokens: texts differ by design (same law)"
+    if comparison.identical:
+        return "tokens: identical to ArS"
+    found = comparison.divergence
+    if found is None:
+        return "tokens: one text is the beginning of the other"
+    meaning = {"tie": "a rounding tie", "bug": "a BUG: please report it"}[found.kind]
+    return (
+        f"tokens: first difference at token {found.position + 1}: {meaning} "
+        f"(logits {found.gap:.3g} apart, rounding {found.tolerance:.3g})"
+    )

@@ -1,0 +1,184 @@
+"""A pair of models, loaded once, and what can be done with it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from spsbench.engines.choice import choice_of
+from spsbench.library.comparison import Comparison, compare
+from spsbench.library.prompts import Prompt, fitted, ids_of
+from spsbench.library.run import Run
+from spsbench.library.text import Text
+from spsbench.library.verified import Held
+from spsbench.loop.site import Weights
+from spsbench.loop.text import Piece
+from spsbench.methods.resolve import plan_of, resolve
+from spsbench.models.shelf import Choices, Loaded, Shelf
+from spsbench.models.surprises import surprises
+from spsbench.runs.arms import Show, arm, run_both
+from spsbench.runs.generation import Generation
+from spsbench.settings.access import Access
+from spsbench.settings.asked import make_cell
+from spsbench.settings.cell import Cell
+from spsbench.settings.table import DRAFT, TARGET
+from spsbench.spec import Spec
+
+Say = Callable[[str], None]
+OF_MODELS = frozenset(each.name for each in (*TARGET.values(), *DRAFT.values()))
+
+
+def quiet(line: str) -> None:
+    """Nobody is told."""
+
+
+class Pair:
+    """A target and what drafts for it.
+
+    Made by `spsbench.load`. Every method takes the options of `load` again and changes them for
+    that call; models that are loaded already are not loaded anew.
+
+    Args:
+        asked: options of cells, as `settings.table` lists them.
+        access: how models are got at.
+        say: is told, a line each, what a user should know.
+    """
+
+    def __init__(self, asked: dict[str, Any], access: Access, say: Say = quiet) -> None:
+        self._asked, self.access, self._say = asked, access, say
+        if access.threads is not None:
+            torch.set_num_threads(access.threads)
+        self._choices: Choices = {}
+        self.shelf = Shelf(
+            offline=access.offline,
+            allow_pickle=access.allow_pickle,
+            threads=access.threads,
+            choices=self._choices,
+            say=say,
+        )
+        self.cell = resolve(make_cell(**asked))
+        self.loaded = self.shelf.load(self.cell)
+        for line in () if self.cell.models.random else surprises(self.loaded):
+            say(f"note: {line}")
+
+    def __repr__(self) -> str:
+        models = ", ".join(f"{model}" for model in self.cell.models.all)
+        return f"<Pair {models}: {self.cell.method}>"
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        **asked: Any,
+    ) -> Text:
+        """Continue a prompt by speculative sampling, exactly as the target alone would.
+
+        Args:
+            prompt: a text, token ids, or the messages of a conversation.
+            chat: put a text into the model's chat template, after a `system` message.
+            truncate: drop the oldest tokens of a prompt that is too long.
+            asked: options of this call: `k=4`, `temperature=0.8`, `verifier="block"` ...
+
+        Raises:
+            SpsError: with a line that says what was wrong and what to do.
+        """
+        generation = self.generation(prompt, chat=chat, system=system, truncate=truncate, **asked)
+        pieces = [piece for update in generation for piece in update.pieces]
+        return Text(arm(generation), tuple(pieces))
+
+    def stream(self, prompt: Prompt, **asked: Any) -> Iterator[Piece]:
+        """The same piece by piece as they come; a piece has `text` and `origin`."""
+        for update in self.generation(prompt, **asked):
+            yield from update.pieces
+
+    def generation(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        sample: str = "",
+        **asked: Any,
+    ) -> Generation:
+        """A generation that has not begun: iterate it for its rounds; `record` is what it measured.
+
+        `sample` names noise of its own: the same seed and sample give the same text.
+        """
+        cell, loaded = self.configured(**asked)
+        ids = ids_of(loaded, prompt, chat=chat, system=system)
+        return Generation(cell, loaded, fitted(cell, loaded, ids, truncate, self._say), sample)
+
+    def compare(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        show: Show = lambda pieces: None,
+        **asked: Any,
+    ) -> Comparison:
+        """The same prompt by ArS beside it, round by round in turn: speed-up, and the same text."""
+        cell, loaded = self.configured(**asked)
+        ids = fitted(
+            cell, loaded, ids_of(loaded, prompt, chat=chat, system=system), truncate, self._say
+        )
+        ars, sps = run_both(cell, loaded, ids, show)
+        return compare(loaded, ids, arm(ars), arm(sps))
+
+    def bench(self, task: str, **asked: Any) -> Run:
+        """Run a task under ArS and SpS into a folder, or go on with it: see `spsbench.bench`."""
+        from spsbench.library.bench import bench
+
+        run: Run = bench(task, pair=self, **self._under(asked))
+        return run
+
+    def verify(self, **asked: Any) -> Held:
+        """Audit the pair until a bias is found, or none of the asked size is there.
+
+        Args:
+            asked: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
+        """
+        from spsbench.library.verify import verify_pair
+
+        return verify_pair(self, **asked)
+
+    def configured(self, **asked: Any) -> tuple[Cell, Loaded]:
+        """The resolved cell of a call, and its models."""
+        if not any(value is not None for value in asked.values()):
+            return self.cell, self.loaded
+        cell = resolve(make_cell(**self._under(asked)))
+        return cell, self.shelf.load(cell)
+
+    def engines(self) -> dict[str, str]:
+        """How each model is run, and why."""
+        models = {
+            "target": (self.loaded.target, self.cell.models.target),
+            "draft": (self.loaded.draft, self.cell.models.draft),
+        }
+        return {
+            name: str(choice_of(model) or spec.engine)
+            for name, (model, spec) in models.items()
+            if model is not None and spec is not None
+        }
+
+    def _under(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What was asked at loading, under what is asked now."""
+        given = {name: value for name, value in asked.items() if value is not None}
+        base = dict(self._asked)
+        if "k" in given:
+            base.pop("schedule", None)
+        if "schedule" in given:
+            base.pop("k", None)
+        drafter = given.get("drafter")
+        if isinstance(drafter, str | Spec) and "draft" not in given:
+            spec = drafter if isinstance(drafter, Spec) else Spec.parse(drafter)
+            if plan_of(spec).weights is Weights.NONE:  # the pair's draft model has a rest
+                base = {
+                    n: v for n, v in base.items() if n != "draft" and not n.startswith("draft_")
+                }
+        return base | given

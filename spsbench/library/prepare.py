@@ -1,0 +1,103 @@
+"""What must hold before torch and the Hugging Face libraries are imported."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
+
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.machine.environment import bad_temporary, bad_threads
+from spsbench.models import hub
+from spsbench.models.folder import check_folder, expanded, locate
+from spsbench.settings.access import Access
+from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import may_need_hub
+from spsbench.settings.grid import models_of
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.sweep import Sweep
+
+Say = Callable[[str], None]
+
+HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
+
+
+def prepare(cell: Cell, access: Access, say: Say) -> None:
+    """Check the environment and the local folders, and decide between online and offline.
+
+    The libraries read HF_HUB_OFFLINE when they are imported, so this comes first; and a folder
+    that cannot be used is told at once instead of after seconds of imports.
+
+    Raises:
+        SpsError: a variable, a package or a folder that cannot work.
+    """
+    check_environment()
+    check_packages()
+    check_local([model for model in cell.models.all if not model.random], access, say)
+    decide(access, any(map(on_hub, cell.models.all)), say)
+
+
+def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:
+    """The same for a benchmark, whose data may come from the hub as well.
+
+    Raises:
+        SpsError: a variable, a package or a folder that cannot work.
+    """
+    check_environment()
+    check_packages()
+    models = dict.fromkeys(model for table in tables for model in models_of(table))
+    check_local([model for model in models if not model.random], access, say)
+    decide(access, any(map(may_need_hub, tables)) or any(map(on_hub, models)), say)
+
+
+def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
+    """Check the folders among `models`."""
+    for model in models:
+        if not on_hub(model):
+            permitted = {
+                "trust_remote_code": model.trust_remote_code,
+                "allow_pickle": access.allow_pickle,
+            }
+            check_folder(locate(model, offline=True, say=say, **permitted), **permitted)
+
+
+def decide(access: Access, wanted: bool, say: Say) -> None:
+    """Stay online only if the hub is `wanted` and answers."""
+    if access.offline or not wanted:
+        hub.go_offline()
+    elif not hub.reachable():
+        say(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
+        hub.go_offline()
+
+
+def on_hub(ref: ModelSpec) -> bool:
+    """Whether `ref` can only be a hub id: no path is ever asked for on the network."""
+    there = expanded(ref.id).exists()
+    return ref.id not in BUNDLED and bool(HUB_ID.fullmatch(ref.id)) and not there
+
+
+def check_environment() -> None:
+    """Variables that would break the libraries with messages of their own."""
+    if (threads := bad_threads()) is not None:
+        raise UsageError(
+            f"OMP_NUM_THREADS is {threads!r} (environment): expected 1 or more. "
+            "Set it so, or unset it and use --threads"
+        )
+    if (temporary := bad_temporary()) is not None:
+        raise MissingError(
+            f"TMPDIR is {temporary!r} (environment): expected an existing folder. "
+            "Create it or unset TMPDIR"
+        )
+
+
+def check_packages() -> None:
+    """A file called torch.py on the import path would be taken for torch."""
+    for name in ("torch", "transformers"):
+        found = find_spec(name)
+        if found is None:
+            raise MissingError(f"{name} is not installed ({sys.prefix}): expected it. Install it")
+        if not found.submodule_search_locations:
+            raise DataError(
+                f"{name} is hidden by a file of that name ({found.origin}): expected the package. "
+                "Rename the file, or leave its folder out of PYTHONPATH"
+            )

@@ -1,0 +1,78 @@
+"""From what a user gives as a prompt to token ids that fit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spsbench.engines.limits import context_of
+from spsbench.errors import DataError, UsageError
+from spsbench.models.loader import encode, encode_chat
+from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import Cell
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""A text to continue, its token ids, or the messages of a conversation with role and content."""
+
+
+def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) -> list[int]:
+    """The tokens of a prompt; `chat` puts a text into the model's template.
+
+    Raises:
+        UsageError: a system message without a conversation, or something that is no prompt.
+        DataError: a model without a template.
+    """
+    messages = _messages(prompt) if not isinstance(prompt, str) else None
+    if isinstance(prompt, str) and chat:
+        messages = [{"role": "user", "content": prompt}]
+    if messages is not None:
+        start = [{"role": "system", "content": system}] if system else []
+        return encode_chat(loaded.tokenizer, [*start, *messages])
+    if system is not None:
+        raise UsageError("--system without --chat: expected both or none")
+    return encode(loaded.tokenizer, prompt) if isinstance(prompt, str) else _ids(loaded, prompt)
+
+
+def _messages(prompt: Sequence[Any]) -> list[dict[str, str]] | None:
+    if not prompt or not all(isinstance(each, Mapping) for each in prompt):
+        return None
+    return [{"role": str(each["role"]), "content": str(each["content"])} for each in prompt]
+
+
+def _ids(loaded: Loaded, prompt: Sequence[Any]) -> list[int]:
+    for token in prompt:
+        if type(token) is not int or not 0 <= token < loaded.vocab_size:
+            raise UsageError(
+                f"token id {token!r} (prompt): expected whole numbers from 0 to "
+                f"{loaded.vocab_size - 1}, or a text"
+            )
+    return list(prompt)
+
+
+def fitted(
+    cell: Cell,
+    loaded: Loaded,
+    prompt: list[int],
+    truncate: bool,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[int]:
+    """`prompt`, if it fits the target's context with what is to come.
+
+    Raises:
+        DataError: it does not, and may or can not be truncated.
+    """
+    context, wanted = context_of(loaded.target), cell.sampling.max_new_tokens
+    if context is None or len(prompt) + wanted <= context:
+        return prompt
+    asked = f"the prompt has {len(prompt)} tokens and {wanted} are to be generated"
+    if wanted >= context:
+        raise DataError(
+            f"{asked}: expected fewer new tokens, the target's context holds {context} in all. "
+            "Lower --max-new-tokens"
+        )
+    if not truncate:
+        raise DataError(
+            f"{asked}: expected at most {context} in all, the target's context. "
+            "Lower --max-new-tokens, or drop the oldest tokens with --truncate left"
+        )
+    dropped = len(prompt) + wanted - context
+    say(f"note: dropped the oldest {dropped} of {len(prompt)} prompt tokens to fit the context")
+    return prompt[dropped:]

@@ -1,0 +1,96 @@
+"""A benchmark's run on disk, as a library gives it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.figures.summary import Summary
+from spsbench.reports.markdown import markdown
+from spsbench.reports.run_tables import Table
+from spsbench.runs.conduct import Outcome
+from spsbench.settings.names import method, setting
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run: its folder, its figures, its plot. What is on disk stays, and can be gone on with."""
+
+    outcome: Outcome
+
+    @property
+    def folder(self) -> Path:
+        """Where its records are."""
+        return self.outcome.folder
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """One a machine that worked on it."""
+        return self.outcome.tables
+
+    @property
+    def summary(self) -> list[Summary]:
+        """One row a cell, with every figure and its interval."""
+        return [row for table in self.tables for row in table.rows]
+
+    @property
+    def failed(self) -> int:
+        """Generations that failed and are in no figure."""
+        return self.outcome.failed
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The summary as plain values: a figure `x` has `x.low` and `x.high` where there are."""
+        return [_row(summary) for summary in self.summary]
+
+    def frame(self) -> Any:
+        """The rows as a `pandas.DataFrame`.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError(
+                "no pandas (Run.frame): expected it. Install pandas, or take Run.rows()"
+            ) from error
+        return pandas.DataFrame(self.rows())
+
+    def plot(self, path: str | Path | None = None) -> bytes:
+        """Figure 1 of the paper as PNG; written to `path` if one is given."""
+        from spsbench.reports.plots import png
+
+        table = self.tables[0]
+        image = png(table.whole, table.title, ceiling_ms=table.ceiling_ms)
+        if path is not None:
+            Path(path).write_bytes(image)
+        return image
+
+    def __str__(self) -> str:
+        return "\n".join(markdown(table.rows, table.title).decode() for table in self.tables)
+
+    def _repr_markdown_(self) -> str:
+        """For a notebook."""
+        return str(self)
+
+
+def _row(summary: Summary) -> dict[str, Any]:
+    cell = summary.cell
+    row: dict[str, Any] = {
+        "task": str(cell.work.task or ""),
+        "target": str(cell.models.target),
+        "draft": str(cell.models.draft or ""),
+        "method": method(cell),
+        "setting": setting(cell),
+        "k": cell.k,
+        "n": summary.n,
+        "failures": summary.failures,
+    }
+    for name, estimate in summary.figures.items():
+        if estimate is not None:
+            row |= {
+                name: estimate.mean,
+                f"{name}.low": estimate.low,
+                f"{name}.high": estimate.high,
+            }
+    return row

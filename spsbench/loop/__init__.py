@@ -1,0 +1,1 @@
+"""Speculative sampling itself: the loop, its protocols, its randomness."""

@@ -1,0 +1,214 @@
+"""The loop: draft, score, verify, commit. Every drafter, verifier, schedule and engine runs in it.
+
+Algorithm 2 of Chen et al. 2023 with a cache and interchangeable parts. K = 0 is auto-regressive
+sampling (Algorithm 1) in the same lines, so the baseline is counted and timed by the same code.
+The loop yields: streaming, progress, timing of parts and tracing are its consumers' affair.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.noise import on_device
+from spsbench.loop.transfer import send
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    Finish,
+    Limits,
+    NoiseStream,
+    Round,
+    Schedule,
+    Step,
+    Stop,
+    Verdict,
+    Verifier,
+)
+from spsbench.settings.records import DraftLaws
+
+
+class PairingError(ValueError):
+    """A drafter and a verifier whose output would silently not be the target's."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A model returned logits that are not numbers; the generation cannot go on."""
+
+
+def never(tokens: Sequence[int]) -> bool:
+    """The `Stop` that has no stop strings."""
+    return False
+
+
+def decode(
+    prompt: Sequence[int],
+    *,
+    target: LM,
+    drafter: Drafter,
+    verifier: Verifier,
+    schedule: Schedule,
+    warp: Callable[[Tensor], Tensor],
+    noise: NoiseStream,
+    limits: Limits,
+    stop: Stop = never,
+    laws: bool = False,
+) -> Iterator[Round]:
+    """Continue `prompt` and yield one `Round` for each target pass.
+
+    The output is distributed as the target's own under `warp` whenever `verifier` is exact. The
+    prefill runs before the first round and is in no round's seconds. The target's cache is emptied
+    first, so that one session serves prompt after prompt. No token to make: no round. With `laws`
+    each round of a chain brings the probabilities of its draft, for audits.
+
+    Raises:
+        PairingError: the verifier refuses the drafter.
+        NonFiniteError: NaN or +inf logits; says which model and which position.
+        ValueError: the prompt is empty or longer than the target's context.
+    """
+    if reason := verifier.refuses(drafter.drawn, drafter.tree):
+        raise PairingError(reason)
+    budget = token_budget(len(prompt), limits, target.limit)
+    if budget == 0:
+        return
+
+    x = list(prompt)
+    end = len(x) + budget
+    target.commit(0)
+    prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
+    drafter.begin(prompt, prefill)  # from here on the newest token is always pending
+    device = prefill.logits.device
+    noise = on_device(noise, device)
+
+    history: list[Round] = []
+    last: Step | None = None
+    finish: Finish | None = None
+    while finish is None:
+        began = time.perf_counter()
+        fresh = noise.round(len(history))
+
+        k = min(schedule.k(history), room(len(x), end, drafter.limit))
+        draft = drafter.draft(Context(x, warp, last), k, fresh, schedule.go_on)
+        check(draft, drafter)
+        parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
+
+        fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
+        scores = target.append(fed, keep=len(fed), parents=parents)
+
+        q = warp(scores.logits)  # [N + 1, V]
+        verdict = verifier(draft, q, fresh)
+        ruling = read(draft, q, verdict, len(x), laws)  # the round's one host read
+
+        tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
+        kept = len(tokens) - 1  # of the accepted; the last token is pending again
+        if draft.parents is None:
+            target.commit(len(x) + kept)
+        else:
+            target.commit(len(x), ruling.path[:kept])
+
+        x += tokens
+        last = Step(draft, scores, verdict)
+        seconds = time.perf_counter() - began
+        counts = len(draft.tokens), ruling.tested, len(ruling.path)
+        history.append(Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws))
+        yield history[-1]
+
+
+def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
+    """Tokens that may be generated after `prompt` tokens: the budget, or what the context holds."""
+    if prompt == 0:
+        raise ValueError("the prompt has no tokens: expected at least one")
+    if context is None:
+        return limits.max_new_tokens
+    if prompt > context:
+        raise ValueError(f"the prompt has {prompt} tokens: the target's context holds {context}")
+    return min(limits.max_new_tokens, context - prompt)
+
+
+def room(length: int, end: int, drafter_limit: int | None) -> int:
+    """How many tokens may be drafted after `length`: the round itself adds one of the target's."""
+    ends = end - 1 if drafter_limit is None else min(end - 1, drafter_limit)
+    return max(0, ends - length)
+
+
+def check(draft: Draft, drafter: Drafter) -> None:
+    """A draft must be of the kind that its drafter declared and the verifier was asked about."""
+    if draft.parents is not None and not drafter.tree:
+        raise PairingError(f"{type(drafter).__name__} drafted a tree but declares tree = False")
+    lawless = draft.probs is None and len(draft.tokens) > 0
+    if lawless and drafter.drawn is not Drawn.POINT:
+        raise PairingError(f"{type(drafter).__name__} declares {drafter.drawn} but gave no laws")
+
+
+class Ruling(NamedTuple):
+    """A verdict on the host."""
+
+    path: list[int]  # accepted nodes
+    tokens: list[int]  # theirs, and the final one
+    tested: int
+    overlap: float | None
+    laws: DraftLaws | None
+
+
+def read(draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = False) -> Ruling:
+    """Fetch a verdict, its tokens, the overlap of the laws and their finiteness in one transfer."""
+    n = len(draft.tokens)
+    p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
+    tested_slots = torch.arange(n, device=q.device) < verdict.tested
+    overlap = (overlaps(draft, q) * tested_slots).sum()
+    scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
+    picked = draft.tokens[verdict.path.clamp(min=0)]
+    parts = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
+    audited = laws and draft.parents is None
+    host = torch.cat([*parts, *(drafted_laws(draft, q) if audited else ())]).cpu().tolist()
+
+    path = [int(node) for node in host[:n] if node >= 0]
+    rest = 2 * n + len(scalars)
+    token, tested, shared, *masses = host[2 * n : rest]
+    for mass, model in zip(masses, ("target", "draft model"), strict=True):
+        if mass - mass != 0:  # NaN: the warp turns a row of unusable logits into one
+            raise NonFiniteError(f"non-finite logits from the {model} at position {position}")
+    tokens = [int(t) for t in host[n : n + len(path)]] + [int(token)]
+    applies = tested >= 0 and draft.parents is None
+    found = None
+    if audited:
+        ids, p, own = (host[rest + i * n : rest + (i + 1) * n] for i in range(3))
+        found = DraftLaws([int(token) for token in ids], p, own)
+    return Ruling(path, tokens, int(tested), shared if applies else None, found)
+
+
+def drafted_laws(draft: Draft, q: Tensor) -> list[Tensor]:
+    """Of a chain: its tokens, and their probabilities by draft and target, each [N]."""
+    at = draft.tokens[:, None]
+    own = q[:-1].gather(1, at)[:, 0].double()
+    p = torch.ones_like(own) if draft.probs is None else draft.probs.gather(1, at)[:, 0].double()
+    return [draft.tokens, p, own]
+
+
+def overlaps(draft: Draft, q: Tensor) -> Tensor:
+    """[N] sum_x min(p, q) of each slot of a chain: the chance that its token is kept.
+
+    A token that came by rule has the one-hot law: its overlap is the target's probability of it.
+    """
+    if draft.probs is None:
+        return q[:-1].gather(1, draft.tokens[:, None])[:, 0]
+    return torch.minimum(q[:-1], draft.probs).sum(-1)
+
+
+def cut(
+    block: list[int], output: list[int], limits: Limits, budget: int, stop: Stop
+) -> tuple[list[int], Finish | None]:
+    """Cut `block` after its first EOS id, the token that completes a stop string, or the budget."""
+    for i, token in enumerate(block, start=1):
+        if token in limits.eos:
+            return block[:i], "eos"
+        if stop(output + block[:i]):
+            return block[:i], "stop"
+        if len(output) + i == budget:
+            return block[:i], "length" if budget == limits.max_new_tokens else "context"
+    return block, None

@@ -1,0 +1,107 @@
+"""Counter-based randomness: every uniform has an address, and no generator has a state.
+
+The address is (seed, cell, sample, repeat) for the generation and (round, purpose, slot) inside it.
+The first four are hashed into a Philox key (Salmon et al. 2011), the other three are its counter.
+So the same text comes out whatever the order of the work, its sharding or a resume, and nothing
+here reads or moves a global generator. Rounds, not positions, key the noise: a position that is
+drafted again after a rejection needs fresh numbers, or the joint law is wrong.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from spsbench.loop.transfer import send
+from spsbench.loop.types import NoiseStream, Purpose
+
+
+@dataclass(frozen=True, slots=True)
+class PhiloxRound:
+    """The noise of one round."""
+
+    key: int  # 128 bits
+    index: int
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] float64 in [0, 1): slot i is the i-th output of the counter (., purpose, round)."""
+        counter = (self.index << 128) | (int(purpose) << 64)  # the low word counts the slots
+        bits = numpy.random.Philox(key=self.key, counter=counter)
+        return torch.from_numpy(numpy.random.Generator(bits).random(n))
+
+
+@dataclass(frozen=True, slots=True)
+class PhiloxStream:
+    """The noise of one generation, named by its key."""
+
+    seed: int
+    cell: str = ""
+    sample: str = ""
+    repeat: int = 0
+
+    def round(self, index: int) -> PhiloxRound:
+        """The noise of round `index`."""
+        return PhiloxRound(self._key(), index)
+
+    def _key(self) -> int:
+        address = json.dumps([self.seed, self.cell, self.sample, self.repeat])
+        return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=16).digest(), "big")
+
+
+def on_device(noise: NoiseStream, device: torch.device) -> NoiseStream:
+    """The same numbers on `device`: one copy a round, made while the device is at work."""
+    return noise if device.type == "cpu" else DeviceStream(noise, device)
+
+
+class DeviceStream:
+    """Another stream's uniforms on a device, each round's sent during the round before.
+
+    What the rounds so far asked for is what is sent ahead; anything else is sent when it is asked
+    for. The last uniform of a round is wanted by the verifier, when the passes of both models are
+    queued: then the host has the time to draw the next round's.
+    """
+
+    def __init__(self, noise: NoiseStream, device: torch.device) -> None:
+        self.noise, self.device = noise, device
+        self.most: dict[Purpose, int] = {}  # slots asked for at once, at most
+        self._ahead: DeviceRound | None = None
+
+    def round(self, index: int) -> "DeviceRound":
+        """The noise of round `index`."""
+        ahead, self._ahead = self._ahead, None
+        return ahead if ahead and ahead.index == index else DeviceRound(self, index)
+
+    def prepare(self, index: int) -> None:
+        """Send the uniforms that round `index` is expected to want."""
+        self._ahead = DeviceRound(self, index)
+
+
+class DeviceRound:
+    """The noise of one round, what was foreseen of it in one block."""
+
+    def __init__(self, stream: DeviceStream, index: int) -> None:
+        self.index = index
+        self._stream, self._noise = stream, stream.noise.round(index)
+        self._sent: dict[Purpose, Tensor] = {}
+        self._due = set(stream.most)  # foreseen, and not yet asked for
+        if stream.most:
+            drawn = [self._noise.uniform(purpose, n) for purpose, n in stream.most.items()]
+            block = send(torch.cat(drawn), stream.device)
+            parts = block.split_with_sizes(list(stream.most.values()))
+            self._sent = dict(zip(stream.most, parts, strict=True))
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] float64 in [0, 1) on the device: the stream's own numbers."""
+        if n == 0:
+            return torch.empty(0, dtype=torch.float64, device=self._stream.device)
+        if n > len(self._sent.get(purpose, ())):
+            self._stream.most[purpose] = n
+            self._sent[purpose] = send(self._noise.uniform(purpose, n), self._stream.device)
+        if self._due:
+            self._due.discard(purpose)
+            if not self._due:
+                self._stream.prepare(self.index + 1)
+        return self._sent[purpose][:n]

@@ -1,0 +1,108 @@
+"""From logits to laws, and from laws to tokens (Chen et al. 2023, section 2 and Algorithm 2)."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.loop.transfer import send
+
+
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """Logits -> laws: temperature, then top-k, then top-p; one warp for target and draft.
+
+    Temperature 0 is the one-hot law of the argmax, so that greedy decoding is no special case.
+    `top_k` 0 is off (ties with the k-th logit are kept); `top_p` 1 is off.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature is {self.temperature}: expected a number >= 0")
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}: expected 0 (off) or more")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}: expected 0 < top_p <= 1")
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """[..., V] logits -> [..., V] laws, float32 (float64 stays); NaN or +inf: a NaN row."""
+        x = logits if logits.dtype == torch.float64 else logits.float()
+        peak = x.amax(-1, keepdim=True)
+        if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
+            one_hot = torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
+            return one_hot + (peak - peak)  # 0, or NaN where the peak is not finite
+        x = (x - peak) / self.temperature  # the peak is 0: a tiny temperature cannot overflow it
+        if 0 < self.top_k < x.shape[-1]:
+            x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
+        law = x.softmax(-1)
+        return nucleus(law, self.top_p) if self.top_p < 1 else law
+
+
+def nucleus(law: Tensor, top_p: float) -> Tensor:
+    """[..., V] -> [..., V]: the smallest set of likeliest tokens with mass >= `top_p`, rescaled.
+
+    Holtzman et al. 2020, section 3.1. A token stays when the mass before it is below `top_p`, so
+    the likeliest always stays; of equal tokens the one with the smaller id comes first.
+    """
+    if law.device.type == "cpu":  # elsewhere a number cannot be looked at without waiting for it
+        return _nucleus_in(_likeliest(law, top_p), law, top_p)
+    ordered, ids = law.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = torch.zeros_like(law).scatter_(-1, ids, ordered * (before < top_p))
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def _likeliest(law: Tensor, top_p: float) -> Tensor:
+    """[..., n] the greatest probabilities in order, as many as the nucleus of each row can have."""
+    size = law.shape[-1]
+    # All tokens below this share have less than 1 - top_p together: none is in the nucleus.
+    candidates = int((law > 0.5 * (1 - top_p) / size).sum(-1).max())
+    if 0 < candidates < size // 8:
+        return law.topk(candidates).values
+    return torch.from_numpy(np.sort(law.numpy(), axis=-1)).flip(-1)  # faster than torch's own
+
+
+def _nucleus_in(ordered: Tensor, law: Tensor, top_p: float) -> Tensor:
+    """`nucleus`, from the likeliest probabilities in order; their ids are not needed."""
+    size = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True).clamp(min=1)
+    least = ordered.gather(-1, size - 1)
+    above, equal = law > least, law == least
+    places = size - above.sum(-1, keepdim=True)  # for those equal to the least
+    if bool((equal.sum(-1, keepdim=True) > places).any()):
+        equal &= equal.cumsum(-1) <= places
+    kept = law * (above | equal)
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def sample(law: Tensor, u: Tensor) -> Tensor:
+    """[..., V] weights (any scale) and [...] uniforms in [0, 1) -> [...] tokens, by inverse CDF.
+
+    A token of weight 0 is never drawn, whatever the rounding.
+    """
+    cdf = law.double().cumsum(-1)
+    total = cdf[..., -1:]
+    below = torch.nextafter(total, torch.zeros_like(total))
+    point = torch.minimum(send(u, law.device).unsqueeze(-1) * total, below)
+    # The clamp only matters for a NaN law, which the loop reports after its one host read.
+    return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp(max=law.shape[-1] - 1)
+
+
+def residual(q: Tensor, p: Tensor) -> Tensor:
+    """[..., V] (q - p)+, the law of the recovered token up to scale; q itself where that is 0.
+
+    It is 0 only where q = p up to rounding: a rejection there is a rounding event. With p = 0
+    (nothing was drafted) it is q: the bonus token is this case, not another one.
+    """
+    excess = (q - p).clamp(min=0)
+    return torch.where(excess.sum(-1, keepdim=True) > 0, excess, q)
+
+
+def row(x: Tensor, index: Tensor) -> Tensor:
+    """`x[index]` for a [] index that stays on its device: plain indexing would read it."""
+    return x.index_select(0, index[None])[0]

@@ -1,0 +1,86 @@
+"""What a drafter needs, and the place where it is given it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Weights(Enum):
+    """What `--draft` means to a drafter."""
+
+    NONE = "none"  # nothing: it drafts from the text
+    MODEL = "model"  # a causal language model with the target's tokenizer
+    OWN = "own"  # a folder of tensors that the drafter reads itself
+
+
+class Drawn(Enum):
+    """How the children of a node were drawn; it decides which verifiers are sound."""
+
+    POINT = "point"  # by rule: argmax, a lookup, samples pruned by their value
+    IID = "iid"  # independently from `Draft.probs`
+    DISTINCT = "distinct"  # from `Draft.probs` without replacement
+
+
+class Plan(NamedTuple):
+    """What can be known of a drafter from its arguments alone, before anything is loaded."""
+
+    drawn: Drawn
+    tree: bool = False  # may its drafts branch?
+    weights: Weights = Weights.NONE
+    target: bool = False  # does it use parts of the target: embeddings, head, config?
+
+
+class OwnWeights(NamedTuple):
+    """A folder of a drafter's own."""
+
+    folder: Path
+    config: Mapping[str, Any]  # of its config.json; empty without one
+    tensors: Mapping[str, Tensor]  # all of its safetensors, by name, on the draft's device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetParts:
+    """Parts of the target that a drafter may use and must not change. D is the model's width."""
+
+    config: Any  # transformers' configuration of the text model
+    vocab_size: int  # tokens; rows of the logits beyond are padding
+    device: torch.device
+    dtype: torch.dtype
+    embed: Callable[[Tensor], Tensor]  # [m] tokens -> [m, D]
+    head: Callable[[Tensor], Tensor]  # [m, D] hidden states of the last layer -> [m, V] logits
+
+
+class Cache(Protocol):
+    """Keys and values of a drafter's own layers, rolled back like a model's."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Write `[1, heads, m, width]` after what a layer has; all keys and values of it."""
+
+    def keep(self, length: int, rows: Any = ()) -> None:
+        """Keep the first `length` tokens, and after them those at `rows`."""
+
+
+class Site(Protocol):
+    """Where a drafter is opened. What its plan does not name is not given: asking raises."""
+
+    vocab_size: int
+    tokenizer: Any  # the target's; None over tables
+
+    def session(self) -> Any:
+        """A session (`LM`) with the draft model; for `Weights.MODEL`."""
+
+    def own(self) -> OwnWeights:
+        """The drafter's own tensors; for `Weights.OWN`."""
+
+    def target(self) -> TargetParts:
+        """Parts of the target; for a plan with `target`."""
+
+    def cache(self, most: int | None = None) -> Cache:
+        """An empty cache for layers of the drafter's own; `most` = tokens it will ever hold."""

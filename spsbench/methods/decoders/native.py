@@ -1,0 +1,66 @@
+"""This package's own loop over its engines."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+
+from spsbench.loop.decode import decode
+from spsbench.loop.types import (
+    LM,
+    Decoder,
+    Drafter,
+    Limits,
+    NoiseStream,
+    Round,
+    Schedule,
+    Stand,
+    Stop,
+    Verifier,
+)
+
+
+@dataclass(frozen=True)
+class NativeDecoder(Decoder):
+    """`decode` with its parts bound.
+
+    Args:
+        laws: record the draft's probabilities as well, for audits.
+    """
+
+    target: LM
+    drafter: Drafter
+    verifier: Verifier
+    schedule: Schedule
+    laws: bool = False
+
+    @classmethod
+    def open(cls, stand: Stand, laws: bool = False) -> Self:
+        """Over the cell's own parts."""
+        drafter = stand.drafter()
+        target = stand.target(drafter.layers)
+        return cls(target, drafter, stand.verifier(), stand.schedule(), laws)
+
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        *,
+        limits: Limits,
+        warp: Callable[[Tensor], Tensor],
+        noise: NoiseStream,
+        stop: Stop,
+    ) -> Iterator[Round]:
+        """Continue `prompt`; see `decode.decode`."""
+        return decode(
+            prompt,
+            target=self.target,
+            drafter=self.drafter,
+            verifier=self.verifier,
+            schedule=self.schedule,
+            warp=warp,
+            noise=noise,
+            limits=limits,
+            stop=stop,
+            laws=self.laws,
+        )

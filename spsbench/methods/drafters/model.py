@@ -1,0 +1,51 @@
+"""A smaller language model drafts, one token at a time (Chen et al. 2023, Algorithm 2)."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+
+from spsbench.loop.sampling import sample
+from spsbench.loop.site import Site, Weights
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+
+
+class ModelDrafter(Drafter):
+    """Samples from `lm` under the target's warp and keeps the laws it sampled from."""
+
+    drawn = Drawn.IID
+    weights = Weights.MODEL
+
+    @classmethod
+    def open(cls, site: Site) -> Self:
+        """Over a session with the draft model."""
+        return cls(site.session())
+
+    def __init__(self, lm: LM) -> None:
+        self.lm = lm
+        self.limit = lm.limit
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Prefill the draft model with all but the newest token, unless it does not fit."""
+        self.lm.commit(0)
+        if self.limit is None or len(prompt) <= self.limit:
+            self.lm.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Slot i uses DRAFT's uniform i. The first pass also feeds what the loop has added."""
+        lm = self.lm
+        u = noise.uniform(Purpose.DRAFT, k)
+        tokens, laws = [], []
+        if k > 0:
+            lm.commit(min(lm.length, len(context.tokens) - 1))  # drop what was rejected
+            feed = torch.tensor(context.tokens[lm.length :])
+            for i in range(k):
+                law = context.warp(lm.append(feed, keep=1).logits)[0]  # [V]
+                if not go_on(law):
+                    break
+                feed = sample(law, u[i])[None]
+                tokens.append(feed)
+                laws.append(law)
+        if not tokens:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.cat(tokens), torch.stack(laws))

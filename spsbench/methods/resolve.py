@@ -1,0 +1,85 @@
+"""Every name, argument and pairing of a cell, checked before a model is touched."""
+
+from spsbench.errors import UsageError
+from spsbench.loop.sampling import Warp
+from spsbench.loop.site import Drawn, Plan, Weights
+from spsbench.loop.types import Decoder
+from spsbench.plugins import arguments, part, plug_in
+from spsbench.settings.cell import Cell
+from spsbench.spec import Spec
+
+
+def resolve(cell: Cell) -> Cell:
+    """Check every name, argument and pairing of `cell` before a model is touched.
+
+    An `auto` verifier becomes sps for sampled chains and match for drafts that come by rule.
+
+    Raises:
+        UsageError: an unknown name or argument, a draft model without use or missing, a pairing
+            that would not give the target's law, impossible sampling settings.
+    """
+    method = cell.method
+    plan = plan_of(method.drafter)
+    if method.verifier.name == "auto":
+        sampled_chain = plan.drawn is Drawn.IID and not plan.tree
+        cell = cell.but(verifier=Spec("sps" if sampled_chain else "match"))
+        method = cell.method
+    verifier = part("verifiers", method.verifier)
+    if reason := verifier.refuses(plan.drawn, plan.tree):
+        raise UsageError(f"--drafter {method.drafter} with --verifier {method.verifier}: {reason}")
+    check_draft(cell, plan)
+    part("schedules", method.schedule)
+    for model in cell.models.all:
+        part("engines", model.engine)
+    decoder = plug_in("decoders", method.decoder)
+    arguments(method.decoder, decoder)
+    if decoder.rules is not None:
+        check_rules(cell, decoder)
+    try:
+        warp(cell)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return cell
+
+
+def plan_of(drafter: Spec) -> Plan:
+    """What a drafter is and needs, by its arguments.
+
+    Raises:
+        UsageError: no such drafter, or arguments that it refuses.
+    """
+    maker = plug_in("drafters", drafter)
+    try:
+        plan: Plan = maker.plan(**arguments(drafter, maker))
+    except ValueError as error:
+        raise UsageError(f"{drafter}: {error}") from error
+    return plan
+
+
+def check_draft(cell: Cell, plan: Plan) -> None:
+    """A draft model is there if and only if the drafter has a use for it."""
+    drafter, draft = cell.method.drafter, cell.models.draft
+    if draft is None and plan.weights is not Weights.NONE:
+        raise UsageError(f"--drafter {drafter}: expected a draft model. Name it with --draft")
+    if draft is not None and plan.weights is Weights.NONE:
+        raise UsageError(
+            f"--draft {draft.id} with --drafter {drafter}: that drafter uses no model. "
+            "Leave out one of the two"
+        )
+
+
+def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
+    """A decoder that is another library drafts and verifies in its own way only."""
+    method, rules = cell.method, decoder.rules or {}
+    if rules.get(method.drafter.name) == str(method.verifier) and method.k is not None:
+        return
+    raise UsageError(
+        f"--decoder {method.decoder} with --drafter {method.drafter}, "
+        f"--verifier {method.verifier}, --schedule {method.schedule}: that decoder has rules of "
+        "its own. Expected drafter model with verifier sps or ngram with match, and a constant K"
+    )
+
+
+def warp(cell: Cell) -> Warp:
+    """The warp of `cell`."""
+    return Warp(cell.sampling.temperature, cell.sampling.top_k, cell.sampling.top_p)

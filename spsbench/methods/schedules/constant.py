@@ -1,0 +1,24 @@
+"""The paper's schedule: the same K in every round (Chen et al. 2023, Algorithm 2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.types import Round
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """K tokens a round; 0 is auto-regressive sampling."""
+
+    lookahead: int = 4
+
+    def k(self, history: Sequence[Round]) -> int:
+        """The same K whatever happened."""
+        return self.lookahead
+
+    def go_on(self, p: Tensor) -> Tensor:
+        """Always; said on the CPU, so that asking does not wait for `p`."""
+        return torch.ones((), dtype=torch.bool)

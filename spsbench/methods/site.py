@@ -1,0 +1,74 @@
+"""A drafter's site over loaded models: it is given what its plan names, and nothing else."""
+
+from typing import Any
+
+from torch import Tensor
+
+from spsbench.engines.cache import PreallocatedCache
+from spsbench.errors import UsageError
+from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
+from spsbench.loop.types import LM, Engine
+from spsbench.models.shelf import Loaded
+from spsbench.plugins import part
+from spsbench.settings.cell import Cell
+
+
+class LoadedSite:
+    """`loop.site.Site` for the models of a cell."""
+
+    def __init__(self, cell: Cell, loaded: Loaded, plan: Plan) -> None:
+        self.vocab_size = loaded.vocab_size
+        self.tokenizer: Any = loaded.tokenizer
+        self._cell, self._loaded, self._plan = cell, loaded, plan
+
+    def session(self) -> LM:
+        """A session with the draft model."""
+        self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
+        draft = self._cell.models.draft
+        if draft is None or self._loaded.draft is None:
+            raise UsageError(
+                f"--drafter {self._name}: expected a draft model. Name it with --draft"
+            )
+        engine: Engine = part("engines", draft.engine)
+        return engine.session(self._loaded.draft, vocab_size=self.vocab_size)
+
+    def own(self) -> OwnWeights:
+        """The tensors of the folder that `--draft` names."""
+        self._check(self._plan.weights is Weights.OWN, "weights of its own", "weights")
+        if self._loaded.own is None:
+            raise UsageError(f"--drafter {self._name}: expected its folder. Name it with --draft")
+        return self._loaded.own
+
+    def target(self) -> TargetParts:
+        """Embeddings, head and config of the target."""
+        self._check(self._plan.target, "parts of the target", "uses_target")
+        model, size = self._loaded.target, self.vocab_size
+        embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+
+        def logits(hidden: Tensor) -> Tensor:
+            rows: Tensor = head(hidden)
+            return rows[..., :size]
+
+        return TargetParts(
+            config=model.config.get_text_config(),
+            vocab_size=size,
+            device=model.device,
+            dtype=model.dtype,
+            embed=embeddings,
+            head=logits,
+        )
+
+    def cache(self, most: int | None = None) -> Cache:
+        """A cache that is never copied, as the engines have it."""
+        made: Cache = PreallocatedCache(most)
+        return made
+
+    @property
+    def _name(self) -> str:
+        return str(self._cell.method.drafter)
+
+    def _check(self, planned: bool, what: str, field: str) -> None:
+        if not planned:
+            raise UsageError(
+                f"drafter {self._name} asked for {what}: expected its plan to name it ({field})"
+            )

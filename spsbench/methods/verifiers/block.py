@@ -1,0 +1,50 @@
+"""Block verification (Sun et al. 2024, arXiv 2403.10444, Algorithm 2)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import residual, row, sample
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.methods.verifiers.sps import chain_laws, refuses_unless_sampled_chain
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Test prefixes jointly and keep the longest that passes: never fewer tokens than sps."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """It divides by the law each token was drawn from, along one chain."""
+        return refuses_unless_sampled_chain("block", drawn, tree)
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Chain of N tokens, `q` [N+1, V]; the test of prefix i uses ACCEPT's uniform i - 1.
+
+        weight[i] is the paper's p_i: how much of the prefix of length i may be kept. h[i] is the
+        chance to keep exactly that prefix rather than a shorter one, given no longer one is kept.
+        """
+        n = len(draft.tokens)
+        slots = torch.arange(n, device=q.device)
+        p = chain_laws(draft, q)  # [N + 1, V]
+        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
+        last = noise.uniform(Purpose.FINAL, 1)[0]
+
+        ratio = (q[slots, draft.tokens] / p[slots, draft.tokens]).nan_to_num(0.0)
+        weights = [q.new_ones(())]
+        for i in range(n):
+            weights.append((weights[-1] * ratio[i]).clamp(max=1.0))
+        weight = torch.stack(weights)  # [N + 1]
+
+        excess = (weight[:, None] * q - p).clamp(min=0).sum(-1)  # [N + 1] S_i
+        room = excess + 1 - weight
+        h = torch.where(room > 0, excess / room, 1.0)
+        h[n] = weight[n]  # nothing was drafted after the last
+        passed = torch.cat([h[:1] >= 0, u < h[1:]])  # [N + 1]; the empty prefix passes
+        a = torch.where(passed, torch.arange(n + 1, device=q.device), 0).amax()
+        token = sample(residual(row(weight, a) * row(q, a), row(p, a)), last)
+        return Verdict(slots.where(slots < a, -1), token, torch.full_like(a, -1))

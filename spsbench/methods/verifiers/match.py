@@ -1,0 +1,39 @@
+"""One-sample match: the target draws its own token first, and a draft is kept while it agrees.
+
+Exact for any draft that did not see this noise, because the output *is* the target's own draw:
+beams, look-ups, pruned samples, a person's guess. On a mismatch the drawn token is emitted; drawing
+again would be biased. Section 3 of Leviathan et al. 2023 compares it with rejection sampling.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import row, sample
+from spsbench.loop.trees import follow
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Draw the target's token at every node; descend while a drafted child equals it."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """Nothing: it never looks at the draft's law."""
+        return None
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """`q` [N+1, V]; the token after row i uses PLAIN's uniform i, so one draw a node."""
+        n = len(draft.tokens)
+        slots = torch.arange(n, device=q.device)
+        own = sample(q, noise.uniform(Purpose.PLAIN, n + 1))  # [N + 1]
+        if draft.parents is None:
+            a = (own[:-1] == draft.tokens).long().cumprod(0).sum()
+            return Verdict(slots.where(slots < a, -1), row(own, a), (a + 1).clamp(max=n))
+        nodes = follow(draft.tokens, draft.parents, own)
+        path = slots.new_tensor(nodes + [-1] * (n - len(nodes)))
+        return Verdict(path, own[nodes[-1] + 1 if nodes else 0], torch.full_like(own[0], -1))

@@ -1,0 +1,58 @@
+"""Modified rejection sampling (Chen et al. 2023, Algorithm 2 and Theorem 1)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spsbench.loop.sampling import residual, row, sample
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Sps:
+    """Keep x with probability min(1, q/p); at the first rejection draw from (q - p)+."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """It divides by the law each token was drawn from, along one chain."""
+        return refuses_unless_sampled_chain("sps", drawn, tree)
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Chain of N tokens, `q` [N+1, V]; the test of slot i uses ACCEPT's uniform i."""
+        n = len(draft.tokens)
+        slots = torch.arange(n, device=q.device)
+        p = chain_laws(draft, q)  # [N + 1, V]
+        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
+        last = noise.uniform(Purpose.FINAL, 1)[0]
+
+        ratio = q[slots, draft.tokens] / p[slots, draft.tokens]  # NaN (0 / 0) rejects
+        a = (u < ratio).long().cumprod(0).sum()  # the accepted prefix
+        token = sample(residual(row(q, a), row(p, a)), last)  # recovered or bonus, one case
+        return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
+
+
+def chain_laws(draft: Draft, q: Tensor) -> Tensor:
+    """[N+1, V] the laws of a chain's tokens, and a row of zeros: nothing was drafted after N."""
+    if draft.probs is None:
+        return torch.zeros_like(q)  # only an empty draft has no laws here: see `refuses`
+    return pad(draft.probs, (0, 0, 0, 1))
+
+
+def refuses_unless_sampled_chain(name: str, drawn: Drawn, tree: bool) -> str | None:
+    """The reason of every rule that tests one chain against the law it was drawn from."""
+    if tree:
+        return f"verifier {name} tests one chain, but the drafter draws trees: use verifier match"
+    if drawn is not Drawn.IID:
+        return (
+            f"verifier {name} divides by the law each token was drawn from, but the drafter's "
+            f"tokens come {WHENCE[drawn]}: use verifier match, which is exact for any draft"
+        )
+    return None
+
+
+WHENCE = {Drawn.POINT: "by rule and have none", Drawn.DISTINCT: "without replacement"}

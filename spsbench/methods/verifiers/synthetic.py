@@ -1,0 +1,38 @@
+"""Acceptance at a given rate, for timing without trained weights. Its output means nothing."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import row
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Keeps each draft token with probability `alpha`, whatever the models say: timing only."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
+
+    alpha: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha is {self.alpha}: expected 0 to 1")
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """Trees: it accepts along one chain."""
+        return (
+            "verifier synthetic accepts along one chain: use a drafter of chains" if tree else None
+        )
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Chain of N tokens, `q` [N+1, V]; the final token is the likeliest, to cost a draw."""
+        n = len(draft.tokens)
+        slots = torch.arange(n, device=q.device)
+        u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
+        a = (u < self.alpha).long().cumprod(0).sum()
+        return Verdict(slots.where(slots < a, -1), row(q, a).argmax(), (a + 1).clamp(max=n))

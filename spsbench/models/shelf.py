@@ -1,0 +1,172 @@
+"""The models of cells: found, checked, fit for each other, and each loaded once."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from spsbench.engines.eager import Eager, UnsupportedModelError
+from spsbench.engines.limits import context_of, rows_of
+from spsbench.errors import DataError
+from spsbench.loop.site import OwnWeights, Plan, Weights
+from spsbench.loop.types import Engine
+from spsbench.models.own import own_weights
+from spsbench.models.source import Shapes, Source, source_of
+from spsbench.plugins import arguments, part, plug_in
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import Models, ModelSpec
+from spsbench.spec import Spec
+
+Choices = dict[str, dict[str, Any]]
+"""What engines chose by timing, by model, dtype and engine."""
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The models of a cell, fit for each other."""
+
+    target: PreTrainedModel
+    draft: PreTrainedModel | None  # where the drafter asks for a language model
+    tokenizer: PreTrainedTokenizerBase
+    vocab_size: int  # tokens that both models know; padding rows are beyond
+    eos: frozenset[int]
+    folder: Path  # of the target
+    draft_tokenizer: PreTrainedTokenizerBase | None = None  # where it is another one
+    own: OwnWeights | None = None  # where the drafter asks for tensors of its own
+
+    @property
+    def limit(self) -> int | None:
+        """The shortest context of target and draft, in tokens; None = unlimited."""
+        models = [model for model in (self.target, self.draft) if model is not None]
+        limits = [limit for model in models if (limit := context_of(model)) is not None]
+        return min(limits, default=None)
+
+
+class Shelf:
+    """Loads the models of resolved cells, and keeps them for the cells that share them.
+
+    Args:
+        offline: take nothing from the network.
+        allow_pickle: read pickled weights where there are no safetensors.
+        threads: of the processor, as the user asked; None = engines may choose.
+        choices: takes what engines choose by timing; what is there already is taken over.
+        say: is told, a line each, what a user should know of a download or of the memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        offline: bool = False,
+        allow_pickle: bool = False,
+        threads: int | None = None,
+        choices: Choices | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._threads = threads
+        self.choices: Choices = {} if choices is None else choices
+        self._options: dict[str, Any] = {
+            "offline": offline,
+            "allow_pickle": allow_pickle,
+            "say": say,
+        }
+        self._kept: dict[Hashable, Any] = {}
+
+    def load(self, cell: Cell) -> Loaded:
+        """The models of `cell`; every check comes before the first weights.
+
+        Raises:
+            SpsError: a model that is missing, unfit, or does not go with the other one.
+        """
+        drafter, decoder = cell.method.drafter, plug_in("decoders", cell.method.decoder)
+        maker = plug_in("drafters", drafter)
+        plan: Plan = maker.plan(**arguments(drafter, maker))
+        wish = Wish(
+            cell.models, cell.sampling.seed, plan.weights, decoder.runs_engines, decoder.translates
+        )
+        return self._once(wish, partial(self._all, wish))
+
+    def _all(self, wish: "Wish") -> Loaded:
+        target = self._find(wish.models.target, wish.seed)
+        draft = wish.models.draft
+        own = None
+        if draft is not None and wish.weights is Weights.OWN:
+            own = self._once((draft, "own"), partial(own_weights, draft, **self._options))
+            draft = None
+        found = target if draft is None else self._find(draft, wish.seed)
+        paired = found.folder != target.folder
+        # bare shapes have numbers for tokens, which go with any
+        joint = found.source if isinstance(found.source, Shapes) else target.source
+        if paired and not wish.translates:
+            joint.check_same(target.tokenizer, found.tokenizer)
+        model = self._model(target, wish.runs_engines)
+        second = model if draft is None else self._model(found, wish.runs_engines)
+        # transformers translates between two vocabularies where their models' rows differ
+        foreign = paired and wish.translates and rows_of(model) != rows_of(second)
+        if paired and wish.translates and not foreign:
+            joint.check_same(target.tokenizer, found.tokenizer)
+        return Loaded(
+            target=model,
+            draft=None if draft is None else second,
+            tokenizer=target.tokenizer,
+            vocab_size=joint.vocab_size(model, model if foreign else second, target.tokenizer),
+            eos=target.source.eos(model, target.tokenizer),
+            folder=target.folder,
+            draft_tokenizer=found.tokenizer if foreign else None,
+            own=own,
+        )
+
+    def _find(self, spec: ModelSpec, seed: int) -> "Found":
+        source = source_of(spec, seed=seed, **self._options)
+        folder = self._once((source, "folder", spec), partial(source.locate, spec))
+        tokenizer = self._once((source, "tokenizer", folder), partial(source.tokenizer, folder))
+        return Found(spec, source, folder, tokenizer)
+
+    def _model(self, found: "Found", runs_engines: bool) -> PreTrainedModel:
+        engine = found.spec.engine if runs_engines else None
+        return self._once(
+            (found.source, engine, found.folder), partial(self._prepared, found, engine)
+        )
+
+    def _prepared(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
+        """A model for one engine alone: another must not be timed over weights that it packed."""
+        model = found.source.model(found.folder)
+        engine: Engine = Eager() if spec is None else part("engines", spec)
+        name = f"{found.spec.id} {model.dtype} {spec}"
+        try:
+            chosen = engine.prepare(model, known=self.choices.get(name), threads=self._threads)
+        except UnsupportedModelError as error:
+            raise DataError(
+                f"{error} ({found.folder}): expected a decoder-only transformer"
+            ) from error
+        self.choices |= {name: chosen} if chosen else {}
+        return model
+
+    def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        if key not in self._kept:
+            self._kept[key] = make()
+        made: Made = self._kept[key]
+        return made
+
+
+class Wish(NamedTuple):
+    """All that decides which models are loaded, and how."""
+
+    models: Models
+    seed: int  # of random weights
+    weights: Weights
+    runs_engines: bool
+    translates: bool
+
+
+class Found(NamedTuple):
+    """A model before its weights."""
+
+    spec: ModelSpec
+    source: Source
+    folder: Path
+    tokenizer: Any

@@ -1,0 +1,42 @@
+"""What a pair of models brings that one would not expect."""
+
+from collections.abc import Iterator
+
+from transformers import PreTrainedModel
+
+from spsbench.engines.limits import context_of
+from spsbench.models.loader import hidden_settings
+from spsbench.models.shelf import Loaded
+
+
+def surprises(loaded: Loaded) -> Iterator[str]:
+    """What a pair of models brings that one would not expect."""
+    target, draft = loaded.target, loaded.draft
+    if draft is not None:
+        yield from surprises_of_pair(target, draft)
+    rows = target.config.get_text_config().vocab_size
+    if loaded.vocab_size < rows:
+        padding = rows - loaded.vocab_size
+        yield f"{padding} of the target's {rows} logits are no tokens and never drawn"
+    if hidden := hidden_settings(loaded.folder):
+        ignored = ", ".join(f"{name}={value}" for name, value in hidden.items())
+        yield f"ignored from the target's generation_config: {ignored}"
+    if not loaded.eos:
+        yield "the target has no end-of-text token: only --max-new-tokens and --stop end the text"
+
+
+def surprises_of_pair(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[str]:
+    """What makes a draft model less useful than it looks."""
+    sizes = [model.num_parameters() for model in (target, draft)]
+    if sizes[1] >= sizes[0]:
+        yield (
+            f"the draft model ({sizes[1]:,} parameters) is not smaller than the target "
+            f"({sizes[0]:,}): it will not be faster"
+        )
+    limits = [context_of(model) for model in (target, draft)]
+    if limits[1] is not None and (limits[0] is None or limits[1] < limits[0]):
+        of_target = limits[0] if limits[0] is not None else "unlimited"
+        yield (
+            f"the draft model's context is {limits[1]} tokens, the target's {of_target}: "
+            "beyond it the target goes on alone"
+        )

@@ -1,0 +1,31 @@
+"""The lines below a table that say what its pass@k stands on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from spsbench.settings.cell import Cell
+from spsbench.settings.names import method, setting
+from spsbench.tasks.programs.figures import counts, described, pass_at, shown, told
+from spsbench.tasks.programs.generated import TASK
+from spsbench.tasks.programs.log import NAME, read
+
+
+def judged_notes(folder: Path, cells: Sequence[Cell], problems: int = 164) -> list[str]:
+    """How programs were run; of each cell the verdicts, and pass@k with both intervals.
+
+    Raises:
+        DataError: a damaged log of verdicts.
+    """
+    settings, judged = read(folder / NAME)
+    if not settings:
+        return []
+    lines = [f"Programs: {described(settings)}."]
+    for cell in cells:
+        own = [each for each in judged if each.cell == cell.id]
+        if cell.work.task is None or cell.work.task.name != TASK or not own:
+            continue
+        asked = len({each.sample for each in own})
+        partial = f"partial {asked}/{problems} problems: " if asked < problems else ""
+        figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
+        lines.append(f"{setting(cell)} {method(cell)}: {partial}{told(counts(own))}; {figures}.")
+    return lines

@@ -1,0 +1,96 @@
+"""The lines below a table: parity of quality, what memory allows, the paper's figures."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.parity import parities
+from spsbench.figures.quality import PERCENT, Combine
+from spsbench.figures.summary import Summary
+from spsbench.machine.bandwidth import Ceiling
+from spsbench.reports.paper import SOURCE, beside
+from spsbench.settings.cell import Cell
+from spsbench.settings.names import method, setting
+from spsbench.settings.records import Score
+
+
+def findings(
+    rows: Sequence[Summary],
+    scores: Sequence[Score],
+    combine: Callable[[Cell], Combine],
+    margins: Mapping[str, float],
+) -> list[str]:
+    """What the figures of a run show, one line each."""
+    cells = [row.cell for row in rows]
+    return [
+        *_warnings(cells),
+        *_parities(cells, scores, combine, margins),
+        *_paper(rows),
+    ]
+
+
+def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str]:
+    """How near ArS comes to what memory allows, for each target."""
+    memory = provenance.get("memory") or {}
+    lines = []
+    for target, size in memory.get("weights", {}).items():
+        bound = Ceiling(size, memory["bandwidth"])
+        reached = [
+            f"{setting(row.cell)} {bound.reached(row.mean_token_time_ms.mean):.0%}"
+            for row in rows
+            if row.cell.k == 0 and row.cell.models.target.id == target and row.mean_token_time_ms
+        ]
+        if reached:
+            lines.append(
+                f"Memory allows ArS of {target} one token in {bound.token_time_ms:.2f} ms "
+                f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured); "
+                f"reached: {', '.join(dict.fromkeys(reached))}."
+            )
+    return lines
+
+
+def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
+    if any(cell.models.random or cell.method.verifier.name == "synthetic" for cell in cells):
+        yield "Timing only, output meaningless: random weights or acceptance at a given rate."
+    if any(cell.sampling.ignore_eos for cell in cells):
+        yield "Texts run past their end, to the full number of tokens: timing only, no quality."
+    if any(not cell.method.own_loop for cell in cells):
+        yield (
+            "Decoder hf is transformers' own generate: its prefill is what its first round took "
+            "longer than its median one, its acceptance is counted, and its speed-up is over its "
+            "own ArS."
+        )
+
+
+def _parities(
+    cells: Sequence[Cell],
+    scores: Sequence[Score],
+    combine: Callable[[Cell], Combine],
+    margins: Mapping[str, float],
+) -> Iterator[str]:
+    to_one = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
+    for cell, found in parities(cells, to_one, combine=combine, margins=margins):
+        yield (
+            f"Quality, {_name(cell)}: {found.metric} {found.ars:.4f} by ArS, {found.sps:.4f} by "
+            f"SpS, difference {_interval(found.difference)} over {found.difference.n} samples: "
+            f"{found}."
+        )
+
+
+def _paper(rows: Sequence[Summary]) -> list[str]:
+    return [f"{SOURCE}."] if any(beside(row) is not None for row in rows) else []
+
+
+def _name(cell: Cell) -> str:
+    task = cell.work.task.name if cell.work.task else ""
+    return " ".join(part for part in (task, setting(cell), method(cell)) if part)
+
+
+def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value / 100 if name in PERCENT else value for name, value in metrics.items()}
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.mean:+.4f}"
+    return f"{estimate.mean:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"

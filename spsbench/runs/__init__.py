@@ -1,0 +1,1 @@
+"""Cells and samples become records."""

@@ -1,0 +1,159 @@
+"""The conduct of a run: models, records, scores, summary. It prints nothing and parses nothing."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.errors import Exit
+from spsbench.models.shelf import Shelf
+from spsbench.reports.conclude import conclude
+from spsbench.reports.run_tables import Table
+from spsbench.runs.estimate import estimate
+from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of
+from spsbench.runs.models import Models, Say, folders_of, memory, resolved
+from spsbench.runs.pace import Pace
+from spsbench.runs.score_apart import score_apart
+from spsbench.settings.access import Access
+from spsbench.settings.cell import short_hash
+from spsbench.settings.experiment import Experiment
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.place import Place
+from spsbench.settings.records import Record
+from spsbench.settings.task import Sample
+from spsbench.store.choices import read_choices, write_choices
+from spsbench.store.folder import check_writable
+from spsbench.store.identity import fingerprint
+from spsbench.store.manifest import Manifest
+from spsbench.store.provenance import provenance
+from spsbench.store.run import RunWriter, open_run
+from spsbench.tasks.scores import score_missing
+
+RESULTS = Path("results")
+
+Watch = Callable[[Pace], None]
+"""Is told after each record, and once before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a run."""
+
+    folder: Path
+    records: int
+    stopped: bool = False  # before all records were there
+    tables: tuple[Table, ...] = ()
+    scored: int = Exit.OK  # of `sps score`, where programs were to be judged
+
+    @property
+    def failed(self) -> int:
+        """Generations that failed."""
+        return sum(row.failures for table in self.tables for row in table.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """Everything that a run needs beside its experiment.
+
+    Args:
+        name: of the folder under results/, where the place names none.
+        say: is told, a line each, what a person should know.
+        watch: is told how far the run is.
+        stop: asked between samples whether to end; what was made until then is kept.
+    """
+
+    place: Place
+    access: Access
+    shelf: Shelf
+    name: str
+    say: Say = lambda line: None
+    watch: Watch = lambda pace: None
+    stop: Callable[[], bool] = lambda: False
+
+    def run(self, experiment: Experiment) -> Outcome:
+        """Make every record that is missing, score them, and sum up.
+
+        Raises:
+            SpsError: models, data or a folder that cannot be used.
+        """
+        experiment, place = resolved(experiment), self.place
+        folders, identity, folder = self._prepare(experiment)
+        manifest = Manifest(
+            experiment=experiment.described(),
+            cells={cell.id: cell.to_json() for cell in experiment.cells},
+            fingerprint=identity,
+            provenance=provenance() | {"memory": memory(experiment, folders)},
+        )
+        with open_run(
+            folder,
+            manifest,
+            shard=place.slice,
+            resume=place.resume,
+            resume_anyway=place.resume_anyway,
+            overwrite=place.overwrite,
+        ) as writer:
+            self.shelf.choices.update(read_choices(writer.folder, place.slice))
+            samples = self._records(experiment, writer)
+            score_missing(experiment, samples, folder, place.slice, self.stop)
+            if self.stop():
+                return Outcome(folder=folder, records=writer.count, stopped=True)
+        scored = self._judge(experiment, folder)
+        tables = tuple(conclude(folder))
+        return Outcome(folder=folder, records=writer.count, tables=tables, scored=scored)
+
+    def estimate(self, experiment: Experiment) -> Iterator[str]:
+        """What the run would cost, a line a cell; nothing is written.
+
+        Raises:
+            SpsError: models, data or a folder that cannot be used.
+        """
+        experiment = resolved(experiment)
+        *_, folder = self._prepare(experiment)
+        yield from estimate(experiment, Models(self.shelf, self.say), folder)
+
+    def _prepare(
+        self, experiment: Experiment
+    ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
+        """The models' folders, the identity of the run, and its own folder."""
+        if experiment.threads is not None:
+            torch.set_num_threads(experiment.threads)
+        check_writable(self.place.out or RESULTS)
+        folders = folders_of(experiment, self.access, self.say)
+        identity = fingerprint(experiment, folders)
+        folder = self.place.out or RESULTS / f"{self.name}-{short_hash(identity, 8)}"
+        for part in experiment.parts:
+            self.say(f"{part.spec}: {part.task.title}")
+        return folders, identity, folder
+
+    def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
+        """Make every record that is missing; the samples of each part."""
+        models = Models(self.shelf, self.say)
+        samples = [samples_of(part, models) for part in experiment.parts]
+        write_choices(writer.folder, writer.shard, self.shelf.choices)
+        missing = {
+            key(job)
+            for part, own in zip(experiment.parts, samples, strict=True)
+            for job in jobs(part, own, experiment.seed)
+            if writer.wants(key(job))
+        }
+        pace = Pace(len(missing))
+        self.watch(pace)
+
+        def told(job: Job, record: Record) -> None:
+            pace.add(job.cell, record)
+            self.watch(pace)
+
+        for part, own in zip(experiment.parts, samples, strict=True):
+            run_part(part, own, models, writer, experiment=experiment, told=told, stop=self.stop)
+        return samples
+
+    def _judge(self, experiment: Experiment, folder: Path) -> int:
+        """Run the programs that were generated, if a sandbox holds or somebody insists."""
+        programs = any(part.task.programs for part in experiment.parts)
+        if not programs or self.place.score is False:
+            return Exit.OK
+        scored = score_apart(folder, self.say)
+        unasked = scored == Exit.SANDBOX and self.place.score is None  # it has said so
+        return Exit.OK if unasked else scored

@@ -1,0 +1,122 @@
+"""One generation as it runs: rounds become records, tokens become text with their origin."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.text import Origin, Piece, StopStrings, Transcript
+from spsbench.loop.types import Limits, Round
+from spsbench.methods.build import build
+from spsbench.methods.resolve import warp
+from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import Cell
+from spsbench.settings.records import DraftLaws, Record, RoundRecord
+
+
+class Update(NamedTuple):
+    """What one round brought."""
+
+    record: RoundRecord
+    tokens: list[int]
+    pieces: list[Piece]  # text that may be shown now
+
+
+class Generation:
+    """Iterate it once for its updates; `record` is complete when they end.
+
+    Args:
+        cell: resolved by `build.resolve`.
+        prompt: token ids, at least one.
+        sample, repeat: the rest of the noise's key.
+    """
+
+    def __init__(
+        self, cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str = "", repeat: int = 0
+    ) -> None:
+        self.cell, self._parts = cell, build(cell, loaded)
+        self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
+        self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
+        self._transcript = Transcript(loaded.tokenizer, prompt, cell.sampling.stop)
+        self._stop = StopStrings(loaded.tokenizer, prompt, cell.sampling.stop)
+        self._prompt = list(prompt)
+        self._tokens: list[int] = []
+        self._rounds: list[RoundRecord] = []
+        self._laws: list[DraftLaws] = []
+        self._prefill = 0.0
+        self._finish = "length"  # of a generation without a round
+
+    def __iter__(self) -> Iterator[Update]:
+        """Run to the end, one update a round."""
+        began = time.perf_counter()
+        for done in self._parts.decoder(
+            self._prompt,
+            limits=Limits(self.cell.sampling.max_new_tokens, self._eos),
+            warp=warp(self.cell),
+            noise=self._noise,
+            stop=self._stop,
+        ):
+            if not self._rounds:
+                self._prefill = self._prefill_of(done, time.perf_counter() - began)
+            yield self._update(done)
+
+    @property
+    def record(self) -> Record:
+        """The measurements so far."""
+        return Record(
+            prompt_tokens=len(self._prompt),
+            tokens=self._tokens,
+            text=self._transcript.text,
+            finish=self._finish,
+            prefill_seconds=self._prefill,
+            rounds=self._rounds,
+            laws=self._laws or None,
+        )
+
+    def _prefill_of(self, first: Round, seconds: float) -> float:
+        """What passed before the first round; a decoder that is not live has timed it itself."""
+        decoder = self._parts.decoder
+        return seconds - first.seconds if decoder.live else decoder.prefill_seconds
+
+    def _update(self, done: Round) -> Update:
+        counts = done.drafted, done.tested, done.accepted, len(done.tokens)
+        seconds = done.seconds, self._parts.draft.lap(), self._parts.target.lap()
+        record = RoundRecord(*counts, done.overlap, *seconds)
+        self._rounds.append(record)
+        if done.laws is not None:
+            self._laws.append(done.laws)
+        self._tokens += done.tokens
+
+        pieces: list[Piece] = []
+        for token, origin in zip(done.tokens, origins(done), strict=False):
+            pieces += self._transcript.push(token, origin)
+        if done.finish is not None:
+            self._finish = done.finish
+            pieces += self._transcript.close()
+        return Update(record, done.tokens, pieces)
+
+
+def origins(done: Round) -> list[Origin]:
+    """Where each token of an uncut round comes from: the accepted ones, then the target's own."""
+    if done.drafted == 0:
+        return [Origin.PLAIN]
+    final = Origin.BONUS if done.accepted == done.drafted else Origin.RECOVERED
+    return [Origin.ACCEPTED] * done.accepted + [final]
+
+
+def interleave(*generations: Generation) -> Iterator[tuple[int, Update]]:
+    """Run several generations side by side: the one with the fewest tokens takes the next round.
+
+    A machine's drift then falls on all of them alike. Yields the generation's index with each
+    update.
+    """
+    running = {index: iter(generation) for index, generation in enumerate(generations)}
+    emitted = dict.fromkeys(running, 0)
+    while running:
+        index = min(running, key=lambda i: (emitted[i], i))
+        update = next(running[index], None)
+        if update is None:
+            del running[index]
+            continue
+        emitted[index] += len(update.tokens)
+        yield index, update

@@ -1,0 +1,135 @@
+"""Cells x samples -> records: every arm of a prompt in one process, in random order."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from spsbench.loop.decode import NonFiniteError
+from spsbench.machine.load import loaded, read_clocks
+from spsbench.models.loader import encode
+from spsbench.models.shelf import Loaded
+from spsbench.runs.generation import Generation
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.records import Key, Record
+from spsbench.settings.task import Sample
+
+FAILURES = (NonFiniteError, RuntimeError, MemoryError)  # of one sample; anything else ends the run
+
+
+class Writer(Protocol):
+    """Where records go: a run folder, or a list in a test."""
+
+    def wants(self, key: Key) -> bool:
+        """Whether this record is still missing, and of this shard."""
+
+    def append(self, record: Record) -> None:
+        """Make it durable."""
+
+
+class Job(NamedTuple):
+    """One generation to be made."""
+
+    cell: Cell
+    sample: Sample
+    repeat: int
+
+
+def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
+    """All generations of a part: samples in order, the arms of each in an order of its own.
+
+    Arms of one prompt follow each other, so that a drifting machine slows all of them alike; the
+    order is drawn anew for each prompt, so that none always comes first. Greedy arms give the same
+    text each time and are not repeated for more samples, only for more timings.
+    """
+    for sample in samples:
+        for repeat in range(part.samples * part.repeats):
+            arms = [c for c in part.cells if c.sampling.temperature > 0 or repeat < part.repeats]
+            random.Random(f"{seed}/{sample.id}/{repeat}").shuffle(arms)
+            yield from (Job(cell, sample, repeat) for cell in arms)
+
+
+def samples_of(part: Part, models: Callable[[Cell], Loaded]) -> list[Sample]:
+    """The samples of a part, cut to fit the shortest context of all its cells."""
+    return list(islice(part.task.samples(fitting(part, models)), part.limit))
+
+
+def run_part(
+    part: Part,
+    samples: Sequence[Sample],
+    models: Callable[[Cell], Loaded],
+    writer: Writer,
+    *,
+    experiment: Experiment,
+    told: Callable[[Job, Record], None] = lambda job, record: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Make and write every record of `part` that is missing; ends early when `stop()` says so.
+
+    The first record after each start is flagged: what first calls cost is no measurement.
+    """
+    missing = [job for job in jobs(part, samples, experiment.seed) if writer.wants(key(job))]
+    for job in first_of_each(missing, experiment.warmup):
+        if stop():
+            return
+        make(job, models(job.cell), first=True)
+    for number, job in enumerate(missing):
+        if stop():
+            return
+        record = make(job, models(job.cell), first=number == 0)
+        writer.append(record)
+        told(job, record)
+
+
+def key(job: Job) -> Key:
+    """The key of the job's record."""
+    return job.cell.id, job.sample.id, job.repeat
+
+
+def fitting(part: Part, models: Callable[[Cell], Loaded]) -> Callable[[str], bool]:
+    """Whether a prompt and its new tokens fit the shortest context of all cells of a part."""
+    loads = [(models(cell), cell.sampling.max_new_tokens) for cell in part.cells]
+    limits = [load.limit - new for load, new in loads if load.limit is not None]
+    tokenizer = loads[0][0].tokenizer
+    room = min(limits, default=None)
+    return lambda prompt: room is None or len(encode(tokenizer, prompt)) <= room
+
+
+def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:
+    """The first jobs of each cell, to be run unrecorded: a first call costs more."""
+    seen: dict[str, int] = {}
+    for job in missing:
+        seen[job.cell.id] = seen.get(job.cell.id, 0) + 1
+        if seen[job.cell.id] <= prompts:
+            yield job
+
+
+def make(job: Job, models: Loaded, *, first: bool) -> Record:
+    """Run one generation; a failure of its own becomes a record with `error`."""
+    cell, sample, repeat = job
+    before = read_clocks()
+    made, error = EMPTY, None
+    try:
+        prompt = encode(models.tokenizer, sample.prompt)
+        generation = Generation(cell, models, prompt, sample.id, repeat)
+        for _ in generation:
+            pass
+        made = generation.record
+    except FAILURES as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    disturbed = loaded(before, read_clocks())
+    return replace(
+        made,
+        cell=cell.id,
+        sample=sample.id,
+        repeat=repeat,
+        error=error,
+        prompt_cut=sample.cut,
+        group=sample.group,
+        flags=("first",) * first + ("loaded",) * disturbed,
+    )
+
+
+EMPTY = Record(prompt_tokens=0, tokens=[], text="", finish="", prefill_seconds=0.0, rounds=[])

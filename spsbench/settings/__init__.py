@@ -1,0 +1,1 @@
+"""What is asked, as cells and experiments, and what is measured, as records."""

@@ -1,0 +1,20 @@
+"""How models are got at, and with how many threads they run: no part of what is generated."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from spsbench.settings.option import MACHINE, MODELS, Option, between
+
+THREADS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What every command that loads models takes."""
+
+    offline: Annotated[bool, Option("Never ask the hub.", MODELS)] = False
+    allow_pickle: Annotated[bool, Option("Load weights that are not safetensors.", MODELS)] = False
+    threads: Annotated[
+        int | None,
+        Option("CPU threads.", MACHINE, between(1, THREADS_MAX), shown="torch's choice"),
+    ] = None

@@ -1,0 +1,88 @@
+"""From what a user asks to a cell: defaults and every check that needs no model and no torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.settings.bundled import DEFAULT_DRAFT
+from spsbench.settings.cell import Cell
+from spsbench.settings.method import Method, constant
+from spsbench.settings.models import RANDOM, ModelSpec
+from spsbench.settings.sampling import Sampling
+from spsbench.settings.setting import fitted, settings_of
+from spsbench.settings.table import DRAFT, OF_CELL, TARGET
+from spsbench.spec import Spec
+
+DEFAULT_K = 4
+OWN = ("id", "revision")  # fields in which a draft model never follows the target
+PLAIN = [
+    each
+    for record in (Method, Sampling)
+    for each in settings_of(record)
+    if each.name not in ("drafter", "schedule")
+]
+"""Settings that go into the record as they are."""
+
+
+def make_cell(**asked: Any) -> Cell:
+    """The cell that these options mean, by their names in the table; None is as if left out.
+
+    A bundled target brings its draft; another target without `draft` drafts by prompt lookup.
+    `k` 0 is auto-regressive sampling. `k` is for the schedule `constant`; another names its own.
+
+    Raises:
+        UsageError: an unknown name, a value of another type or out of range, or two values that
+            contradict each other.
+    """
+    given = fitted(OF_CELL, asked)
+    k, schedule = given.get("k"), given.get("schedule")
+    if k is not None and schedule is not None:
+        raise UsageError(f"--k {k} with --schedule {schedule}: expected one of the two")
+    drafter, draft_id = drafting(given)
+    target = target_of(given)
+    return Cell.of(
+        target=target,
+        draft=draft_of(given, draft_id, target) if draft_id else None,
+        drafter=drafter,
+        schedule=schedule or constant(DEFAULT_K if k is None else k),
+        **{each.name: given.get(each.name, each.default) for each in PLAIN},
+    )
+
+
+def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
+    """The drafter, and the id of its draft model if it has one."""
+    drafter: Spec | None = given.get("drafter")
+    draft: str | None = given.get("draft")
+    if "draft_revision" in given and draft is None:
+        raise UsageError("--draft-revision without --draft: expected both or none")
+    if given.get("k") == 0:
+        return Spec("none"), None
+    if draft is None and (drafter is None or drafter.name == "model"):
+        draft = DEFAULT_DRAFT.get(given.get("target", TARGET["id"].default))
+    lone = [each.flag for each in DRAFT.values() if each.name in given]
+    if draft is None and lone:
+        raise UsageError(f"{lone[0]} without a draft model: expected one. Name it with --draft")
+    return drafter or Spec("model" if draft else "ngram"), draft
+
+
+def target_of(given: Mapping[str, Any]) -> ModelSpec:
+    """The target as asked."""
+    asked = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
+    if asked["trust_remote_code"] and asked["revision"] is None:
+        raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
+    return ModelSpec(**asked | _weights(given))
+
+
+def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
+    """The draft model: as asked, and where nothing was asked as the target."""
+    asked = {field: given[each.name] for field, each in DRAFT.items() if each.name in given}
+    if asked.get("trust_remote_code") and "revision" not in asked:
+        raise UsageError(
+            "--draft-trust-remote-code: expected a pinned revision. Give it with --draft-revision"
+        )
+    shared = {field: getattr(target, field) for field in DRAFT if field not in OWN}
+    return ModelSpec(**shared | _weights(given) | asked | {"id": name})
+
+
+def _weights(given: Mapping[str, Any]) -> dict[str, str]:
+    return {"weights": RANDOM} if given.get("random_weights") else {}

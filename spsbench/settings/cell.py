@@ -1,0 +1,165 @@
+"""A cell: one configuration, everything that can change what is generated."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+from spsbench.settings.method import AUTO, Method, constant
+from spsbench.settings.models import CHECKPOINT, RANDOM, Models, ModelSpec
+from spsbench.settings.sampling import Sampling
+from spsbench.spec import Spec
+
+ID_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is generated from."""
+
+    task: Spec | None = None
+    prompt_version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: `id` is kept once it is known
+class Cell:
+    """Four records; a field's name is unique among them all."""
+
+    models: Models
+    method: Method = Method()
+    sampling: Sampling = Sampling()
+    work: Work = Work()
+    stored: str | None = field(default=None, compare=False, repr=False)  # its id in an old run
+
+    @classmethod
+    def of(cls, **values: Any) -> "Cell":
+        """The cell with these fields, of whichever record: `Cell.of(target=..., top_p=0.8)`."""
+        shared = {name: _pick(kind, values) for name, kind in RECORDS.items()}
+        unknown = values.keys() - set().union(*shared.values())
+        if unknown:
+            raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
+        return cls(**{name: RECORDS[name](**own) for name, own in shared.items()})
+
+    def but(self, **values: Any) -> "Cell":
+        """The same cell with other values in some fields, of whichever record."""
+        changed = {
+            name: replace(getattr(self, name), **own)
+            for name, kind in RECORDS.items()
+            if (own := _pick(kind, values))
+        }
+        unknown = values.keys() - set().union(*(_pick(kind, values) for kind in RECORDS.values()))
+        if unknown:
+            raise TypeError(f"a cell has no {', '.join(sorted(unknown))}")
+        return replace(self, **changed, stored=None)
+
+    @property
+    def k(self) -> int | None:
+        """Tokens drafted a round: 0 for ArS, None under a schedule that is not constant."""
+        return self.method.k
+
+    @property
+    def auto_regressive(self) -> "Cell":
+        """The cell of K = 0 that does the same work; its verifier is yet to be resolved."""
+        return self.but(draft=None, drafter=Spec("none"), verifier=AUTO, schedule=constant(0))
+
+    def same_work(self, other: "Cell") -> bool:
+        """Whether the two differ at most in their drafts, drafters, verifiers and schedules."""
+        return self.auto_regressive == other.auto_regressive
+
+    @cached_property
+    def id(self) -> str:
+        """12 hex digits of all that differs from the defaults: a new field changes no id."""
+        return self.stored or short_hash(_differing(self.to_json()), ID_DIGITS)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field by its name, of all four records side by side."""
+        return {
+            each.name: _plain(getattr(getattr(self, record), each.name))
+            for record, kind in RECORDS.items()
+            for each in fields(kind)
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], stored: str | None = None) -> "Cell":
+        """The inverse of `to_json`, after a way through JSON; missing fields have their defaults.
+
+        Args:
+            stored: the id under which a run keeps the cell; today's fields may give it another.
+
+        Raises:
+            TypeError, KeyError: a field is unknown, or one without a default is missing.
+        """
+        made = _since_schema_2(values)
+        for name in ("task", "drafter", "verifier", "schedule", "decoder"):
+            if made.get(name) is not None:
+                made[name] = _spec(made[name])
+        for name in ("target", "draft"):
+            if made.get(name) is not None:
+                made[name] = ModelSpec(**{**made[name], **_engine(made[name])})
+        if "stop" in made:
+            made["stop"] = tuple(made["stop"])
+        return replace(cls.of(**made), stored=stored)
+
+
+RECORDS: dict[str, type[Any]] = {
+    "models": Models,
+    "method": Method,
+    "sampling": Sampling,
+    "work": Work,
+}
+
+
+def short_hash(values: Mapping[str, Any], digits: int) -> str:
+    """The first hex digits of the SHA-256 of the canonical JSON of `values`."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:digits]
+
+
+def _pick(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f.name: values[f.name] for f in fields(kind) if f.name in values}
+
+
+def _differing(values: Mapping[str, Any]) -> dict[str, Any]:
+    bare = Cell.of(target=ModelSpec("")).to_json()
+    changed = {name: value for name, value in values.items() if value != bare[name]}
+    for name in ("target", "draft"):
+        if changed.get(name) is not None:
+            model = bare["target"]
+            changed[name] = {n: v for n, v in changed[name].items() if v != model[n]}
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spec):
+        source = {"source": value.source} if value.source else {}
+        return {"name": value.name, "args": value.args, **source}
+    if isinstance(value, ModelSpec):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    return value
+
+
+def _spec(values: Mapping[str, Any]) -> Spec:
+    args = tuple((key, value) for key, value in values["args"])
+    return Spec(values["name"], args, values.get("source", ""))
+
+
+def _engine(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {"engine": _spec(model["engine"])} if "engine" in model else {}
+
+
+OF_BOTH_MODELS = ("engine", "device", "dtype", "attention", "trust_remote_code")
+"""What a cell of schema 1 said once for target and draft."""
+
+
+def _since_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell of schema 1 in today's fields; a later one as it is."""
+    made = dict(values)
+    if "engine" not in made:
+        return made
+    shared = {name: made.pop(name) for name in OF_BOTH_MODELS}
+    shared["weights"] = RANDOM if made.pop("random_weights") else CHECKPOINT
+    for name in ("target", "draft"):
+        made[name] = made[name] and {**made[name], **shared}
+    return made

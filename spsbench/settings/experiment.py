@@ -1,0 +1,168 @@
+"""An experiment: tables of options expanded to tasks and cells."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Annotated, Any
+
+from spsbench.errors import MismatchError, UsageError
+from spsbench.plugins import part, plug_in
+from spsbench.registry import entries
+from spsbench.settings.cell import Cell
+from spsbench.settings.grid import grid
+from spsbench.settings.option import RUN, SIZE, Option, between
+from spsbench.settings.sampling import SEED_MAX
+from spsbench.settings.setting import Setting, settings_of
+from spsbench.settings.sweep import MOST, Sweep
+from spsbench.settings.task import Task
+from spsbench.spec import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The cells of one task, and how many samples of it each gets."""
+
+    spec: Spec
+    task: Task
+    cells: tuple[Cell, ...]
+    limit: int | None
+    samples: int
+    repeats: int
+
+    @classmethod
+    def from_described(cls, described: Mapping[str, Any], cells: Mapping[str, Cell]) -> "Part":
+        """The inverse of `described`: the task is made again, from its data.
+
+        Raises:
+            MismatchError: its prompts are others now.
+        """
+        spec = Spec.parse(described["task"])
+        task = part("tasks", spec)
+        if task.prompt_version != described["prompt_version"]:
+            raise MismatchError(
+                f"other prompts ({spec}): expected those of the run, version "
+                f"{described['prompt_version']}, found {task.prompt_version}. Restore its data"
+            )
+        return cls(
+            spec=spec,
+            task=task,
+            cells=tuple(cells[name] for name in described["cells"] if name in cells),
+            limit=described["limit"],
+            samples=described["samples"],
+            repeats=described["repeats"],
+        )
+
+    def described(self) -> dict[str, Any]:
+        """What a manifest keeps of it."""
+        return {
+            "task": str(self.spec),
+            "title": self.task.title,
+            "prompt_version": self.task.prompt_version,
+            "metrics": list(self.task.metrics),
+            "limit": self.limit,
+            "samples": self.samples,
+            "repeats": self.repeats,
+            "cells": [cell.id for cell in self.cells],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Parts run one after the other into one folder."""
+
+    parts: tuple[Part, ...]
+    seed: Annotated[
+        int, Option("Of all noise and orders.", SIZE, between(0, SEED_MAX, "0..2^64-1"))
+    ] = 0
+    warmup: Annotated[  # prompts of each cell run before anything is timed
+        int, Option("Prompts run before timing.", SIZE, between(0, MOST, "0 or more"))
+    ] = 1
+    title: Annotated[str, Option("Above the tables.", RUN)] = ""
+    threads: int | None = None
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every cell once, in order."""
+        return list({cell.id: cell for part in self.parts for cell in part.cells}.values())
+
+    def described(self) -> dict[str, Any]:
+        """What a manifest keeps of it."""
+        return {
+            "title": self.title,
+            "seed": self.seed,
+            "warmup": self.warmup,
+            "threads": self.threads,
+            "parts": [part.described() for part in self.parts],
+        }
+
+
+OF_EXPERIMENT: Mapping[str, Setting] = {each.name: each for each in settings_of(Experiment)}
+"""Name -> setting, of what is one for all parts."""
+
+
+def plan(tables: Sequence[Sweep], *, threads: int | None = None, **asked: Any) -> Experiment:
+    """Make the tasks and expand the tables; reads data, loads no model.
+
+    Args:
+        asked: `seed`, `warmup`, `title`.
+
+    Raises:
+        UsageError: an unknown task or argument, or a value out of range.
+        SpsError: data that is missing or cannot be used.
+    """
+    given = {n: OF_EXPERIMENT[n].fitted(value) for n, value in asked.items() if value is not None}
+    tasks: dict[Spec, Task] = {}
+    parts = []
+    for table in tables:
+        spec = task_spec(table)
+        if spec not in tasks:
+            tasks[spec] = part("tasks", spec)
+        parts.append(part_of(table, spec, tasks[spec], seed=given.get("seed", 0)))
+    return Experiment(parts=tuple(parts), threads=threads, **given)
+
+
+def task_spec(table: Sweep) -> Spec:
+    """The task with `--data` as its argument.
+
+    Raises:
+        UsageError: no such task, one that takes no data, or data named twice.
+    """
+    try:
+        spec = Spec.parse(table.task)
+    except ValueError as error:
+        raise UsageError(f"task {error}") from error
+    if table.data is None:
+        return spec
+    name = plug_in("tasks", spec).data
+    if name is None:
+        takers = (entry.name for entry in entries("tasks") if entry.load().data is not None)
+        raise UsageError(f"--data with {spec.name}: expected one of {', '.join(takers)} with it")
+    if name in dict(spec.args):
+        raise UsageError(f"--data {table.data} with {spec}: expected the data named once")
+    return replace(spec, args=(*spec.args, (name, table.data)))
+
+
+def may_need_hub(table: Sweep) -> bool:
+    """Whether the data of a table may come from the hub."""
+    spec = task_spec(table)
+    return bool(plug_in("tasks", spec).online(dict(spec.args)))
+
+
+def part_of(table: Sweep, spec: Spec, task: Task, *, seed: int) -> Part:
+    """One table as a part.
+
+    Raises:
+        UsageError: a value out of range.
+    """
+    if table.limit is not None:
+        there = sum(1 for _ in islice(task.samples(lambda prompt: True), table.limit))
+        if there < table.limit:
+            raise UsageError(f"--limit is {table.limit}: expected at most {there}, all of {spec}")
+    return Part(
+        spec=spec,
+        task=task,
+        cells=grid(table, spec, task, seed=seed),
+        limit=table.limit,
+        samples=table.samples,
+        repeats=table.repeats,
+    )

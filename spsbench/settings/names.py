@@ -1,0 +1,25 @@
+"""What a cell is called in tables: its method and its setting, in a few words."""
+
+from spsbench.settings.cell import Cell
+
+
+def method(cell: Cell) -> str:
+    """The sampling method of a row: how it drafts and verifies."""
+    if cell.k == 0:
+        return "ArS"
+    how = "" if cell.method.drafter.name == "model" else f" {cell.method.drafter}"
+    rule = (
+        "" if cell.method.verifier.name in ("sps", "auto", "match") else f" {cell.method.verifier}"
+    )
+    depth = f" {cell.method.schedule}" if cell.k is None else f" K={cell.k}"
+    return f"SpS{how}{rule}{depth}"
+
+
+def setting(cell: Cell) -> str:
+    """The warp of a row, as the paper's Table 1 names it."""
+    if cell.sampling.temperature == 0:
+        return "greedy"
+    parts = [f"top-p {cell.sampling.top_p:g}"] if cell.sampling.top_p < 1 else []
+    parts += [f"top-k {cell.sampling.top_k}"] if cell.sampling.top_k else []
+    parts += [f"T {cell.sampling.temperature:g}"] if cell.sampling.temperature != 1 else []
+    return ", ".join(parts) or "T 1"

@@ -1,0 +1,110 @@
+"""What was measured: one record a generation, one row in it a round.
+
+Measurements only; every rate is computed from them in `figures/rates.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+SCHEMA = 2
+NANO = 9  # digits of a second that are kept: clocks tell no more
+
+Key = tuple[str, str, int]
+"""What may be in a run only once: cell, sample, repeat."""
+
+
+class RoundRecord(NamedTuple):
+    """The measurements of one round; counts as in `types.Round`, times in seconds."""
+
+    drafted: int
+    tested: int  # -1 = not applicable
+    accepted: int
+    emitted: int
+    overlap: float | None  # sum over tested slots of sum_x min(p, q)
+    seconds: float
+    draft_seconds: float
+    target_seconds: float
+
+
+class DraftLaws(NamedTuple):
+    """The draft of one round for an audit: each token with its probability in both laws."""
+
+    tokens: list[int]
+    p: list[float]  # by the draft; 1 for a token that came by rule
+    q: list[float]  # by the target, given the tokens before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One generation, or its failure: `error` set and no tokens. Never a zero for either."""
+
+    cell: str = ""  # Cell.id
+    sample: str = ""
+    repeat: int = 0
+    prompt_tokens: int
+    tokens: list[int]
+    text: str
+    finish: str
+    prefill_seconds: float
+    rounds: list[RoundRecord]
+    error: str | None = None
+    prompt_cut: bool = False  # the document was cut to fit the context
+    group: str | None = None  # a category of the task, for reports by group
+    flags: tuple[str, ...] = ()  # why its timing is not to be averaged: "first", "loaded"
+    laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
+
+    @property
+    def key(self) -> Key:
+        """What may be in a run only once."""
+        return self.cell, self.sample, self.repeat
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
+
+        Laws are there only if they were recorded.
+        """
+        values = {
+            "cell": self.cell,
+            "sample": self.sample,
+            "repeat": self.repeat,
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "text": self.text,
+            "finish": self.finish,
+            "prefill_seconds": round(self.prefill_seconds, NANO),
+            "rounds": [[*r[:5], *(round(seconds, NANO) for seconds in r[5:])] for r in self.rounds],
+            "error": self.error,
+            "prompt_cut": self.prompt_cut,
+            "group": self.group,
+            "flags": list(self.flags),
+        }
+        return values if self.laws is None else values | {"laws": [list(r) for r in self.laws]}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Record":
+        """The inverse of `to_json`.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+        """
+        rounds = list(map(RoundRecord._make, values["rounds"]))
+        made = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
+        if "laws" in values:
+            made["laws"] = list(map(DraftLaws._make, values["laws"]))
+        return cls(**made)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a task makes of one generation, for instance {"rouge2": 0.11}."""
+
+    cell: str
+    sample: str
+    repeat: int
+    metrics: dict[str, float]
+
+    @property
+    def key(self) -> Key:
+        """That of the record it was made of."""
+        return self.cell, self.sample, self.repeat

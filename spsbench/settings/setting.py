@@ -1,0 +1,102 @@
+"""One option with its name, its type and its default, made of a field of a record."""
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from spsbench.errors import UsageError
+from spsbench.settings.option import Option
+from spsbench.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option: its name everywhere, and what it may be."""
+
+    name: str
+    option: Option
+    kind: Any  # str, int, float, bool, Path, Spec, tuple, or a Literal
+    default: Any = None
+    field: str = ""  # of its record
+
+    @property
+    def flag(self) -> str:
+        """As it is written on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def fitted(self, value: Any, where: str = "") -> Any:
+        """`value` in the setting's type and range.
+
+        Raises:
+            UsageError: it is of another type, or out of range; says the flag, or `where`.
+        """
+        where = where or self.flag
+        typed = _typed(value, self.kind, where)
+        check = self.option.check
+        for one in typed if isinstance(typed, tuple) else (typed,):
+            if check is not None and not check.holds(one):
+                shown = one if str(one) else repr(one)
+                raise UsageError(f"{where} is {shown}: expected {check.expected}")
+        return typed
+
+
+def settings_of(record: type[Any]) -> Iterator[Setting]:
+    """The options that the fields of a record declare."""
+    hints = get_type_hints(record, include_extras=True)
+    for each in fields(record):
+        if get_origin(hints[each.name]) is Annotated:
+            kind, option = get_args(hints[each.name])
+            default = None if each.default is MISSING else each.default
+            yield Setting(each.name, option, _bare(kind), default, each.name)
+
+
+def fitted(known: Mapping[str, Setting], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was really asked, each value in its type and range; None is as if left out.
+
+    Raises:
+        UsageError: an unknown name, or a value of another type or out of range.
+    """
+    unknown = ", ".join(sorted(asked.keys() - known.keys()))
+    if unknown:
+        raise UsageError(f"unknown option {unknown}: expected one of {', '.join(known)}")
+    return {name: known[name].fitted(value) for name, value in asked.items() if value is not None}
+
+
+def _bare(kind: Any) -> Any:
+    """`float` of `float | None`, `tuple` of `tuple[str, ...]`."""
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    return tuple if get_origin(kind) is tuple else kind
+
+
+def _typed(value: Any, kind: Any, where: str) -> Any:
+    if kind is Spec:
+        return value if isinstance(value, Spec) else _spec(value, where)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            expected = " or ".join(map(str, get_args(kind)))
+            raise UsageError(f"{where} is {value!r}: expected {expected}")
+        return value
+    if kind is tuple:
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list | tuple) or not all(isinstance(i, str) for i in listed):
+            raise UsageError(f"{where} is {value!r}: expected text or a list of texts")
+        return tuple(listed)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is str and type(value) is int:
+        return str(value)
+    if kind in (str, Path) and isinstance(value, str | Path):
+        return kind(value)
+    if type(value) is not kind:
+        raise UsageError(f"{where} is {value!r}: expected {kind.__name__}")
+    return value
+
+
+def _spec(value: Any, where: str) -> Spec:
+    try:
+        return Spec.parse(value)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{where} {error}") from error

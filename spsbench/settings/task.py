@@ -1,0 +1,57 @@
+"""What a task is: samples to continue, and scores for the continuations."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+
+Fits = Callable[[str], bool]
+"""Does this prompt, with the tokens to come, fit the shorter of the two contexts?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt of a task."""
+
+    id: str
+    prompt: str
+    reference: str | None = None
+    group: str | None = None  # a category, for reports by group
+    cut: bool = False  # its document was shortened to fit the context
+
+
+class Task(Protocol):
+    """A benchmark. Its constructor's parameters are its spec's arguments.
+
+    Subclass it explicitly to inherit the defaults of what the class says of itself.
+    """
+
+    data: ClassVar[str | None] = None  # the argument that `--data` means
+    nucleus: ClassVar[Mapping[str, float]] = MappingProxyType({"top_p": 0.95})
+    greedy: ClassVar[Mapping[str, float]] = MappingProxyType({"temperature": 0.0})
+    verifier: ClassVar[str | None] = None  # where there is no text to be right about
+    programs: ClassVar[bool] = False  # its texts are programs, judged by `sps score`
+
+    name: str
+    title: str  # what was used, in words: data, count, revision
+    prompt_version: str  # changes whenever a prompt changes
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+    metrics: tuple[
+        str, ...
+    ] = ()  # the names that `score` returns, the headline first; may be empty
+
+    @classmethod
+    def online(cls, arguments: Mapping[str, Any]) -> bool:
+        """Whether these arguments may need a hub."""
+        return False
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        """All samples in a fixed order; documents that do not fit are cut, and say so."""
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """Scores of one completion, by metric name."""
+
+    @staticmethod  # reports combine scores without the data
+    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
+        """Scores by sample and repeat -> for each headline figure one value a sample."""

@@ -1,0 +1,71 @@
+"""A plug-in as a user names it: `ngram:n=3,min_n=1`, or one in a file: `./mine.py:Repeat:n=3`."""
+
+from dataclasses import dataclass
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A plug-in by name with its arguments.
+
+    `source` is the hash of the file of a plug-in that is named by its path, once it has been read:
+    another source is another plug-in.
+    """
+
+    name: str
+    args: tuple[tuple[str, Scalar], ...] = ()
+    source: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        """`name[:key=value,...]`; values are read as int, float, true/false, else text.
+
+        A name whose first part ends in `.py` is a path, and its second part a class.
+
+        Raises:
+            ValueError: an empty name, a path without a class, a pair without `=`, or a key given
+                twice.
+        """
+        name, colon, rest = text.partition(":")
+        if name.endswith(".py"):
+            inside, colon, rest = rest.partition(":")
+            if not inside.isidentifier():
+                raise ValueError(f"{text!r}: expected FILE.py:CLASS or FILE.py:CLASS:key=value,...")
+            name = f"{name}:{inside}"
+        if not name or (colon and not rest):
+            raise ValueError(f"{text!r}: expected NAME or NAME:key=value,...")
+        args: dict[str, Scalar] = {}
+        for pair in rest.split(",") if rest else ():
+            key, equals, value = pair.partition("=")
+            if not key or not equals or not value:
+                raise ValueError(f"{text!r}: expected key=value, got {pair!r}")
+            if key in args:
+                raise ValueError(f"{text!r}: {key} is given twice")
+            args[key] = _scalar(value)
+        return cls(name, tuple(args.items()))
+
+    @property
+    def path(self) -> str | None:
+        """The file of a plug-in that is named by its path."""
+        file, colon, _ = self.name.partition(":")
+        return file if colon and file.endswith(".py") else None
+
+    def __str__(self) -> str:
+        pairs = ",".join(f"{key}={_written(value)}" for key, value in self.args)
+        return f"{self.name}:{pairs}" if pairs else self.name
+
+
+def _written(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _scalar(text: str) -> Scalar:
+    if text in ("true", "false"):
+        return text == "true"
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text

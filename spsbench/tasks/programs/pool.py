@@ -1,0 +1,73 @@
+"""Programs run side by side; those that only the wall clock ended, again and alone."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+
+from spsbench.sandbox import orphans
+from spsbench.sandbox.levels import Level
+from spsbench.sandbox.runner import run
+from spsbench.sandbox.verdict import Limits, Outcome
+from spsbench.tasks.programs.generated import Program
+
+Told = Callable[[Program, Outcome], None]
+
+
+def judge(
+    programs: Iterable[Program],
+    level: Level,
+    limits: Limits,
+    *,
+    workers: int,
+    told: Told,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run each program and tell its outcome, in whatever order they end.
+
+    A machine under load must not cost a program its pass: what ran out of time with processor time
+    left is run once more when nothing else is, and that verdict stands.
+
+    Raises:
+        SandboxError: the sandbox broke; what was not told is not judged.
+    """
+    again: list[Program] = []
+
+    def take(program: Program, outcome: Outcome) -> None:
+        if outcome.wall_only:
+            again.append(program)
+        else:
+            told(program, outcome)
+
+    try:
+        _side_by_side(programs, level, limits, workers, take, stop)
+        for program in again:
+            if stop():
+                return
+            told(program, run(level, program.source, limits))
+    finally:
+        orphans.wait()
+
+
+def _side_by_side(
+    programs: Iterable[Program],
+    level: Level,
+    limits: Limits,
+    workers: int,
+    take: Told,
+    stop: Callable[[], bool],
+) -> None:
+    waiting = iter(programs)
+    running: dict[Future[Outcome], Program] = {}
+    # The kernel ends a program with the thread that started it: threads that stay, as the pool's.
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            while True:
+                room = 0 if stop() else 2 * workers - len(running)
+                for program in islice(waiting, room):
+                    running[pool.submit(run, level, program.source, limits)] = program
+                if not running:
+                    return
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    take(running.pop(done), done.result())
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,103 @@
+"""Scores of a run: made from its records by the task, and kept beside them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from spsbench.errors import DataError
+from spsbench.settings.experiment import Experiment
+from spsbench.settings.records import Score
+from spsbench.settings.task import Sample
+from spsbench.store.atomic import replace_file
+from spsbench.store.folder import Shard, belongs, shard_name
+from spsbench.store.log import encode, iterate
+from spsbench.store.records import records
+from spsbench.tasks.programs.log import scores as verdict_scores
+
+
+def scores_path(folder: Path, shard: Shard) -> Path:
+    """The scores of a shard."""
+    return folder / f"scores-{shard_name(shard)}.jsonl"
+
+
+def score_missing(
+    experiment: Experiment,
+    samples: Sequence[Sequence[Sample]],
+    folder: Path,
+    shard: Shard,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Let the tasks score the good records of a shard that have no score yet.
+
+    A text that was to run past its end is no answer, and is not scored.
+
+    Args:
+        samples: those of each part.
+        stop: asked before each record; what was scored until then is kept.
+
+    Raises:
+        SpsError: damaged records or scores, or a file that cannot be written.
+    """
+    if not any(part.task.metrics for part in experiment.parts):
+        return
+    known = {s.key: s for s in _scores_in(scores_path(folder, shard))}
+    tasks = {
+        cell.id: part.task
+        for part in experiment.parts
+        for cell in part.cells
+        if not cell.sampling.ignore_eos
+    }
+    by_task: dict[int, dict[str, Sample]] = {}
+    for part, own in zip(experiment.parts, samples, strict=True):
+        by_task.setdefault(id(part.task), {}).update({sample.id: sample for sample in own})
+    for record in records(folder):
+        if stop():
+            break
+        done = record.key in known or record.error is not None
+        task = tasks.get(record.cell)
+        if done or task is None or not belongs(record.key, shard):
+            continue
+        sample = by_task[id(task)].get(record.sample)
+        metrics = {} if sample is None else task.score(sample, record.text)
+        if metrics:
+            known[record.key] = Score(*record.key, metrics)
+    write_scores(folder, shard, known.values())
+
+
+def read_scores(folder: Path) -> Iterator[Score]:
+    """The scores of a run, of all its shards, and the verdicts on its programs.
+
+    Raises:
+        DataError: a damaged file, or one that this version did not write.
+    """
+    yield from task_scores(folder)
+    yield from verdict_scores(folder)
+
+
+def task_scores(folder: Path) -> Iterator[Score]:
+    """Those that tasks made, of all shards."""
+    for path in sorted(folder.glob("scores-*.jsonl")):
+        yield from _scores_in(path)
+
+
+def write_scores(folder: Path, shard: Shard, scores: Iterable[Score]) -> None:
+    """Replace the scores of a shard, all of them or none.
+
+    Raises:
+        WriteError: they could not be written; the old ones are untouched.
+    """
+    lines = [encode(number, asdict(each)) for number, each in enumerate(scores)]
+    replace_file(scores_path(folder, shard), b"".join(lines))
+
+
+def _scores_in(path: Path) -> Iterator[Score]:
+    if not path.exists():
+        return
+    for number, values in enumerate(iterate(path)):
+        try:
+            yield Score(**values)
+        except TypeError as error:
+            raise DataError(
+                f"foreign score ({path}, line {number + 1}: {error}): expected what this version "
+                "writes. Delete the file and go on with --resume"
+            ) from error

@@ -1,0 +1,349 @@
+"""The loop: how a generation ends, what is counted, what is in the caches, what is refused."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.audit.law.kinds import FixedDrafter
+from spsbench.audit.law.oracle import warped
+from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.loop.decode import NonFiniteError, PairingError, decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from tests.parts import ends_with
+
+PAIR = Pair(4, 8, ("plain",))
+
+
+def session(law: object = PAIR.q, limit: int | None = None) -> TableLM:
+    return TableLM(law, PAIR.vocab, limit=limit)
+
+
+def run(
+    prompt: Sequence[int] = (0, 1),
+    tokens: int = 12,
+    k: int = 3,
+    eos: Sequence[int] = (),
+    seed: int = 0,
+    drafter: Drafter | None = None,
+    verifier: Verifier | None = None,
+    **parts: object,
+) -> list[Round]:
+    settings = {
+        "target": session(),
+        "drafter": drafter or ModelDrafter(session(PAIR.p)),
+        "verifier": verifier or Sps(),
+        "schedule": Constant(k),
+        "warp": Warp(),
+        "noise": PhiloxStream(seed),
+        "limits": Limits(tokens, frozenset(eos)),
+        **parts,
+    }
+    return list(decode(prompt, **settings))
+
+
+def output(rounds: list[Round]) -> list[int]:
+    return [token for turn in rounds for token in turn.tokens]
+
+
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8, 13])
+def test_the_budget_is_met_exactly(tokens: int, k: int) -> None:
+    for seed in range(3):
+        rounds = run(tokens=tokens, k=k, seed=seed)
+        assert len(output(rounds)) == tokens
+        assert [turn.finish for turn in rounds] == [None] * (len(rounds) - 1) + ["length"]
+        assert all(len(turn.tokens) == turn.accepted + 1 for turn in rounds)  # room: none is cut
+
+
+@pytest.mark.parametrize(
+    ("drafter", "verifier"),
+    [
+        (lambda: ModelDrafter(session(PAIR.p)), Sps()),
+        (lambda: ModelDrafter(session(PAIR.p)), Block()),
+        (lambda: NgramDrafter(n=1, min_n=1), Match()),
+    ],
+)
+def test_the_laws_of_a_draft_are_those_of_the_tables(drafter, verifier: Verifier) -> None:
+    text, seen = [0, 1], 0
+    plain = run(tokens=60, drafter=drafter(), verifier=verifier)
+    rounds = run(tokens=60, drafter=drafter(), verifier=verifier, laws=True)
+    assert output(rounds) == output(plain)
+    assert all(turn.laws is None for turn in plain)
+    for turn in rounds:
+        assert turn.laws is not None
+        assert len(turn.laws.tokens) == turn.drafted
+        drawn = []
+        for token, p, q in zip(*turn.laws, strict=True):
+            prefix = tuple(text + drawn)
+            by_rule = verifier == Match()
+            assert p == (1.0 if by_rule else pytest.approx(PAIR.p(prefix)[token]))
+            assert q == pytest.approx(PAIR.q(prefix)[token])
+            drawn.append(token)
+        assert turn.tokens[: turn.accepted] == drawn[: turn.accepted]
+        text += turn.tokens
+        seen += len(drawn) > turn.accepted
+    assert seen > 5  # rounds with rejected tokens, whose laws are there as well
+
+
+def test_no_token_to_make_is_no_round() -> None:
+    target = session()
+    assert run(tokens=0, target=target) == []
+    assert run(prompt=(0, 1, 2), target=session(limit=3)) == []
+    assert target.length == 0
+
+
+@pytest.mark.parametrize(("prompt", "says"), [((), "no tokens"), ((0,) * 6, "6 tokens.* holds 5")])
+def test_prompts_that_cannot_be_continued(prompt: tuple[int, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        run(prompt=prompt, target=session(limit=5))
+
+
+def test_a_budget_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        Limits(-1)
+
+
+def test_any_of_several_eos_ids_ends_the_output_and_is_its_last_token() -> None:
+    ended = set()
+    for seed in range(20):
+        rounds = run(eos=(1, 3), seed=seed, tokens=60)
+        assert rounds[-1].finish == "eos"
+        assert output(rounds)[-1] in (1, 3)
+        assert not {1, 3} & set(output(rounds)[:-1])
+        ended.add(output(rounds)[-1])
+    assert ended == {1, 3}
+
+
+def test_a_cut_changes_the_tokens_of_a_round_and_none_of_its_counts() -> None:
+    """The same noise with and without the ending: the last round is the same but for its tokens."""
+    cuts = 0
+    for seed in range(20):
+        free = run(seed=seed, tokens=60)
+        for parts in {"eos": (2,)}, {"stop": ends_with((2, 0), (3,))}:
+            rounds = run(seed=seed, tokens=60, **parts)
+            whole = free[len(rounds) - 1]
+            assert rounds[-1][:3] == whole[:3]
+            assert rounds[-1].overlap == whole.overlap
+            assert rounds[-1].tokens == whole.tokens[: len(rounds[-1].tokens)]
+            assert rounds[-1].finish in ("eos", "stop")
+            cuts += len(rounds[-1].tokens) < len(whole.tokens)
+    assert cuts > 5
+
+
+def test_eos_goes_before_stop_and_stop_before_length() -> None:
+    first = output(run(tokens=3))
+    ending = {"tokens": 3, "stop": ends_with(tuple(first))}
+    assert run(**ending)[-1].finish == "stop"
+    if first[2] not in first[:2]:
+        assert run(**ending, eos=first[2:])[-1].finish == "eos"
+    assert run(tokens=3)[-1].finish == "length"
+
+
+@pytest.mark.parametrize("limit", [3, 4, 7, 10])
+def test_the_target_s_context_ends_a_generation(limit: int) -> None:
+    rounds = run(tokens=30, target=session(limit=limit))
+    assert len(output(rounds)) == limit - 2
+    assert rounds[-1].finish == "context"
+
+
+def test_a_context_that_just_holds_the_budget_is_no_limit() -> None:
+    assert run(tokens=5, target=session(limit=7))[-1].finish == "length"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 8])
+def test_beyond_the_drafter_s_context_the_target_goes_on_alone(limit: int) -> None:
+    rounds = run(tokens=12, drafter=ModelDrafter(session(PAIR.p, limit)))
+    assert len(output(rounds)) == 12
+    length = 2
+    for turn in rounds:
+        assert length + turn.drafted <= max(limit, length)
+        length += len(turn.tokens)
+    assert rounds[-1].drafted == 0
+
+
+@pytest.mark.parametrize("verifier", [Sps(), Block(), Match()])
+def test_after_each_round_all_but_the_newest_token_is_cached(verifier: Verifier) -> None:
+    for seed in range(5):
+        text = [0, 1]
+        target, draft = (TableLM(law, 4, text=text) for law in (PAIR.q, PAIR.p))
+        parts = {"target": target, "drafter": ModelDrafter(draft), "verifier": verifier}
+        rest = {"schedule": Constant(3), "warp": Warp(), "noise": PhiloxStream(seed)}
+        behind = set()
+        for turn in decode(text[:], limits=Limits(14), **parts, **rest):
+            text += turn.tokens
+            assert target.length == len(text) - 1
+            if turn.drafted and turn.accepted == turn.drafted:
+                behind.add(len(text) - draft.length)
+        assert behind <= {2}
+
+
+def test_trees_too_leave_all_but_the_newest_token_in_the_cache() -> None:
+    drafter = FixedDrafter((0, 1, 2, 3, 1), (-1, -1, 0, 1, 2))
+    accepted = set()
+    for seed in range(60):
+        text = [0, 1]
+        target = TableLM(PAIR.q, 4, text=text, target=True)
+        parts = {"schedule": Constant(3), "warp": Warp(), "noise": PhiloxStream(seed)}
+        for turn in decode(
+            text[:], target=target, drafter=drafter, verifier=Match(), limits=Limits(9), **parts
+        ):
+            text += turn.tokens
+            accepted.add(turn.accepted)
+            assert target.length == len(text) - 1
+            assert turn.tested == -1
+            assert turn.overlap is None
+    assert accepted == {0, 1, 2, 3}
+
+
+def test_counts_and_overlap_by_hand() -> None:
+    """sum_x min(p, q) over the slots that the rule looked at, worked out from the tables."""
+    checked = set()
+    for seed in range(6):
+        text = (0, 1)
+        drafts: list[Draft] = []
+
+        class Kept(ModelDrafter):
+            def draft(self, *args: object, kept: list[Draft] = drafts) -> Draft:
+                kept.append(super().draft(*args))
+                return kept[-1]
+
+        for turn, draft in zip(run(seed=seed, drafter=Kept(session(PAIR.p))), drafts, strict=True):
+            n = turn.drafted
+            assert n == len(draft.tokens)
+            assert turn.tested == min(turn.accepted + 1, n)
+            shared = 0.0
+            for slot in range(turn.tested):
+                before = (*text, *draft.tokens.tolist()[:slot])
+                shared += sum(map(min, PAIR.q(before), PAIR.p(before)))
+            assert turn.overlap == pytest.approx(shared, abs=1e-12)
+            assert turn.tokens[: turn.accepted] == draft.tokens.tolist()[: turn.accepted]
+            text = (*text, *turn.tokens)
+            checked.add((n, turn.accepted))
+    assert len(checked) > 4
+
+
+def test_the_overlap_of_a_looked_up_token_is_the_target_s_probability_of_it() -> None:
+    q = warped(PAIR.q)
+    (turn,) = run(tokens=3, k=2, drafter=FixedDrafter((3, 2)), verifier=Match())[:1]
+    expected = [q((0, 1))[3], q((0, 1, 3))[2]]
+    assert turn.overlap == pytest.approx(sum(expected[: turn.tested]), abs=1e-12)
+
+
+def test_block_verification_has_neither_tested_nor_overlap() -> None:
+    assert {(t.tested, t.overlap) for t in run(verifier=Block())} == {(-1, None)}
+
+
+@pytest.mark.parametrize("verifier", [Sps(), Block()])
+@pytest.mark.parametrize(
+    ("drafter", "says"),
+    [(NgramDrafter(), "by rule"), (FixedDrafter((0, 1), (-1, -1)), "trees")],
+)
+def test_unsound_pairings_are_refused(verifier: Verifier, drafter: Drafter, says: str) -> None:
+    target = session()
+    with pytest.raises(PairingError, match=says):
+        run(verifier=verifier, drafter=drafter, target=target)
+    assert target.length == 0
+
+
+def test_siblings_without_replacement_are_refused() -> None:
+    drafter = FixedDrafter((0,))
+    drafter.drawn = Drawn.DISTINCT
+    with pytest.raises(PairingError, match="without replacement"):
+        run(drafter=drafter)
+
+
+def test_a_drafter_must_draft_what_it_declares() -> None:
+    lawless, sprouting = FixedDrafter((0,)), FixedDrafter((0, 1), (-1, -1))
+    lawless.drawn = Drawn.IID
+    sprouting.tree = False
+    with pytest.raises(PairingError, match="gave no laws"):
+        run(drafter=lawless)
+    with pytest.raises(PairingError, match="FixedDrafter drafted a tree"):
+        run(drafter=sprouting, verifier=Match())
+
+
+class Broken(TableLM):
+    """Logits that are no numbers, once the context has `length` tokens."""
+
+    def __init__(self, law: object, value: float, length: int) -> None:
+        super().__init__(law, 4)
+        self.value, self.at = value, length
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        scores = super().append(tokens, keep, parents)
+        if keep and self.length >= self.at:
+            scores.logits[-1, 2] = self.value
+        return scores
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(top_k=2, top_p=0.9)], ids=str)
+@pytest.mark.parametrize("verifier", [Sps(), Block()])
+def test_logits_that_are_no_numbers_end_it_with_the_model_and_place(
+    value: float, warp: Warp, verifier: Verifier
+) -> None:
+    parts = {"warp": warp, "verifier": verifier, "k": 2}
+    with pytest.raises(NonFiniteError, match="from the target at position 2"):
+        run(target=Broken(PAIR.q, value, 2), **parts)
+    with pytest.raises(NonFiniteError, match="from the draft model at position 2"):
+        run(drafter=ModelDrafter(Broken(PAIR.p, value, 2)), **parts)
+    with pytest.raises(NonFiniteError, match="from the target at position"):
+        run(target=Broken(PAIR.q, value, 6), **parts)
+    with pytest.raises(NonFiniteError, match="from the target"):
+        run(target=Broken(PAIR.q, value, 2), **{**parts, "verifier": Match()})
+
+
+def test_one_session_serves_prompt_after_prompt() -> None:
+    target, drafter = session(), ModelDrafter(session(PAIR.p))
+    for prompt in (0, 1), (3, 2, 1), (0,), (0, 1):
+        shared = run(prompt, target=target, drafter=drafter)
+        assert output(shared) == output(run(prompt))
+
+
+def test_an_abandoned_generation_leaves_the_session_usable() -> None:
+    target, drafter = session(), ModelDrafter(session(PAIR.p))
+    parts = {"target": target, "drafter": drafter, "verifier": Sps(), "schedule": Constant(3)}
+    rest = {"warp": Warp(), "noise": PhiloxStream(1), "limits": Limits(9)}
+    next(decode([2, 3], **parts, **rest))
+    assert output(run(target=target, drafter=drafter)) == output(run())
+
+
+def test_no_global_generator_is_read_or_moved() -> None:
+    def states() -> tuple[object, ...]:
+        kind, keys, *rest = numpy.random.get_state()
+        return random.getstate(), kind, keys.tolist(), rest, torch.get_rng_state().tolist()
+
+    before = states()
+    first = output(run())
+    assert states() == before
+    torch.manual_seed(1)
+    random.seed(1)
+    assert output(run()) == first
+
+
+def test_rounds_are_yielded_one_by_one() -> None:
+    target = session()
+    parts = {"target": target, "drafter": NoDrafter(), "verifier": Sps(), "warp": Warp()}
+    rest = {"schedule": Constant(0), "noise": PhiloxStream(0), "limits": Limits(5)}
+    rounds = decode([0, 1], **parts, **rest)
+    assert target.length == 0
+    for made in range(1, 6):
+        turn = next(rounds)
+        assert len(turn.tokens) == 1
+        assert turn.seconds > 0
+        assert target.length == 1 + made
+    assert replace(Limits(5), max_new_tokens=3).max_new_tokens == 3

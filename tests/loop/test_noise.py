@@ -1,0 +1,80 @@
+"""Every uniform has an address, and nothing else decides it: no order, no number of requests."""
+
+import itertools
+
+import numpy
+import torch
+
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.types import Purpose
+
+STREAM = PhiloxStream(7, "cell", "sample", 2)
+GOLDEN_DRAFT = [0.09926832822051201, 0.006266065593320214, 0.8679798379606094]
+GOLDEN_FINAL = 0.5595302997924815
+
+
+def test_slot_i_is_the_same_number_however_many_are_asked_for() -> None:
+    for purpose in Purpose:
+        long = STREAM.round(3).uniform(purpose, 40)
+        for n in 0, 1, 2, 3, 4, 5, 39:
+            assert torch.equal(STREAM.round(3).uniform(purpose, n), long[:n])
+        assert long.dtype == torch.float64
+        assert long.device.type == "cpu"
+
+
+def test_golden_values() -> None:
+    """Text that was made once can be made again: these numbers may never change."""
+    drawn = PhiloxStream(0).round(0).uniform(Purpose.DRAFT, 3)
+    assert drawn.tolist() == GOLDEN_DRAFT
+    assert STREAM.round(5).uniform(Purpose.FINAL, 1).item() == GOLDEN_FINAL
+
+
+def test_the_order_of_asking_changes_nothing() -> None:
+    places = list(itertools.product(range(3), Purpose))
+    there = [STREAM.round(index).uniform(purpose, 2).tolist() for index, purpose in places]
+    back = [STREAM.round(index).uniform(purpose, 2).tolist() for index, purpose in places[::-1]]
+    assert there == back[::-1]
+
+
+def test_no_two_addresses_share_a_number() -> None:
+    streams = [
+        PhiloxStream(seed, cell, sample, repeat)
+        for seed in (0, 1, -1, 2**70)
+        for cell in ("", "a", "ab")
+        for sample in ("", "b", "a")
+        for repeat in (0, 1)
+    ]
+    seen = [
+        u
+        for stream in streams
+        for index in (0, 1, 2, 1000)
+        for purpose in Purpose
+        for u in stream.round(index).uniform(purpose, 5).tolist()
+    ]
+    assert len(set(seen)) == len(seen)
+    assert all(0 <= u < 1 for u in seen)
+
+
+def test_the_numbers_are_uniform_along_every_axis() -> None:
+    """Kolmogorov-Smirnov distances of 2000 numbers each, below the 0.1 % point at these seeds."""
+    n = 2000
+    axes = {
+        "slots": STREAM.round(0).uniform(Purpose.DRAFT, n),
+        "rounds": torch.cat([STREAM.round(i).uniform(Purpose.ACCEPT, 1) for i in range(n)]),
+        "samples": torch.cat(
+            [PhiloxStream(0, "", str(i)).round(0).uniform(Purpose.FINAL, 1) for i in range(n)]
+        ),
+        "seeds": torch.cat([PhiloxStream(i).round(0).uniform(Purpose.PLAIN, 1) for i in range(n)]),
+    }
+    grid = torch.arange(1, n + 1) / n
+    for drawn in axes.values():
+        assert float((drawn.sort().values - grid).abs().max()) < 1.95 / n**0.5
+    crossed = numpy.corrcoef(torch.stack(list(axes.values())).numpy()) - numpy.eye(4)
+    assert abs(crossed).max() < 0.08
+
+
+def test_purposes_are_independent_of_each_other() -> None:
+    table = numpy.array(
+        [[STREAM.round(i).uniform(purpose, 1).item() for purpose in Purpose] for i in range(1000)]
+    )
+    assert abs(numpy.corrcoef(table.T) - numpy.eye(len(Purpose))).max() < 0.12

@@ -1,0 +1,155 @@
+"""The paper's algorithms, line for line, are the oracle of the loop: same seed, same tokens.
+
+`reference.py` itself is checked against the law: its outputs are enumerated over its uniforms. Then
+`decode` over real caches must repeat it token for token, in float64, on four architectures with a
+draft model that is a noisy copy of the target, so that every branch is met (and counted).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.audit.law.enumeration import CellNoise, Walk, case, following, total_variation
+from spsbench.audit.law.oracle import warped
+from spsbench.audit.law.tables import Law, Pair
+from spsbench.engines.eager import EagerLM
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.reference import Model, autoregressive_sampling, speculative_sampling
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Draft, Drafter, Limits, Purpose, Round
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.sps import Sps
+from tests.tiny_models import ARCHITECTURES, laws
+
+PROMPT = [1, 2, 3, 1, 2]
+TOKENS = 20
+WARPS = [Warp(), Warp(0.7, top_k=5), Warp(1.3, top_p=0.8), Warp(0)]
+
+
+def rows(law: Law) -> Model:
+    def model(x: list[int]) -> Tensor:
+        return torch.tensor([law(tuple(x[: i + 1])) for i in range(len(x))], dtype=torch.float64)
+
+    return model
+
+
+class Unwatched(Walk):
+    """A walk for code that shows neither drafts nor rounds: both follow from the chosen cells."""
+
+    def round(self, index: int) -> "UnwatchedRound":
+        picked, kept = self.facts.picked, 0
+        while picked.get((Purpose.ACCEPT, kept)) == 0:
+            kept += 1
+        if index:
+            self.text += [*self.facts.draft_tokens[:kept], picked[Purpose.FINAL, 0]]
+        super().round(index)
+        return UnwatchedRound(self, index)
+
+
+class UnwatchedRound(CellNoise):
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        u = super().uniform(purpose, n)
+        if purpose is Purpose.DRAFT:
+            tokens = [self.walk.facts.picked[purpose, i] for i in range(n)]
+            self.walk.facts.draft = Draft(torch.tensor(tokens, dtype=torch.int64), None)
+        return u
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("k", [0, 1, 2, 3])
+def test_the_algorithms_have_the_target_s_law(seed: int, k: int) -> None:
+    """Three tokens after one. K = 0 is Algorithm 1 here."""
+    pair = Pair(2, seed, ("plain", "plain", "zeros", "equal"))
+    q, p = warped(pair.q), warped(pair.p)
+    setting = case("sps", Sps(), pair)
+    expected = {output: weight for (output, _), weight in setting.expected().items()}
+    for upper in False, True:
+        found: dict[tuple[int, ...], float] = {}
+        script: list[int] | None = []
+        while script is not None:
+            walk = Unwatched(setting, q, p, script, upper)
+            if k == 0:
+                x = autoregressive_sampling(rows(q), [0], 4, walk)
+            else:
+                x = speculative_sampling(rows(q), rows(p), [0], k, 4, walk)
+            found[tuple(x[1:])] = found.get(tuple(x[1:]), 0.0) + walk.weight
+            script = following(walk.trail)
+        assert total_variation(found, expected) < 1e-12
+
+
+def cacheless(model: PreTrainedModel, warp: Warp) -> Model:
+    return lambda x: warp(laws(model, x))
+
+
+def rounds(
+    target: PreTrainedModel, drafter: Drafter, k: int, warp: Warp, seed: int, tokens: int = TOKENS
+) -> list[Round]:
+    return list(
+        decode(
+            PROMPT,
+            target=EagerLM(target),
+            drafter=drafter,
+            verifier=Sps(),
+            schedule=Constant(k),
+            warp=warp,
+            noise=PhiloxStream(seed),
+            limits=Limits(tokens),
+        )
+    )
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+@pytest.mark.parametrize("k", [1, 4])
+def test_the_loop_repeats_algorithm_2(
+    model: Callable[..., PreTrainedModel], architecture: str, warp: Warp, k: int
+) -> None:
+    target, draft = model(architecture), model(architecture, noise=0.05)
+    for seed in range(2):
+        made = rounds(target, ModelDrafter(EagerLM(draft)), k, warp, seed)
+        expected = speculative_sampling(
+            cacheless(target, warp),
+            cacheless(draft, warp),
+            PROMPT,
+            k,
+            len(PROMPT) + TOKENS,
+            PhiloxStream(seed),
+        )
+        assert PROMPT + [token for turn in made for token in turn.tokens] == expected
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_no_draft_repeats_algorithm_1(
+    model: Callable[..., PreTrainedModel], architecture: str, warp: Warp
+) -> None:
+    target = model(architecture)
+    expected = autoregressive_sampling(
+        cacheless(target, warp), PROMPT, len(PROMPT) + TOKENS, PhiloxStream(3)
+    )
+    for drafter, k in (NoDrafter(), 4), (ModelDrafter(EagerLM(target)), 0):
+        made = rounds(target, drafter, k, warp, seed=3)
+        assert PROMPT + [token for turn in made for token in turn.tokens] == expected
+        assert len(made) == TOKENS
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_pairs_above_meet_every_branch(
+    model: Callable[..., PreTrainedModel], architecture: str
+) -> None:
+    """Recovered and bonus tokens and partial acceptance, or the comparisons prove little."""
+    target, draft = model(architecture), model(architecture, noise=0.05)
+    for warp in WARPS:
+        seen: Counter[str] = Counter()
+        for turn in rounds(target, ModelDrafter(EagerLM(draft)), 4, warp, 0, 60):
+            if turn.drafted:
+                seen["bonus" if turn.accepted == turn.drafted else "recovered"] += 1
+                seen["partly"] += 0 < turn.accepted < turn.drafted
+        assert min(seen["bonus"], seen["recovered"], seen["partly"]) > 0

@@ -1,0 +1,154 @@
+"""Laws against transformers' own warpers; draws at the ends of the unit interval; NaN."""
+
+import math
+
+import pytest
+import torch
+from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+from spsbench.loop import sampling
+from spsbench.loop.sampling import Warp, residual, sample
+
+ALMOST_ONE = 1 - 2**-53
+
+
+def logits(rows: int = 40, vocab: int = 30, seed: int = 0) -> torch.Tensor:
+    return 3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 29, 30, 99])
+def test_top_k_is_transformers_(k: int) -> None:
+    x = logits().double()
+    expected = TopKLogitsWarper(k)(None, x).softmax(-1)
+    torch.testing.assert_close(Warp(top_k=k)(x), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("top_p", [0.01, 0.3, 0.9, 0.999])
+def test_top_p_is_transformers_(top_p: float) -> None:
+    x = logits().double()
+    expected = TopPLogitsWarper(top_p)(None, x).softmax(-1)
+    torch.testing.assert_close(Warp(top_p=top_p)(x), expected, rtol=0, atol=1e-12)
+
+
+def test_temperature_then_top_k_then_top_p() -> None:
+    x = logits().double()
+    expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(6)(None, x / 0.6)).softmax(-1)
+    torch.testing.assert_close(Warp(0.6, 6, 0.8)(x), expected, rtol=0, atol=1e-12)
+
+
+def test_ties_with_the_k_th_stay() -> None:
+    law = Warp(top_k=2)(torch.tensor([1.0, 3.0, 1.0, 0.0]).double())
+    assert (law > 0).tolist() == [True, True, True, False]
+
+
+def test_of_equal_tokens_the_nucleus_takes_the_first() -> None:
+    law = Warp(top_p=0.6)(torch.zeros(4).double())
+    assert (law > 0).tolist() == [True, True, True, False]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-12, 1e-300])
+def test_temperature_towards_zero_is_the_argmax(temperature: float) -> None:
+    x = torch.cat([logits(), 1e30 * logits(seed=1)])
+    law = Warp(temperature)(x)
+    assert torch.equal(law, torch.nn.functional.one_hot(x.argmax(-1), 30).to(law.dtype))
+
+
+def test_greedy_ties_go_to_the_first() -> None:
+    assert Warp(0)(torch.tensor([1.0, 2.0, 2.0])).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(2, 5, 0.9)], ids=str)
+def test_laws_are_of_full_precision(dtype: torch.dtype, warp: Warp) -> None:
+    law = warp(logits().to(dtype))
+    assert law.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(law.sum(-1), torch.ones_like(law[:, 0]))
+
+
+@pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(0.5, 2), Warp(1, 0, 0.5)], ids=str)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_row_that_is_no_number_stays_none_and_spoils_no_other(warp: Warp, bad: float) -> None:
+    x = logits(3)
+    x[1, 4] = bad
+    law = warp(x)
+    assert not law[1].sum().isfinite()
+    assert torch.equal(law[[0, 2]], warp(x[[0, 2]]))
+    assert 0 <= int(sample(law, torch.full((3,), 0.5).double())[1]) < 30
+
+
+def test_minus_infinity_is_probability_zero() -> None:
+    assert Warp()(torch.tensor([0.0, -math.inf])).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"temperature": math.inf}, "temperature is inf"),
+        ({"top_k": -2}, "top_k is -2"),
+        ({"top_p": 0.0}, "top_p is 0"),
+        ({"top_p": 1.5}, "top_p is 1.5"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(setting: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Warp(**setting)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("u", [0.0, 2**-53, 0.5, ALMOST_ONE])
+def test_a_token_of_weight_zero_is_never_drawn(dtype: torch.dtype, u: float) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(200):
+        law = torch.rand(9, generator=generator, dtype=dtype)
+        law[torch.rand(9, generator=generator) < 0.6] = 0
+        if law.sum() > 0:
+            assert law[sample(law, torch.tensor(u, dtype=torch.float64))] > 0
+    for least in 1e-38, torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps:
+        tiny = torch.tensor([0, least, 0, least, 0], dtype=dtype)
+        assert tiny[sample(tiny, torch.tensor(u, dtype=torch.float64))] > 0
+
+
+def test_a_draw_inverts_the_distribution_function() -> None:
+    law = torch.tensor([0.2, 0.0, 0.5, 0.3]).double()
+    for u, token in (0, 0), (0.19, 0), (0.21, 2), (0.69, 2), (0.71, 3), (ALMOST_ONE, 3):
+        assert int(sample(law, torch.tensor(u).double())) == token
+        assert int(sample(7 * law, torch.tensor(u).double())) == token
+    rows = sample(law.expand(2, 3, 4), torch.full((2, 3), 0.5).double())
+    assert rows.tolist() == [[2] * 3] * 2
+
+
+def test_the_residual_is_the_positive_part_or_q() -> None:
+    q, p = (
+        torch.tensor([[0.5, 0.3, 0.2]] * 3),
+        torch.tensor([[0.2, 0.6, 0.2], [0.0] * 3, [0.0] * 3]),
+    )
+    p[2] = q[2]
+    expected = torch.tensor([[0.3, 0, 0], [0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])
+    torch.testing.assert_close(residual(q, p), expected)
+
+
+def sorted_nucleus(law: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The definition, with a stable sort of everything."""
+    ordered, ids = law.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = torch.zeros_like(law).scatter_(-1, ids, ordered * (before < top_p))
+    return kept / kept.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("spread", [1.0, 4.0, 12.0], ids=["flat", "usual", "peaked"])
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_nucleus_without_a_sort_is_the_sorted_one(spread: float, ties: bool) -> None:
+    few = many = 0
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(3, 700, generator=generator, dtype=torch.float64) * spread
+        law = (x.round() if ties else x).softmax(-1)
+        for top_p in 0.3, 0.8, 0.95, 0.999:
+            found, wanted = sampling.nucleus(law, top_p), sorted_nucleus(law, top_p)
+            assert torch.equal(found > 0, wanted > 0)
+            torch.testing.assert_close(found, wanted)
+            size = sampling._likeliest(law, top_p).shape[-1]
+            few, many = few + (size < 700), many + (size == 700)
+    assert (few if spread == 12 else many) > 0  # both ways were taken

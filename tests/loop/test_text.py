@@ -1,0 +1,174 @@
+"""Tokens to text: bytes over several tokens, stop strings, origins."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from spsbench.loop.text import PATIENCE, Detokenizer, Origin, Piece, StopStrings, Transcript
+from tests.folders import END, byte_tokenizer
+
+ACCEPTED, RECOVERED, BONUS, PLAIN = Origin
+
+
+class Words:
+    """A tokenizer whose token i is the i-th of the given texts."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return "".join(self.texts[i] for i in token_ids)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
+
+
+def streamed(tokenizer, ids: Sequence[int], prompt: Sequence[int] = ()) -> list[str]:
+    detokenizer = Detokenizer(tokenizer, prompt)
+    return [detokenizer.push(token) for token in ids] + [detokenizer.flush()]
+
+
+def test_a_character_comes_with_its_last_byte(tokenizer) -> None:
+    ids = tokenizer.encode("é→")
+    assert len(ids) == 5
+    assert streamed(tokenizer, ids) == ["", "é", "", "", "→", ""]
+
+
+def test_bytes_that_make_no_character_come_at_the_end(tokenizer) -> None:
+    ids = tokenizer.encode("→")[:2]
+    assert streamed(tokenizer, ids) == ["", "", "\ufffd"]
+
+
+def test_patience_with_such_bytes_ends(tokenizer) -> None:
+    lone = tokenizer.encode("→")[1]
+    texts = streamed(tokenizer, [lone] * (PATIENCE + 1))
+    assert texts[: PATIENCE - 1] == [""] * (PATIENCE - 1)
+    assert texts[PATIENCE - 1] == "\ufffd" * PATIENCE
+    assert "".join(texts) == "\ufffd" * (PATIENCE + 1)
+
+
+def test_a_real_replacement_character_is_text(tokenizer) -> None:
+    ids = tokenizer.encode("a\ufffdb")
+    assert "".join(streamed(tokenizer, ids)) == "a\ufffdb"
+
+
+def test_special_tokens_have_no_text(tokenizer) -> None:
+    ids = [*tokenizer.encode("the"), tokenizer.convert_tokens_to_ids(END)]
+    assert "".join(streamed(tokenizer, ids)) == "the"
+
+
+def test_the_prompt_is_not_repeated(tokenizer) -> None:
+    prompt, ids = tokenizer.encode("the cat sat on"), tokenizer.encode(" the mat")
+    assert "".join(streamed(tokenizer, ids, prompt)) == " the mat"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_stream_is_the_whole_text(tokenizer, seed: int) -> None:
+    draw = random.Random(seed)
+    text = "".join(draw.choice("the cat é→日👩\u200d💻 \n\t") for _ in range(40))
+    assert "".join(streamed(tokenizer, tokenizer.encode(text))) == text
+
+
+def written(texts: Sequence[str], *stops: str) -> tuple[list[list[Piece]], Transcript]:
+    """The pieces after each token, and after the end."""
+    transcript = Transcript(Words(*texts), [], stops)
+    shown = [transcript.push(i, PLAIN) for i in range(len(texts))]
+    return [*shown, transcript.close()], transcript
+
+
+def test_without_stops_all_is_shown_at_once() -> None:
+    shown, transcript = written(["ab", "cd"])
+    assert shown == [[Piece("ab", PLAIN)], [Piece("cd", PLAIN)], []]
+    assert transcript.text == "abcd"
+
+
+def test_a_stop_across_tokens_is_cut_at_its_first_character() -> None:
+    shown, transcript = written(["xE", "N", "Dy"], "END")
+    assert shown == [[Piece("x", PLAIN)], [], [], []]
+    assert (transcript.text, transcript.stopped) == ("x", True)
+
+
+def test_what_looked_like_a_stop_is_released() -> None:
+    shown, transcript = written(["xE", "N", "T"], "END")
+    assert shown == [
+        [Piece("x", PLAIN)],
+        [],
+        [Piece("E", PLAIN), Piece("N", PLAIN), Piece("T", PLAIN)],
+        [],
+    ]
+    assert (transcript.text, transcript.stopped) == ("xENT", False)
+
+
+def test_what_is_withheld_at_the_end_is_released() -> None:
+    shown, transcript = written(["xEN"], "END")
+    assert shown == [[Piece("x", PLAIN)], [Piece("EN", PLAIN)]]
+    assert transcript.text == "xEN"
+
+
+def test_the_earliest_stop_wins_in_one_token() -> None:
+    _, transcript = written(["a-b+c"], "+", "-")
+    assert transcript.text == "a"
+
+
+def test_overlapping_stops() -> None:
+    _, transcript = written(["a", "a", "b", "c"], "aac", "ab")
+    assert transcript.text == "a"
+
+
+def test_a_stop_that_begins_again_inside_itself() -> None:
+    _, transcript = written(list("aabaabaac"), "aabaac")
+    assert transcript.text == "aab"
+
+
+def test_nothing_comes_after_a_stop() -> None:
+    transcript = Transcript(Words("a", "STOP", "b"), [], ["STOP"])
+    assert [transcript.push(i, PLAIN) for i in range(3)] == [[Piece("a", PLAIN)], [], []]
+    assert (transcript.close(), transcript.text) == ([], "a")
+
+
+def test_every_piece_keeps_its_origin() -> None:
+    transcript = Transcript(Words("ab", "cS", "Td", "e"), [], ["STOP"])
+    shown = [transcript.push(i, origin) for i, origin in enumerate(Origin)] + [transcript.close()]
+    assert [piece for pieces in shown for piece in pieces] == [
+        Piece("ab", ACCEPTED),
+        Piece("c", RECOVERED),
+        Piece("S", RECOVERED),
+        Piece("Td", BONUS),
+        Piece("e", PLAIN),
+    ]
+
+
+def test_stop_strings_and_the_transcript_agree(tokenizer) -> None:
+    ids = tokenizer.encode("the cat sat on the mat")
+    stop, transcript = StopStrings(tokenizer, [], ["on t"]), Transcript(tokenizer, [], ["on t"])
+    for end in range(1, len(ids) + 1):
+        transcript.push(ids[end - 1], PLAIN)
+        assert stop(ids[:end]) == transcript.stopped
+    assert transcript.text == "the cat sat "
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_token_by_token_is_the_whole_text_cut_at_the_earliest_stop(seed: int) -> None:
+    draw = random.Random(seed)
+
+    def word(most: int) -> str:
+        return "".join(draw.choice("ab") for _ in range(draw.randint(1, most)))
+
+    texts = [word(3) for _ in range(draw.randint(1, 12))]
+    stops = [word(5) for _ in range(draw.randint(0, 3))]
+    shown, transcript = written(texts, *stops)
+
+    # The generation ends with the token that completes a stop, so only that prefix counts.
+    whole, cut = "", None
+    for text in texts:
+        whole += text
+        starts = [whole.find(stop) for stop in stops if stop in whole]
+        if starts:
+            cut = min(starts)
+            break
+    assert transcript.text == whole[:cut]
+    assert transcript.stopped == (cut is not None)
+    assert "".join(piece.text for pieces in shown for piece in pieces) == transcript.text

@@ -1,0 +1,143 @@
+"""Stopwatches around the parts of a loop change nothing but the time that is counted."""
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+import torch
+
+from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
+from spsbench.loop.types import Draft, Drafter, Drawn, Scores
+
+CPU = torch.device("cpu")
+NAP = 0.002
+
+
+class SlowLM:
+    vocab_size, limit, length = 3, 7, 5
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    def append(self, tokens, keep: int, parents=None) -> Scores:
+        time.sleep(NAP)
+        self.calls.append(("append", tokens, keep, parents))
+        return Scores(torch.zeros(keep, 3), {})
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        time.sleep(NAP)
+        self.calls.append(("commit", length, path))
+
+
+class SlowDrafter(Drafter):
+    drawn: ClassVar[Drawn] = Drawn.DISTINCT
+    tree = True
+    layers = (1, 2)
+    limit = 9
+
+    def begin(self, prompt, prefill) -> None:
+        time.sleep(NAP)
+        self.begun = prompt
+
+    def draft(self, context, k, noise, go_on) -> Draft:
+        time.sleep(NAP)
+        return Draft(torch.tensor([k]), None)
+
+
+def test_a_lap_ends_where_the_next_begins() -> None:
+    watch = Stopwatch(CPU)
+    for _ in range(2):
+        with watch.running():
+            time.sleep(NAP)
+    first = watch.lap()
+    assert 2 * NAP <= first < 1
+    assert watch.lap() == 0.0
+
+
+def test_an_error_is_timed_too() -> None:
+    watch = Stopwatch(CPU)
+
+    def fail() -> None:
+        with watch.running():
+            time.sleep(NAP)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert watch.lap() >= NAP
+
+
+def test_a_model_under_a_stopwatch() -> None:
+    inner, watch = SlowLM(), Stopwatch(CPU)
+    lm = TimedLM(inner, watch)
+    assert (lm.vocab_size, lm.limit, lm.length) == (3, 7, 5)
+
+    lm.append(torch.tensor([1]), keep=0)
+    assert watch.lap() == 0.0  # a prefill belongs to no round
+    assert len(lm.append(torch.tensor([1]), keep=2, parents=None).logits) == 2
+    assert watch.lap() >= NAP
+    lm.commit(4, [0])
+    assert watch.lap() >= NAP
+    assert [call[0] for call in inner.calls] == ["append", "append", "commit"]
+    assert inner.calls[-1] == ("commit", 4, [0])
+
+
+def test_a_drafter_under_a_stopwatch() -> None:
+    inner, watch = SlowDrafter(), Stopwatch(CPU)
+    drafter = TimedDrafter(inner, watch)
+    assert (drafter.drawn, drafter.tree) == (Drawn.DISTINCT, True)
+    assert (drafter.layers, drafter.limit) == ((1, 2), 9)
+
+    drafter.begin([1, 2], Scores(torch.empty(0, 3), {}))
+    assert (inner.begun, watch.lap()) == ([1, 2], 0.0)
+    assert drafter.draft(None, 2, None, None).tokens.tolist() == [2]
+    assert watch.lap() >= NAP
+
+
+class QueuedEvent:
+    """A moment in a queue that is as far as it was when the event was put into it."""
+
+    queue = 0.0
+    waits = 0
+
+    def __init__(self, device: torch.device, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: object) -> None:
+        self.at = QueuedEvent.queue
+
+    def synchronize(self) -> None:
+        QueuedEvent.waits += 1
+
+    def elapsed_time(self, other: "QueuedEvent") -> float:
+        return (other.at - self.at) * 1e3
+
+
+def test_on_a_device_nothing_waits_until_the_lap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "Event", QueuedEvent)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: None)
+    watch = Stopwatch(torch.device("cuda"))
+    for seconds in 1.5, 0.25:
+        with watch.running():
+            QueuedEvent.queue += seconds
+        QueuedEvent.queue += 10  # between the parts
+    assert QueuedEvent.waits == 0
+    assert watch.lap() == pytest.approx(1.75)
+    assert watch.lap() == 0.0
+    assert QueuedEvent.waits == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_queued_work_of_a_device_is_waited_for() -> None:
+    watch = Stopwatch(torch.device("cuda"))
+    a = torch.randn(4096, 4096, device="cuda")
+    (a @ a).sum().item()
+    with watch.running():
+        for _ in range(20):
+            a @ a
+    queued = watch.lap()
+    with watch.running():
+        pass
+    assert queued > 10 * watch.lap()

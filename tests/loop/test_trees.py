@@ -1,0 +1,66 @@
+"""Trees of drafts: who sees whom, how deep, and which path is followed."""
+
+import random
+
+import pytest
+import torch
+
+from spsbench.loop.trees import additive_mask, depths, follow, visible
+
+PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
+
+
+def ancestors(node: int, parents: list[int]) -> set[int]:
+    return set() if node < 0 else {node} | ancestors(parents[node], parents)
+
+
+def test_a_node_sees_itself_and_its_ancestors() -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        parents = [rng.randrange(-1, node) for node in range(rng.randrange(8))]
+        sees = visible(torch.tensor(parents, dtype=torch.int64))
+        above = [ancestors(node, parents) for node in range(len(parents))]
+        assert [set(row.nonzero()[:, 0].tolist()) for row in sees] == above
+        deep = depths(torch.tensor(parents, dtype=torch.int64)).tolist()
+        assert deep == [len(nodes) - 1 for nodes in above]
+
+
+@pytest.mark.parametrize("parents", [[0], [-2], [-1, 1], [-1, 2, 0]])
+def test_parents_come_before_their_children(parents: list[int]) -> None:
+    with pytest.raises(ValueError, match="expected -1 to"):
+        visible(torch.tensor(parents))
+
+
+def test_the_mask_is_causal_up_to_the_nodes() -> None:
+    mask = additive_mask(torch.tensor([-1, 0, 0]), 5, 2, torch.float32)
+    lowest = torch.finfo(torch.float32).min
+    assert mask.shape == (1, 1, 5, 7)
+    assert (mask[0, 0] == 0).int().tolist() == [
+        [1, 1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 1, 1, 0],
+        [1, 1, 1, 1, 1, 0, 1],
+    ]
+    assert set(mask.unique().tolist()) == {0.0, lowest}
+
+
+def test_a_chain_of_nodes_is_a_causal_mask() -> None:
+    mask = additive_mask(torch.tensor([-1, 0, 1]), 4, 3, torch.float64)[0, 0]
+    assert torch.equal(mask == 0, torch.ones(4, 7).tril(3).bool())
+
+
+def test_the_walk_follows_what_each_node_wants() -> None:
+    tokens = torch.tensor([5, 6, 7, 8, 7, 9])
+    for wanted, path in [
+        ([5, 8, 0, 0, 0, 0, 0], [0, 3]),
+        ([5, 7, 0, 9, 0, 0, 0], [0, 2, 5]),
+        ([6, 0, 7, 0, 0, 0, 0], [1, 4]),
+        ([7, 5, 5, 5, 5, 5, 5], []),
+    ]:
+        assert follow(tokens, PARENTS, torch.tensor(wanted)) == path
+
+
+def test_of_equal_siblings_the_first_is_followed() -> None:
+    tokens, parents = torch.tensor([4, 4, 5, 6]), torch.tensor([-1, -1, 1, 0])
+    assert follow(tokens, parents, torch.tensor([4, 6, 5, 0, 0])) == [0, 3]

@@ -1,0 +1,153 @@
+"""transformers' own generate as a decoder: the same greedy text, and K where it is really read."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from spsbench.engines.eager import EagerLM
+from spsbench.errors import UsageError
+from spsbench.loop.decode import decode, never
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Limits, Round
+from spsbench.methods.decoders.hf import HfDecoder, config_of
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.sps import Sps
+
+PROMPT = [1, 5, 2, 7]
+VOCAB = 24
+GREEDY = Warp(temperature=0.0)
+Make = Callable[..., PreTrainedModel]
+
+
+@pytest.fixture(scope="module")
+def target(model: Make) -> PreTrainedModel:
+    return model("llama", vocab=VOCAB, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def draft(model: Make) -> PreTrainedModel:
+    return model("llama", vocab=VOCAB, dtype=torch.float32, noise=0.1)
+
+
+def native(target: PreTrainedModel, limits: Limits, warp: Warp = GREEDY) -> list[int]:
+    rounds = decode(
+        PROMPT,
+        target=EagerLM(target),
+        drafter=NoDrafter(),
+        verifier=Sps(),
+        schedule=Constant(0),
+        warp=warp,
+        noise=PhiloxStream(0),
+        limits=limits,
+    )
+    return [token for done in rounds for token in done.tokens]
+
+
+def run(decoder: HfDecoder, limits: Limits, warp: Warp = GREEDY, stop=never, seed=0) -> list[Round]:
+    noise = PhiloxStream(seed)
+    return list(decoder(PROMPT, limits=limits, warp=warp, noise=noise, stop=stop))
+
+
+def tokens(rounds: list[Round]) -> list[int]:
+    return [token for done in rounds for token in done.tokens]
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_greedy_text_is_that_of_the_native_loop(target, draft, k: int) -> None:
+    limits = Limits(40)
+    rounds = run(HfDecoder(target, draft if k else None, k), limits)
+    assert tokens(rounds) == native(target, limits)
+    assert rounds[-1].finish == "length"
+    assert all(done.seconds > 0 for done in rounds)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_k_is_the_tokens_drafted_a_round(target, k: int) -> None:
+    """The target drafts for itself, so that every round but the last makes K + 1 tokens."""
+    rounds = run(HfDecoder(target, target, k), Limits(30))
+    assert {len(done.tokens) for done in rounds[:-1]} == {k + 1}
+    assert {done.accepted for done in rounds[:-1]} == {k}
+    assert sum(len(done.tokens) for done in rounds) == 30
+
+
+def test_the_draft_models_own_settings_stay(target, draft) -> None:
+    before = draft.generation_config
+    run(HfDecoder(target, draft, 3), Limits(8))
+    assert draft.generation_config is before
+
+
+def test_it_ends_at_an_end_token(target) -> None:
+    plain = native(target, Limits(40))
+    end = plain[20]
+    limits = Limits(40, frozenset({end}))
+    rounds = run(HfDecoder(target, target, 4), limits)
+    assert tokens(rounds) == plain[: plain.index(end) + 1]
+    assert rounds[-1].finish == "eos"
+
+
+def test_a_stop_string_cuts_inside_a_block(target) -> None:
+    plain = native(target, Limits(40))
+    rounds = run(HfDecoder(target, target, 4), Limits(40), stop=lambda out: len(out) == 7)
+    assert tokens(rounds) == plain[:7]
+    assert rounds[-1].finish == "stop"
+
+
+def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
+    warp, limits = Warp(temperature=0.7, top_p=0.9), Limits(24)
+    before = torch.get_rng_state()
+    first = run(HfDecoder(target, draft, 3), limits, warp, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert tokens(first) == tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=1))
+    assert tokens(first) != tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=2))
+    config = config_of(limits, warp)
+    assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 0)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_the_prefill_is_taken_out_of_the_first_round(target, draft, monkeypatch, k: int) -> None:
+    base = type(target.base_model)
+    forward = base.forward
+
+    def slow(self, input_ids=None, **others):
+        time.sleep(0.2 if input_ids.shape[1] >= 100 else 0.0)
+        return forward(self, input_ids, **others)
+
+    monkeypatch.setattr(base, "forward", slow)
+    decoder = HfDecoder(target, draft if k else None, k)
+    given = {"limits": Limits(12), "warp": GREEDY, "noise": PhiloxStream(0), "stop": never}
+    rounds = list(decoder(PROMPT * 30, **given))
+    assert decoder.prefill_seconds >= (0.39 if k else 0.19)
+    assert rounds[0].seconds == pytest.approx(median(done.seconds for done in rounds[1:]))
+    (only,) = decoder(PROMPT * 30, **given | {"limits": Limits(1)})
+    assert decoder.prefill_seconds == 0  # nothing to compare with: it is in that round
+    assert only.seconds >= 0.19
+
+
+def test_rows_of_padding_are_never_drawn(target, draft) -> None:
+    likely = native(target, Limits(40))
+    kept = sorted(set(likely))[-1]  # the greatest id that it would draw is padding from now on
+    for k in (0, 3):
+        rounds = run(HfDecoder(target, draft if k else None, k, vocab_size=kept), Limits(40))
+        assert max(tokens(rounds)) < kept
+    assert max(tokens(run(HfDecoder(target, None, 0), Limits(40)))) == kept
+
+
+def test_models_of_different_rows_are_refused(target, model: Make) -> None:
+    other = model("llama", vocab=VOCAB + 8, dtype=torch.float32)
+    with pytest.raises(UsageError, match=f"models of {VOCAB} and {VOCAB + 8} rows"):
+        HfDecoder(target, other, 2)
+
+
+def test_no_token_to_make_is_no_round(target) -> None:
+    assert run(HfDecoder(target, None, 0), Limits(0)) == []
+
+
+def test_a_warp_that_it_cannot_honour_is_refused(target) -> None:
+    with pytest.raises(TypeError, match=r"expected sampling\.Warp"):
+        run(HfDecoder(target, None, 0), Limits(4), warp=lambda logits: logits.softmax(-1))

@@ -1,0 +1,78 @@
+"""Prompt lookup against a search through the whole text, round after round."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Drawn, Scores
+from spsbench.methods.drafters.ngram import NgramDrafter
+from spsbench.methods.schedules.constant import Constant
+
+NOISE = PhiloxStream(0).round(0)
+PREFILL = Scores(torch.empty(0, 9), {})
+
+
+def drafted(drafter: NgramDrafter, text: Sequence[int], k: int) -> list[int]:
+    draft = drafter.draft(Context(text, Warp(), None), k, NOISE, Constant().go_on)
+    assert draft.probs is None
+    assert draft.parents is None
+    assert draft.tokens.dtype == torch.int64
+    return draft.tokens.tolist()
+
+
+def searched(text: Sequence[int], n: int, min_n: int, k: int) -> list[int]:
+    """The longest n-gram first, and of each the most recent occurrence."""
+    for size in range(min(n, len(text)), min_n - 1, -1):
+        for end in range(len(text) - 1, size - 1, -1):
+            if list(text[end - size : end]) == list(text[-size:]):
+                return list(text[end : end + k])
+    return []
+
+
+@pytest.mark.parametrize(("n", "min_n"), [(1, 1), (2, 1), (3, 2), (4, 4), (5, 1)])
+@pytest.mark.parametrize("alphabet", [2, 4])
+def test_the_growing_index_finds_what_a_search_finds(n: int, min_n: int, alphabet: int) -> None:
+    rng = random.Random(f"{n} {min_n} {alphabet}")
+    drafter = NgramDrafter(n, min_n)
+    for _ in range(2):  # the second text must know nothing of the first
+        text = [rng.randrange(alphabet) for _ in range(rng.randrange(1, 6))]
+        drafter.begin(text, PREFILL)
+        for _ in range(150):
+            k = rng.randrange(6)
+            assert drafted(drafter, text, k) == searched(text, n, min_n, k)
+            text += [rng.randrange(alphabet) for _ in range(rng.randrange(1, 5))]
+
+
+@pytest.mark.parametrize(
+    ("text", "k", "draft"),
+    [
+        ([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2, [9, 2]),  # the longest, not the most recent
+        ([2, 3, 7, 2, 3, 8, 5, 2, 3], 3, [8, 5, 2]),  # of equal length the most recent
+        ([4, 5, 6, 4, 5], 9, [6, 4, 5]),  # fewer than k
+        ([1, 2, 3, 4], 3, []),
+        ([1], 3, []),
+        ([4, 5, 6, 4, 5], 0, []),
+    ],
+)
+def test_what_is_copied(text: list[int], k: int, draft: list[int]) -> None:
+    drafter = NgramDrafter(3, 2)
+    drafter.begin(text, PREFILL)
+    assert drafted(drafter, text, k) == draft
+
+
+def test_it_is_a_rule_without_a_model() -> None:
+    assert (NgramDrafter.drawn, NgramDrafter().limit, NgramDrafter().tree) == (
+        Drawn.POINT,
+        None,
+        False,
+    )
+
+
+@pytest.mark.parametrize(("n", "min_n"), [(0, 0), (2, 3), (2, 0)])
+def test_lengths_without_a_meaning_are_refused(n: int, min_n: int) -> None:
+    with pytest.raises(ValueError, match=f"n is {n}, min_n {min_n}"):
+        NgramDrafter(n, min_n)

@@ -1,0 +1,191 @@
+"""From a cell to parts: what is refused before a model is touched, and what is put together."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from spsbench import plugins as parts
+from spsbench.engines import fast, preparing
+from spsbench.errors import DataError, UsageError
+from spsbench.methods.build import build
+from spsbench.methods.decoders.native import NativeDecoder
+from spsbench.methods.resolve import resolve, warp
+from spsbench.methods.schedules.constant import Constant
+from spsbench.models import shelf as loading
+from spsbench.models.shelf import Loaded, Shelf
+from spsbench.plugins import arguments, part
+from spsbench.registry import Entry
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.spec import Spec
+from tests.folders import byte_tokenizer, random_model, save
+from tests.tiny_models import tiny
+
+SAMPLED = Cell.of(target=ModelSpec("t"), draft=ModelSpec("d"))
+LOOKED_UP = Cell.of(target=ModelSpec("t"), drafter=Spec("ngram"))
+
+
+@pytest.mark.parametrize(
+    ("cell", "verifier"),
+    [
+        (SAMPLED, "sps"),
+        (LOOKED_UP, "match"),
+        (Cell.of(target=ModelSpec("t"), drafter=Spec("none")), "sps"),
+        (SAMPLED.but(verifier=Spec("block")), "block"),
+        (SAMPLED.but(verifier=Spec("match")), "match"),
+    ],
+)
+def test_the_verifier_that_goes_with_the_drafter(cell: Cell, verifier: str) -> None:
+    resolved = resolve(cell)
+    assert resolved.method.verifier == Spec(verifier)
+    assert resolved.but(verifier=cell.method.verifier) == cell
+    assert resolve(resolved) == resolved
+
+
+@pytest.mark.parametrize("verifier", ["sps", "block"])
+def test_a_pairing_that_would_be_wrong_is_refused_with_its_reason(verifier: str) -> None:
+    with pytest.raises(UsageError, match="come by rule and have none: use verifier match"):
+        resolve(LOOKED_UP.but(verifier=Spec(verifier)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"drafter": Spec("beam")}, "no drafter 'beam': expected one of model"),
+        ({"verifier": Spec("beam")}, "no verifier 'beam'"),
+        ({"schedule": Spec("beam")}, "no schedule 'beam'"),
+        ({"target": ModelSpec("t", engine=Spec("beam"))}, "no engine 'beam'"),
+        ({"draft": ModelSpec("d", engine=Spec("beam"))}, "no engine 'beam'"),
+        ({"decoder": Spec("beam")}, "no decoder 'beam'"),
+        ({"draft": None}, "--drafter model: expected a draft model"),
+        ({"drafter": Spec("ngram")}, "--draft d with --drafter ngram: that drafter uses no model"),
+        ({"drafter": Spec("model", (("lm", 1),))}, "model has no 'lm': expected no arguments"),
+        ({"verifier": Spec("sps", (("x", 1),))}, "sps has no 'x': expected no arguments"),
+        (
+            {"schedule": Spec("constant", (("lookahead", 1.5),))},
+            "lookahead is 1.5: expected int",
+        ),
+        (
+            {"drafter": Spec("ngram", (("n", True),)), "draft": None},
+            "n is True: expected int",
+        ),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(changes: dict, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        resolve(SAMPLED.but(**changes))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@dataclass
+class Part:
+    whole: int = 1
+    real: float = 1.0
+    flag: bool = False
+    word: str = "a"
+
+    def __post_init__(self) -> None:
+        if self.whole < 0:
+            raise ValueError(f"whole is {self.whole}: expected 0 or more")
+
+
+def test_arguments_are_read_as_the_part_declares_them() -> None:
+    spec = Spec.parse("part:whole=2,real=3,flag=true,word=b")
+    typed = arguments(spec, Part)
+    assert typed == {"whole": 2, "real": 3.0, "flag": True, "word": "b"}
+    assert type(typed["real"]) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("part:whole=1.5", "whole is 1.5: expected int"),
+        ("part:whole=true", "whole is True: expected int"),
+        ("part:flag=1", "flag is 1: expected bool"),
+        ("part:word=1", "word is 1: expected str"),
+        ("part:real=x", "real is 'x': expected float"),
+        ("part:other=1", "part has no 'other': expected whole, real, flag, word"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        arguments(Spec.parse(text), Part)
+
+
+def test_a_value_out_of_range_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("schedules", "part", "tests.methods.test_build:Part", "")
+    monkeypatch.setattr(parts, "find", lambda kind, name: entry)
+    with pytest.raises(UsageError, match="part:whole=-1: whole is -1: expected 0 or more"):
+        part("schedules", Spec.parse("part:whole=-1"))
+
+
+def test_the_ngram_lengths_are_checked() -> None:
+    drafter = Spec.parse("ngram:n=1,min_n=2")
+    loaded = Loaded(random_model(), None, byte_tokenizer(), 290, frozenset(), None)
+    with pytest.raises(UsageError, match="expected 1 <= min_n <= n"):
+        build(resolve(LOOKED_UP.but(drafter=drafter)), loaded)
+
+
+def test_the_warp_is_that_of_the_cell() -> None:
+    made = warp(SAMPLED.but(temperature=0.5, top_k=3, top_p=0.9))
+    assert (made.temperature, made.top_k, made.top_p) == (0.5, 3, 0.9)
+
+
+def test_parts_are_put_together_over_the_models() -> None:
+    target, draft = random_model(), random_model(noise=0.1)
+    loaded = Loaded(target, draft, byte_tokenizer(), 280, frozenset(), None)
+    cell = resolve(SAMPLED.but(schedule=Spec("constant", (("lookahead", 3),))))
+    first, second = build(cell, loaded), build(cell, loaded)
+    decoder = first.decoder
+    assert isinstance(decoder, NativeDecoder)
+    assert decoder.schedule == Constant(3)
+    assert decoder.target.vocab_size == 280
+    assert decoder.drafter.limit == 512
+    assert decoder.target is not second.decoder.target
+    assert first.draft is not first.target
+
+
+def test_models_are_loaded_for_each_other(tmp_path) -> None:
+    said: list[str] = []
+    target = save(tmp_path / "target", random_model())
+    draft = save(tmp_path / "draft", random_model(noise=0.1))
+    cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
+    loaded = Shelf(offline=True, say=said.append).load(cell)
+    assert loaded.draft is not None
+    assert loaded.folder == target
+    assert loaded.vocab_size == len(byte_tokenizer())
+    assert loaded.eos == {loaded.tokenizer.eos_token_id}
+    assert loaded.target.dtype == torch.float32
+    assert not loaded.target.training
+    assert said == []
+
+    alone = Shelf(offline=True).load(cell.but(draft=None))
+    assert alone.draft is None
+
+
+def test_models_of_different_tokens_are_refused(tmp_path) -> None:
+    other = byte_tokenizer()
+    other.add_tokens(["<extra>"])
+    vocab = len(other)
+    target = save(tmp_path / "target", random_model())
+    draft = save(tmp_path / "draft", tiny("llama", vocab=vocab, dtype=torch.float32), other)
+    cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
+    with pytest.raises(DataError, match="<extra>"):
+        Shelf(offline=True).load(cell)
+
+
+def test_a_cache_that_cannot_be_rolled_back_is_refused(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(model, kind=None) -> None:
+        raise loading.UnsupportedModelError("Mamba: its cache cannot be rolled back")
+
+    monkeypatch.setattr(preparing, "check_rollback", cannot)
+    monkeypatch.setattr(fast, "check_rollback", cannot)
+    target = save(tmp_path / "target", random_model())
+    with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):
+        Shelf(offline=True).load(Cell.of(target=ModelSpec(str(target))))

@@ -1,0 +1,155 @@
+"""The vectorised rules against scalar ones fed the same uniforms, and the unit interval's ends.
+
+The law of each rule is proved in `tests/test_exactness.py`; here each single verdict is compared.
+"""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import residual, sample
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+
+
+class Fixed:
+    """Noise that returns what it was given."""
+
+    def __init__(self, accept: float, final: float = 0.5) -> None:
+        self.values = {Purpose.ACCEPT: accept, Purpose.FINAL: final, Purpose.PLAIN: final}
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        return torch.full((n,), self.values[purpose], dtype=torch.float64)
+
+
+def laws(rng: random.Random, rows: int, vocab: int) -> Tensor:
+    """Rows with zeros, and at times all alike."""
+    weights = torch.zeros(rows, vocab, dtype=torch.float64)
+    for row in weights:
+        row += torch.tensor([rng.choice([0, 0.2, rng.random()]) for _ in range(vocab)])
+    weights[:, rng.randrange(vocab)] += 0.5
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def some_draft(rng: random.Random, n: int, vocab: int) -> tuple[Draft, Tensor]:
+    q, p = laws(rng, n + 1, vocab), laws(rng, n, vocab)
+    if rng.random() < 0.7 and n:
+        p = 0.7 * q[:-1] + 0.3 * p  # near enough that several are kept
+    u = torch.tensor([rng.random() for _ in range(n)], dtype=torch.float64)
+    tokens = sample(p, u) if n else torch.empty(0, dtype=torch.int64)
+    return Draft(tokens, p if n else None), q
+
+
+def path(verdict: Verdict) -> list[int]:
+    kept = [node for node in verdict.path.tolist() if node >= 0]
+    assert verdict.path.tolist() == kept + [-1] * (len(verdict.path) - len(kept))
+    return kept
+
+
+def scalar_sps(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
+    n = len(draft.tokens)
+    u, last = noise.uniform(Purpose.ACCEPT, n), noise.uniform(Purpose.FINAL, 1)[0]
+    for i, x in enumerate(draft.tokens.tolist()):
+        if not float(u[i]) < min(1.0, float(q[i, x] / draft.probs[i, x])):
+            return i, int(sample(residual(q[i], draft.probs[i]), last)), i + 1
+    return n, int(sample(q[n], last)), n
+
+
+def scalar_block(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
+    n = len(draft.tokens)
+    u, last = noise.uniform(Purpose.ACCEPT, n), noise.uniform(Purpose.FINAL, 1)[0]
+    weight, kept, kept_weight = 1.0, 0, 1.0
+    for i, x in enumerate(draft.tokens.tolist(), start=1):
+        weight = min(1.0, weight * float(q[i - 1, x] / draft.probs[i - 1, x]))
+        chance = weight
+        if i < n:
+            over = float((weight * q[i] - draft.probs[i]).clamp(min=0).sum())
+            chance = over / (over + 1 - weight) if over + 1 - weight > 0 else 1.0
+        if float(u[i - 1]) < chance:
+            kept, kept_weight = i, weight
+    law = q[n] if kept == n else residual(kept_weight * q[kept], draft.probs[kept])
+    return kept, int(sample(law, last)), -1
+
+
+def scalar_match(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
+    n = len(draft.tokens)
+    u = noise.uniform(Purpose.PLAIN, n + 1)
+    for i, x in enumerate(draft.tokens.tolist()):
+        own = int(sample(q[i], u[i]))
+        if own != x:
+            return i, own, i + 1
+    return n, int(sample(q[n], u[n])), n
+
+
+SCALAR = [(Sps(), scalar_sps), (Block(), scalar_block), (Match(), scalar_match)]
+by_name = {"ids": lambda part: type(part).__name__}
+
+
+@pytest.mark.parametrize(("rule", "scalar"), SCALAR, **by_name)
+def test_a_verdict_is_the_scalar_rule_s(rule: Verifier, scalar: object) -> None:
+    rng, lengths = random.Random(5), set()
+    for index in range(400):
+        n = rng.randrange(6)
+        draft, q = some_draft(rng, n, rng.randrange(2, 7))
+        noise = PhiloxStream(1).round(index)
+        verdict = rule(draft, q, noise)
+        kept, token, tested = scalar(draft, q, noise)
+        assert path(verdict) == list(range(kept))
+        assert (int(verdict.token), int(verdict.tested)) == (token, tested)
+        lengths.add((n, kept))
+    assert len(lengths) > 12
+
+
+@pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
+@pytest.mark.parametrize("final", [0.0, 1 - 2**-53])
+def test_a_token_that_the_target_rules_out_is_never_kept(rule: Verifier, final: float) -> None:
+    """Even at u = 0, and the token in its place has a probability."""
+    q = torch.tensor([[0.0, 0.6, 0.4, 0.0]] * 3)
+    p = torch.tensor([[0.9, 0.05, 0.0, 0.05]] * 2)
+    verdict = rule(Draft(torch.tensor([0, 0]), p), q, Fixed(0.0, final))
+    assert path(verdict) == []
+    assert int(verdict.token) in (1, 2)
+
+
+@pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
+def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule: Verifier) -> None:
+    q = torch.tensor([[0.25, 0.5, 0.25]] * 3)
+    verdict = rule(Draft(torch.tensor([2, 1]), q[:2]), q, Fixed(1 - 2**-53))
+    assert path(verdict) == [0, 1]
+
+
+def test_what_each_rule_refuses() -> None:
+    for rule in Sps(), Block():
+        assert rule.refuses(Drawn.IID, False) is None
+        assert "use verifier match" in rule.refuses(Drawn.IID, True)
+        assert "by rule" in rule.refuses(Drawn.POINT, False)
+        assert "without replacement" in rule.refuses(Drawn.DISTINCT, False)
+    assert {Match().refuses(drawn, tree) for drawn in Drawn for tree in (False, True)} == {None}
+    assert {rule.guarantee for rule, _ in SCALAR} == {Guarantee.EXACT}
+
+
+def test_a_tree_without_nodes_is_a_plain_step() -> None:
+    empty = torch.empty(0, dtype=torch.int64)
+    verdict = Match()(Draft(empty, None, empty), torch.tensor([[0.0, 1.0]]), Fixed(0.5))
+    assert (verdict.path.tolist(), int(verdict.token)) == ([], 1)
+    assert verdict.path.dtype == torch.int64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Sps(), Block()], **by_name)
+def test_acceptance_over_a_large_vocabulary(rule: Verifier) -> None:
+    """One token drafted of 50,000 is kept with probability sum min(p, q), in 4 deviations."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(2, 50_000, generator=generator).double()
+    q, p = (2 * noise[0]).softmax(-1), (2 * noise[0] + 0.7 * noise[1]).softmax(-1)
+    alpha, n, kept = float(torch.minimum(p, q).sum()), 4000, 0
+    for index in range(n):
+        fresh = PhiloxStream(2).round(index)
+        draft = Draft(sample(p, fresh.uniform(Purpose.DRAFT, 1)[0])[None], p[None])
+        kept += len(path(rule(draft, torch.stack([q, q]), fresh)))
+    assert abs(kept - n * alpha) < 4 * (n * alpha * (1 - alpha)) ** 0.5

@@ -1,0 +1,183 @@
+"""From flags and files to cells."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import MissingError, UsageError
+from spsbench.settings.experiment import Experiment, plan
+from spsbench.settings.sweep import Sweep, sweep
+from spsbench.settings.toml import read_tables
+from spsbench.spec import Spec
+from spsbench.tasks.xsum import XSum
+
+XSUM = {"task": "xsum:count=3", "data": "mini"}
+
+
+def cells(**changes: object) -> list:
+    return plan([sweep(XSUM | changes)]).cells
+
+
+def test_a_sweep_has_one_baseline_and_a_cell_for_each_k() -> None:
+    made = cells(k="1..8")
+    assert [cell.k for cell in made] == list(range(9))
+    assert len({cell.id for cell in made}) == 9
+    assert made[0].method.drafter == Spec("none")
+    assert made[1].models.draft is not None
+    assert {cell.work.prompt_version for cell in made} == {
+        plan([sweep(XSUM)]).parts[0].task.prompt_version
+    }
+
+
+def test_lists_multiply() -> None:
+    made = cells(k="2,4", setting=("nucleus", "greedy"), verifier=("sps", "block"))
+    drafting = [cell for cell in made if cell.k]
+    assert len(drafting) == 2 * 2 * 2
+    assert {(c.sampling.temperature, c.sampling.top_p) for c in made} == {(1.0, 0.8), (0.0, 1.0)}
+    assert sum(cell.k == 0 for cell in made) == 2  # a baseline drafts with no verifier
+
+
+def test_what_is_there_twice_is_run_once() -> None:
+    assert len(cells(k="4,4,0")) == 2
+
+
+def test_the_papers_settings_are_those_of_the_task() -> None:
+    made = plan([Sweep(task="humaneval", setting=("nucleus",))]).cells
+    assert {(c.sampling.temperature, c.sampling.top_p) for c in made} == {(0.8, 0.95)}
+    assert made[0].sampling.max_new_tokens == 512
+    assert "\ndef" in made[0].sampling.stop
+
+
+def test_laws_are_recorded_by_every_arm_of_the_native_loop() -> None:
+    made = cells(record="laws", k="2")
+    assert {str(cell.method.decoder) for cell in made} == {"native:laws=true"}
+    assert len(made) == 2
+    with pytest.raises(UsageError, match="--record laws with --decoder hf"):
+        cells(record="laws", decoder=("native", "hf"))
+    with pytest.raises(UsageError, match="--record is all: expected counts or laws"):
+        cells(record="all")
+
+
+def test_a_limit_beyond_the_data_is_refused() -> None:
+    assert cells(limit=3)
+    with pytest.raises(UsageError, match="--limit is 4: expected at most 3, all of xsum:count=3"):
+        cells(limit=4)
+
+
+def test_texts_of_full_length_have_no_end() -> None:
+    made = cells(ignore_end=True)
+    assert {(cell.sampling.ignore_eos, cell.sampling.stop) for cell in made} == {(True, ())}
+    assert {(cell.sampling.ignore_eos, cell.sampling.stop) for cell in cells()} == {
+        (False, XSum.stop)
+    }
+
+
+def test_methods_alone() -> None:
+    assert [c.k for c in cells(method=("ars",), k="1..8")] == [0]
+    assert [c.k for c in cells(method=("sps",), k="3")] == [3]
+
+
+def test_data_becomes_the_argument_of_the_task(tmp_path: Path) -> None:
+    file = tmp_path / "own, prompts.jsonl"
+    file.write_text('{"id": "a", "prompt": "Hello"}\n')
+    made = plan([Sweep(task="jsonl", data=str(file))])
+    assert made.parts[0].spec == Spec("jsonl", (("path", str(file)),))
+    assert str(file) in made.parts[0].task.title
+
+
+def test_latency_verifies_at_a_given_rate_and_says_so() -> None:
+    made = plan([sweep({"task": "latency", "random_weights": True})])
+    assert {str(c.method.verifier) for c in made.cells if c.k} == {"synthetic:alpha=0.8"}
+    assert all(cell.models.random for cell in made.cells)
+    assert "meaningless" in made.parts[0].task.title
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"k": "8..2"}, "--k '8..2'"),
+        ({"k": "65"}, "outside 0..64"),
+        ({"method": ("beam",)}, "--method is beam: expected ars or sps"),
+        ({"setting": ("hot",)}, "--setting is hot"),
+        ({"setting": ("greedy",), "temperature": 1.0}, "--setting with --temperature"),
+        ({"temperature": -1.0}, "--temperature is -1.0"),
+        ({"top_p": 0.0}, "--top-p is 0.0"),
+        ({"limit": 0}, "--limit is 0"),
+        ({"samples": 0}, "--samples is 0"),
+        ({"repeats": 0}, "--repeats is 0"),
+        ({"max_new_tokens": 0}, "--max-new-tokens is 0"),
+        ({"task": "xsum:data=mini"}, "expected the data named once"),
+        ({"task": "humaneval"}, "--data with humaneval"),
+        ({"task": "sums", "data": None}, "no task 'sums'"),
+        ({"task": "xsum:size=3"}, "xsum has no 'size'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(changes: dict, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        cells(**changes)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_tables_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text('k = 4\ntarget = "t"\n[[part]]\ntask = "xsum"\n[[part]]\ntask = "humaneval"\n')
+    top, parts = read_tables(file)
+    made = [sweep(top | part, str(file)) for part in parts]
+    assert [table.task for table in made] == ["xsum", "humaneval"]
+    assert made[0].k == "4"
+    assert made[0].cells["target"] == ("t",)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"kk": "4"}, "unknown key 'kk': expected one of task, data, k"),
+        ({"samples": "many"}, "samples is 'many': expected int"),
+        ({"target": [1.5]}, "target is 1.5: expected str"),
+        ({"random_weights": 1}, "random_weights is 1: expected bool"),
+        ({"k": True}, "k is True: expected str"),
+    ],
+)
+def test_keys_and_types_of_a_file_are_checked(values: dict, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        sweep({"task": "xsum"} | values, "e.toml")
+    assert said in str(refused.value)
+
+
+def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no file"):
+        read_tables(tmp_path / "absent.toml")
+    for content in ("k = ", "k = 1\nk = 2\n", "part = 3\n"):
+        (tmp_path / "e.toml").write_text(content)
+        with pytest.raises(UsageError, match=r"e\.toml"):
+            read_tables(tmp_path / "e.toml")
+    with pytest.raises(UsageError, match="Expected an experiment in TOML"):
+        read_tables(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["table1", "table1-gpt2", "figure1", "figure1-gpt2"])
+def test_the_files_that_come_with_it_are_experiments(name: str) -> None:
+    top, parts = read_tables(Path(__file__).parents[2] / "configs" / f"{name}.toml")
+    title = top.pop("title")
+    tables = [sweep(top | part, name) for part in parts]
+    offline = [replace(table, data="mini") if table.data else table for table in tables]
+    made = plan(offline, title=title)
+    assert isinstance(made, Experiment)
+    rows = [
+        (c.work.task.name, c.k, c.sampling.temperature, c.sampling.top_p)
+        for c in made.cells
+        if c.work.task
+    ]
+    if name.startswith("table1"):
+        assert rows == [
+            ("xsum", 0, 1.0, 0.8),
+            ("xsum", 4, 1.0, 0.8),
+            ("xsum", 0, 0.0, 1.0),
+            ("xsum", 4, 0.0, 1.0),
+            ("humaneval", 0, 0.8, 0.95),
+            ("humaneval", 4, 0.8, 0.95),
+        ]
+    else:
+        assert [k for task, k, *_ in rows if task == "xsum"] == list(range(9))

@@ -1,0 +1,122 @@
+"""Specs and cells: what is written is read back, and any change has another id."""
+
+import json
+from dataclasses import dataclass, fields, replace
+from typing import Annotated
+
+import pytest
+
+from spsbench.settings.cell import RECORDS, Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.option import Option, at_least
+from spsbench.settings.sampling import Sampling
+from spsbench.settings.setting import settings_of
+from spsbench.settings.table import OF_CELL
+from spsbench.spec import Spec
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("ngram", ()),
+        ("ngram:n=3,min_n=1", (("n", 3), ("min_n", 1))),
+        ("x:a=1.5,b=true,c=false,d=word", (("a", 1.5), ("b", True), ("c", False), ("d", "word"))),
+        ("x:a=b=c", (("a", "b=c"),)),
+        ("x:a=1e-3", (("a", 0.001),)),
+    ],
+)
+def test_specs_are_read_and_written(text: str, args: tuple) -> None:
+    spec = Spec.parse(text)
+    assert (spec.name, spec.args) == (text.partition(":")[0], args)
+    assert Spec.parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "x:", ":a=1", "x:a", "x:a=", "x:=1", "x:a=1,", "x:a=1,a=2"]
+)
+def test_malformed_specs_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|twice"):
+        Spec.parse(text)
+
+
+MODEL = {
+    "id": "other",
+    "revision": "main",
+    "weights": "random",
+    "trust_remote_code": True,
+    "engine": Spec("other"),
+    "device": "cuda",
+    "dtype": "bfloat16",
+    "attention": "eager",
+}
+CELL = Cell.of(target=ModelSpec("t"))
+CHANGES = {
+    "target": ModelSpec("t", "main"),
+    "draft": ModelSpec("d"),
+    "drafter": Spec("ngram"),
+    "verifier": Spec("match"),
+    "schedule": Spec("constant", (("lookahead", 5),)),
+    "decoder": Spec("other"),
+    "temperature": 0.5,
+    "top_k": 1,
+    "top_p": 0.5,
+    "max_new_tokens": 1,
+    "stop": ("x",),
+    "ignore_eos": True,
+    "seed": 1,
+    "task": Spec("xsum", (("data", "mini"),)),
+    "prompt_version": "2",
+}
+
+
+def test_a_cell_comes_back_from_json_as_it_was() -> None:
+    for name, value in CHANGES.items():
+        cell = CELL.but(**{name: value})
+        again = Cell.from_json(json.loads(json.dumps(cell.to_json())))
+        assert again == cell
+        assert again.id == cell.id
+
+
+def test_every_field_is_in_the_id() -> None:
+    assert set(CHANGES) == {field.name for record in RECORDS.values() for field in fields(record)}
+    ids = {CELL.but(**{name: value}).id for name, value in CHANGES.items()}
+    assert len(ids | {CELL.id}) == len(CHANGES) + 1
+
+
+@pytest.mark.parametrize("model", ["target", "draft"])
+def test_every_field_of_a_model_is_in_the_id(model: str) -> None:
+    assert set(MODEL) == {field.name for field in fields(ModelSpec)}
+    changed = [replace(ModelSpec("t"), **{name: value}) for name, value in MODEL.items()]
+    ids = {CELL.but(**{model: each}).id for each in (ModelSpec("t"), *changed)}
+    assert len(ids) == len(MODEL) + 1
+
+
+def test_a_field_more_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option that is declared in one record is in the table at once, and no cell is another."""
+
+    @dataclass(frozen=True)
+    class More(Sampling):
+        min_p: Annotated[float, Option("The least probability.", "Sampling", at_least(0))] = 0.0
+
+    before = {name: CELL.but(**{name: value}).id for name, value in CHANGES.items()}
+    kept = json.loads(json.dumps(CELL.to_json()))
+    monkeypatch.setitem(RECORDS, "sampling", More)
+    assert {each.name for each in settings_of(More)} - set(OF_CELL) == {"min_p"}
+    grown = Cell.from_json(kept)
+    assert grown.sampling.min_p == 0.0
+    for name, value in CHANGES.items():
+        assert grown.but(**{name: value}).id == before[name]
+    assert grown.but(min_p=0.5).id != CELL.id
+
+
+def test_the_id_is_twelve_hex_digits_and_stable() -> None:
+    assert CELL.id == Cell.of(target=ModelSpec("t")).id
+    assert len(CELL.id) == 12
+    assert int(CELL.id, 16) >= 0
+
+
+def test_the_method_keys_the_noise_and_the_budget_does_not() -> None:
+    assert str(CELL.method) == "model/auto/constant:lookahead=4"
+    assert CELL.but(max_new_tokens=1).method == CELL.method
+    for name in ("drafter", "verifier", "schedule"):
+        assert CELL.but(**{name: CHANGES[name]}).method != CELL.method

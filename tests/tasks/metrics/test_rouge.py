@@ -1,0 +1,72 @@
+"""ROUGE-2 against an independent count of bigrams."""
+
+import random
+import re
+from collections import Counter
+from itertools import pairwise, product
+
+import pytest
+from nltk.stem import PorterStemmer
+
+from spsbench.tasks.metrics import rouge
+
+WORDS = (
+    *("the", "The", "cats", "cat", "sat", "sitting", "on", "mats,", "mat."),
+    *("3", "café", "running", "run", "-", "naïve"),
+)
+
+
+def rouge2(prediction: str, reference: str, stem: bool) -> float:
+    """ROUGE-2 F as Lin 2004 defines it, on runs of [a-z0-9]."""
+    stemmer = PorterStemmer()
+
+    def bigrams(text: str) -> Counter[tuple[str, str]]:
+        words = re.findall("[a-z0-9]+", text.lower())
+        if stem:
+            words = [stemmer.stem(word) if len(word) > 3 else word for word in words]
+        return Counter(pairwise(words))
+
+    predicted, wanted = bigrams(prediction), bigrams(reference)
+    common = sum((predicted & wanted).values())
+    if not common:
+        return 0.0
+    precision, recall = common / predicted.total(), common / wanted.total()
+    return 100 * 2 * precision * recall / (precision + recall)
+
+
+def test_against_an_independent_count() -> None:
+    draw = random.Random(0)
+    seen = set()
+    for _ in range(300):
+        prediction, reference = (
+            " ".join(draw.choices(WORDS, k=draw.randint(0, 12))) for _ in range(2)
+        )
+        got = rouge.score(prediction, reference)
+        assert got["rouge2"] == pytest.approx(rouge2(prediction, reference, stem=False))
+        assert got["rouge2_stemmed"] == pytest.approx(rouge2(prediction, reference, stem=True))
+        seen.add(got["rouge2"] == got["rouge2_stemmed"])
+    assert seen == {True, False}  # stemming made a difference
+
+
+def test_golden_values() -> None:
+    """Predicted bigrams: 3, wanted: 4, common: 2; so P = 2/3, R = 1/2, F = 4/7."""
+    got = rouge.score("the cat sat down", "The cat sat on mats.")
+    assert got["rouge2"] == pytest.approx(100 * 4 / 7)
+    assert rouge.score("two cats sitting", "two cat sits")["rouge2"] == 0
+    assert rouge.score("two cats running", "two cats runs")["rouge2_stemmed"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference"),
+    [*product(("", " \n", "...", "猫"), ("the cat sat", "")), ("a", "a")],
+)
+def test_nothing_to_compare_is_zero_and_counted(prediction: str, reference: str) -> None:
+    got = rouge.score(prediction, reference)
+    assert got == {"rouge2": 0, "rouge2_stemmed": 0, "empty": float(prediction != "a")}
+
+
+def test_the_mean_is_over_pairs() -> None:
+    pairs = [("the cat sat", "the cat sat"), ("", "the cat sat")]
+    assert rouge.mean(pairs) == pytest.approx({"rouge2": 50, "rouge2_stemmed": 50, "empty": 0.5})
+    with pytest.raises(ValueError, match="no pairs"):
+        rouge.mean([])

@@ -1,0 +1,129 @@
+"""The log of verdicts: resumed only as what it is, merged only with its like."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import DataError, InUseError, MismatchError
+from spsbench.sandbox.verdict import Outcome, Verdict
+from spsbench.tasks.programs import log as logs
+from spsbench.tasks.programs.generated import Program
+from spsbench.tasks.programs.log import NAME, VerdictLog, merge, read, scores
+
+SETTINGS = {"sandbox": "landlock", "limits": {"timeout": 3.0}, "interpreter": "3.11.7"}
+PASSED = Outcome(Verdict.PASSED, "", 0.25)
+FAILED = Outcome(Verdict.FAILED, "AssertionError: \x1b[31m \ud800", 0.5)
+
+
+def program(number: int, source: str = "x = 1") -> Program:
+    return Program(("cell", f"HumanEval/{number}", 0), source)
+
+
+def filled(folder: Path, numbers: range, settings: object = SETTINGS) -> Path:
+    folder.mkdir(exist_ok=True)
+    with VerdictLog(folder / NAME, settings) as log:
+        for number in numbers:
+            log.append(program(number), PASSED if number % 2 else FAILED)
+    return folder
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    settings, judged = read(filled(tmp_path, range(3)) / NAME)
+    assert settings == SETTINGS
+    assert [each.key for each in judged] == [program(n).key for n in range(3)]
+    assert [each.verdict for each in judged] == ["failed", "passed", "failed"]
+    assert judged[0].detail == FAILED.detail
+    assert judged[0].result == f"failed: {FAILED.detail}"
+    assert judged[1].result == "passed"
+    assert [s.metrics["passed"] for s in scores(tmp_path)] == [0.0, 1.0, 0.0]
+    assert read(tmp_path / "absent") == ({}, [])
+
+
+def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    filled(tmp_path, range(2))
+    wanted = [program(n) for n in range(4)]
+    with VerdictLog(tmp_path / NAME, SETTINGS) as log:
+        assert log.missing(wanted) == wanted[2:]
+        with pytest.raises(InUseError):
+            VerdictLog(tmp_path / NAME, SETTINGS)
+        with pytest.raises(MismatchError, match="another program was judged as cell/HumanEval/1"):
+            log.missing([program(1, "x = 2")])
+
+
+def test_a_torn_tail_is_judged_again(tmp_path: Path) -> None:
+    path = filled(tmp_path, range(3)) / NAME
+    whole = path.read_bytes()
+    for end in range(len(whole) - 60, len(whole)):
+        path.write_bytes(whole[:end])
+        with VerdictLog(path, SETTINGS) as log:
+            assert len(log.judged) == 2
+            assert log.missing([program(2)]) == [program(2)]
+
+
+def test_a_torn_header_begins_anew(tmp_path: Path) -> None:
+    path = filled(tmp_path, range(0)) / NAME
+    path.write_bytes(path.read_bytes()[:20])
+    with VerdictLog(path, SETTINGS) as log:
+        log.append(program(0), PASSED)
+    assert read(path)[0] == SETTINGS
+
+
+@pytest.mark.parametrize("changed", [{"sandbox": "bwrap"}, {"interpreter": "3.12.0"}, {"more": 1}])
+def test_other_settings_are_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+    path = filled(tmp_path, range(3)) / NAME
+    before = path.read_bytes()
+    with pytest.raises(MismatchError, match=f"(?s)Differing:.*{next(iter(changed))}"):
+        VerdictLog(path, SETTINGS | changed)
+    assert path.read_bytes() == before
+    with VerdictLog(path, SETTINGS | changed, overwrite=True) as log:
+        assert log.judged == {}
+    assert path.with_name(f"{NAME}.old-1").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "line", [{"other": 1}, {"settings": 7}, {"settings": {}, "n": 1, "cell": "x"}]
+)
+def test_another_log_is_refused(tmp_path: Path, line: dict[str, object]) -> None:
+    path = tmp_path / NAME
+    values = {key: value for key, value in line.items() if key != "n"}
+    path.write_bytes(
+        logs.encode(0, values) + (logs.encode(1, {"cell": "x"}) if "n" in line else b"")
+    )
+    with pytest.raises(DataError, match=r"no settings|foreign verdict"):
+        read(path)
+    with pytest.raises((DataError, MismatchError)):
+        VerdictLog(path, SETTINGS)
+
+
+def test_merged_only_if_made_alike(tmp_path: Path) -> None:
+    one, two = filled(tmp_path / "one", range(4)), filled(tmp_path / "two", range(2, 6))
+    (tmp_path / "none").mkdir()
+    out = tmp_path / "out"
+    out.mkdir()
+    assert merge([one, tmp_path / "none", two], out) == ""
+    settings, judged = read(out / NAME)
+    assert settings == SETTINGS
+    assert [each.sample for each in judged] == [f"HumanEval/{n}" for n in range(6)]
+    other = filled(tmp_path / "other", range(2), SETTINGS | {"sandbox": "bwrap"})
+    (tmp_path / "out2").mkdir()
+    told = merge([one, other], tmp_path / "out2")
+    assert 'sandbox: "bwrap", there "landlock"' in told
+    assert not (tmp_path / "out2" / NAME).exists()
+    assert merge([tmp_path / "none"], tmp_path / "none") == ""
+
+
+def test_two_verdicts_on_one_program_are_an_error(tmp_path: Path) -> None:
+    one = filled(tmp_path / "one", range(2))
+    two = tmp_path / "two"
+    two.mkdir()
+    with VerdictLog(two / NAME, SETTINGS) as log:
+        log.append(program(1), FAILED)
+    with pytest.raises(DataError, match="two verdicts on cell/HumanEval/1/0"):
+        merge([one, two], tmp_path)
+
+
+def test_the_lines_are_ascii_json(tmp_path: Path) -> None:
+    for line in (filled(tmp_path, range(3)) / NAME).read_bytes().splitlines():
+        assert line.isascii()
+        json.loads(line)

@@ -1,0 +1,106 @@
+"""Programs side by side, the slow ones again and alone; a broken sandbox judges nothing."""
+
+import threading
+import time
+
+import pytest
+
+from spsbench.sandbox import plain
+from spsbench.sandbox.interpreter import interpreter
+from spsbench.sandbox.levels import BrokenError
+from spsbench.sandbox.verdict import Limits, Outcome, Verdict
+from spsbench.tasks.programs import pool
+from spsbench.tasks.programs.generated import Program
+
+LIMITS = Limits(timeout=1.0)
+LEVEL = plain.unconfined(interpreter(), LIMITS)  # of our own programs
+PASSED = Outcome(Verdict.PASSED, "", 0.1)
+BUSY = Outcome(Verdict.TIMED_OUT, "", 1.5, wall_only=True)
+
+
+def programs(*sources: str) -> list[Program]:
+    return [Program(("", f"p{n}", 0), source) for n, source in enumerate(sources)]
+
+
+def judged(given: list[Program], **more: object) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+
+    def told(program: Program, outcome: Outcome) -> None:
+        assert program.key[1] not in found
+        found[program.key[1]] = outcome
+
+    pool.judge(given, LEVEL, LIMITS, told=told, **{"workers": 2, **more})
+    return found
+
+
+def test_each_is_told_once() -> None:
+    found = judged(programs("x = 1", "1 / 0", "import os; os._exit(0)"), workers=3)
+    assert [found[f"p{n}"].verdict for n in range(3)] == ["passed", "failed", "ended early"]
+    assert judged([]) == {}
+
+
+def test_only_the_wall_clock_means_again_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, running, most = threading.Lock(), 0, {}
+    tries: dict[str, int] = {}
+
+    def run(level: object, source: str, limits: Limits) -> Outcome:
+        nonlocal running
+        with lock:
+            running += 1
+            tries[source] = tries.get(source, 0) + 1
+            most[source, tries[source]] = running
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        if source == "slow":
+            return BUSY
+        return BUSY if source == "disturbed" and tries[source] == 1 else PASSED
+
+    monkeypatch.setattr(pool, "run", run)
+    found = judged(programs("disturbed", "slow", *"abcdefgh"), workers=4)
+    assert len(found) == 10
+    assert tries == {"disturbed": 2, "slow": 2, **dict.fromkeys("abcdefgh", 1)}
+    assert found["p0"] == PASSED
+    assert found["p1"] == BUSY
+    assert most["disturbed", 2] == most["slow", 2] == 1
+    assert max(most.values()) == 4
+
+
+def test_processor_time_is_not_tried_again() -> None:
+    began = time.monotonic()
+    found = judged(programs("while True: pass"), workers=1)
+    assert found["p0"].verdict is Verdict.TIMED_OUT
+    assert found["p0"].wall_only or time.monotonic() - began < 2 * LIMITS.timeout
+
+
+def test_stopped_between_programs() -> None:
+    found: list[str] = []
+    pool.judge(
+        programs(*["x = 1"] * 30),
+        LEVEL,
+        LIMITS,
+        workers=2,
+        told=lambda program, outcome: found.append(program.key[1]),
+        stop=lambda: len(found) >= 3,
+    )
+    assert 3 <= len(found) <= 8
+
+
+def test_a_broken_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(level: object, source: str, limits: Limits) -> Outcome:
+        if source == "2":
+            raise BrokenError("bwrap", "gone")
+        return PASSED
+
+    monkeypatch.setattr(pool, "run", run)
+    found: dict[str, Outcome] = {}
+    with pytest.raises(BrokenError, match="gone"):
+        pool.judge(
+            programs(*map(str, range(100))),
+            LEVEL,
+            LIMITS,
+            workers=1,
+            told=lambda program, outcome: found.setdefault(program.key[1], outcome),
+        )
+    assert "p2" not in found
+    assert len(found) < 10

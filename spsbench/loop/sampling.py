@@ -86,11 +86,22 @@ def sample(law: Tensor, u: Tensor) -> Tensor:
     A token of weight 0 is never drawn, whatever the rounding.
     """
     cdf = law.double().cumsum(-1)
+    if law.device.type != "cpu":
+        cdf = _mended(cdf, law)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
     point = torch.minimum(send(u, law.device).unsqueeze(-1) * total, below)
     # The clamp only matters for a NaN law, which the loop reports after its one host read.
     return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp(max=law.shape[-1] - 1)
+
+
+def _mended(cdf: Tensor, law: Tensor) -> Tensor:
+    """`cdf` without what a sum in parallel leaves: steps at weight 0, and steps down.
+
+    A CPU adds one after the other, so a weight of 0 changes nothing. A device adds in blocks, each
+    prefix in an order of its own: then neighbours differ by their rounding, whatever is between.
+    """
+    return torch.where(law > 0, cdf, 0.0).cummax(-1).values
 
 
 def residual(q: Tensor, p: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from spsbench.loop import sampling
 from spsbench.loop.sampling import Warp, residual, sample
+from tests.simulated_device import Far, SimulatedDevice, within
 
 ALMOST_ONE = 1 - 2**-53
 
@@ -108,6 +109,33 @@ def test_a_token_of_weight_zero_is_never_drawn(dtype: torch.dtype, u: float) -> 
     for least in 1e-38, torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps:
         tiny = torch.tensor([0, least, 0, least, 0], dtype=dtype)
         assert tiny[sample(tiny, torch.tensor(u, dtype=torch.float64))] > 0
+
+
+def parallel_sums(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Prefixes as the threads of a device add them: each takes what stands 1, 2, 4 ... before."""
+    sums, ahead = within(x).clone(), 1
+    while ahead < sums.shape[dim]:
+        sums[..., ahead:] += sums[..., :-ahead].clone()
+        ahead *= 2
+    return Far(sums) if isinstance(x, Far) else sums
+
+
+def test_nor_where_a_device_adds_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides of every step, in sums whose rounding differs from prefix to prefix."""
+    monkeypatch.setattr(torch.Tensor, "cumsum", parallel_sums)
+    generator, wrong = torch.Generator().manual_seed(5), 0
+    for _ in range(20):
+        law = torch.rand(1, 29, generator=generator, dtype=torch.float64)
+        law[torch.rand(1, 29, generator=generator) < 0.7] = 0
+        steps = parallel_sums(law, -1)[0]
+        edges = torch.cat([steps, torch.nextafter(steps, torch.zeros_like(steps))]) / steps[-1]
+        u = edges.clamp(max=ALMOST_ONE)
+        laws = law.repeat(len(u), 1)
+        with SimulatedDevice():
+            drawn = sample(Far(laws), Far(u)).near
+        assert (law[0, drawn] > 0).all()
+        wrong += int((law[0, sample(laws, u)] == 0).sum())
+    assert wrong > 0  # without more ado such sums do draw one
 
 
 def test_a_draw_inverts_the_distribution_function() -> None:

@@ -51,6 +51,27 @@ class Recording(TorchDispatchMode):
         return out
 
 
+class NoWaiting(TorchDispatchMode):
+    """`torch.cuda.set_sync_debug_mode`: in mode "error", reading a value is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode: str | int = 0
+
+    def set(self, mode: str | int) -> None:
+        if (mode == "error") != (self.mode == "error"):
+            if mode == "error":
+                self.__enter__()
+            else:
+                self.__exit__(None, None, None)
+        self.mode = mode
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__.split(".")[0] in READS | {"item"}:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        return func(*args, **(kwargs or {}))
+
+
 class Stream:
     def wait_stream(self, other: object) -> None:
         pass
@@ -69,7 +90,10 @@ def recorded(
 
 def record_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on passes are recorded and replayed on the CPU."""
+    waiting = NoWaiting()
     monkeypatch.setattr(static, "records", lambda device: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: waiting.mode)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", waiting.set)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", TapeGraph)
     monkeypatch.setattr(torch.cuda, "graph", recorded)
     monkeypatch.setattr(torch.cuda, "Stream", Stream)

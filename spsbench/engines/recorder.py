@@ -1,11 +1,11 @@
 """CUDA graphs: work that is recorded once and then started as a whole."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
-
-WARM_UP = 2  # runs before a recording: libraries choose kernels and take memory in the first ones
 
 Result = TypeVar("Result")
 
@@ -32,7 +32,11 @@ class Recorder:
         self._pool: Any = None
 
     def record(self, work: Callable[[], Result]) -> Recording[Result]:
-        """Run `work` a few times, then record it; it must bear repetition.
+        """Run `work` twice, then record it; it must bear repetition.
+
+        In the first run libraries choose kernels and take memory. In the second waiting for the
+        device is an error, so that a recording that cannot succeed is not begun: before torch 2.12
+        one that failed left the allocator unable to free memory, and to record anything after it.
 
         Raises:
             RuntimeError: it waits for the device, or does what else a graph cannot.
@@ -44,7 +48,8 @@ class Recorder:
             graph = torch.cuda.CUDAGraph()
             try:
                 with torch.cuda.stream(self._aside):  # left even where a failed recording stays
-                    for _ in range(WARM_UP):
+                    work()
+                    with no_waiting():
                         work()
                     with torch.cuda.graph(
                         graph, self._pool, self._aside, capture_error_mode="thread_local"
@@ -54,3 +59,16 @@ class Recorder:
                 here.wait_stream(self._aside)
             self._pool = graph.pool()
             return Recording(graph, result)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Here an operator that makes the host wait raises a RuntimeError."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says once that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -84,8 +84,8 @@ def model_of_shape(
     if dtype == "auto":
         dtype = "float32" if place.type == "cpu" else "bfloat16"
     number: torch.dtype = getattr(torch, dtype)
-    with translated("the shape", folder), silent(), torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with translated("the shape", folder), silent(), torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(seed)  # the CPU's: weights are drawn there
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         options = {} if attention is None else {"attn_implementation": attention}
         model = AutoModelForCausalLM.from_config(config, dtype=number, **options)

@@ -147,7 +147,7 @@ class HfDecoder(Decoder):
         if self._lookup and self._k:
             config.prompt_lookup_num_tokens = self._k
             config.max_matching_ngram_size = self._lookup
-        with torch.random.fork_rng(), self._assistant() as assistant:
+        with torch.random.fork_rng(cards(self._target)), self._assistant() as assistant:
             torch.manual_seed(seed)  # transformers draws from the global generator: lend it one
             self._target.generate(
                 ids,
@@ -175,6 +175,11 @@ class HfDecoder(Decoder):
             yield {"assistant_model": draft, **self._tokenizers}
         finally:
             draft.generation_config = before
+
+
+def cards(model: PreTrainedModel) -> list[torch.device]:
+    """The CUDA devices that `model` draws on; asked for all, torch would take memory on each."""
+    return [model.device] if model.device.type == "cuda" else []
 
 
 _LENT: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from spsbench.loop.decode import decode, never
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits, Round
-from spsbench.methods.decoders.hf import HfDecoder, config_of
+from spsbench.methods.decoders.hf import HfDecoder, cards, config_of
 from spsbench.methods.drafters.none import NoDrafter
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.sps import Sps
@@ -107,6 +108,16 @@ def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
     assert tokens(first) != tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=2))
     config = config_of(limits, warp)
     assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 0)
+
+
+def test_other_cards_are_not_touched(target, monkeypatch) -> None:
+    """Asked to lend the generators of all devices, torch starts on every one of them."""
+    asked, fork = [], torch.random.fork_rng
+    monkeypatch.setattr(torch.random, "fork_rng", lambda d=None: asked.append(d) or fork(d))
+    run(HfDecoder(target, None, 0), Limits(2), Warp())
+    assert asked == [[]]
+    card = SimpleNamespace(device=torch.device("cuda:1"))
+    assert cards(card) == [torch.device("cuda:1")]
 
 
 @pytest.mark.parametrize("k", [0, 3])

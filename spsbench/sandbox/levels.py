@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import Exit, SpsError
-from spsbench.sandbox import landlock, seccomp
+from spsbench.sandbox import doors, landlock, seccomp
 from spsbench.sandbox.interpreter import DEVICES, FLAGS, LOADER_CACHE, Interpreter, machine
 from spsbench.sandbox.syscalls import JAIL, NUMBERS
 
@@ -29,6 +29,19 @@ class BrokenError(SandboxError):
         super().__init__(
             f"the sandbox does not come up ({level}: {reason}): expected it to. What is not scored "
             "stays so: see `sps doctor`, repair it and go on"
+        )
+
+
+class BusyError(BrokenError):
+    """The system had no room for another process or thread: nothing is wrong with the sandbox."""
+
+    def __init__(self, what: str) -> None:
+        self.reason = "no room for another process or thread"
+        SandboxError.__init__(
+            self,
+            f"{self.reason} ({what}): expected the limits on tasks to leave some. End other "
+            "programs, raise them (ulimit -u, a container's pids limit) or use fewer --workers, "
+            "and go on: what is not scored stays so",
         )
 
 
@@ -58,8 +71,12 @@ def inner(interpreter: Interpreter, script: str = JAIL_SCRIPT) -> tuple[str, ...
     return (interpreter.executable, *FLAGS, script)
 
 
-def confined(*, abi: int, interpreter: Interpreter, scratch: bool, drop: bool) -> dict[str, Any]:
+def confined(
+    *, abi: int, interpreter: Interpreter, scratch: bool, drop: bool, apart: bool = False
+) -> dict[str, Any]:
     """What the jail does: Landlock, capabilities, system calls, timers, and perhaps another user.
+
+    `apart`: it finds itself in a user namespace of its own, and need not try to make one.
 
     Raises:
         UnavailableError: a machine whose system calls are not known here.
@@ -74,7 +91,16 @@ def confined(*, abi: int, interpreter: Interpreter, scratch: bool, drop: bool) -
         "filter": tuple(seccomp.build(kind)),
         "calls": JAIL[kind],
         "uid": NOBODY if drop else None,
+        "apart": apart,
+        "doors": doors.doors(kind),
     }
 
 
-UNCONFINED: Mapping[str, Any] = {"landlock": None, "filter": None, "calls": None, "uid": None}
+UNCONFINED: Mapping[str, Any] = {
+    "landlock": None,
+    "filter": None,
+    "calls": None,
+    "uid": None,
+    "apart": False,
+    "doors": {},
+}

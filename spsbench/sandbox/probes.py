@@ -40,7 +40,7 @@ keyctl=250 add_key=248 unshare=272 setns=308 mount=165 pivot_root=155 chroot=161
 memfd_create=319 shmget=29 semget=64 msgget=68 mq_open=240 personality=135 open_by_handle_at=304
 fanotify_init=300 inotify_init1=294 seccomp=317 pidfd_open=434 pidfd_getfd=438 clone3=435
 execveat=322 timer_delete=226 finit_module=313 sethostname=170 syslog=103 setpriority=141
-kcmp=312 ioprio_set=251 sched_setaffinity=203 prlimit64=302 tgkill=234 tkill=200
+openat2=437 kcmp=312 ioprio_set=251 sched_setaffinity=203 prlimit64=302 tgkill=234 tkill=200
 rt_sigqueueinfo=129 landlock_create_ruleset=444 fsopen=430 open_tree=428
 """
 _AARCH64 = """
@@ -77,6 +77,9 @@ FILES = {
     "write beside the interpreter": "import os; open(os.__file__ + 'x', 'x').close()",
     "open a disk": "[os.open('/dev/' + n, os.O_RDONLY) for n in ('sda', 'vda', 'nvme0n1', 'mem')]",
     "open the terminal": "open('/dev/tty')",
+    "open without a right": "os.open(canary, os.O_ACCMODE)",
+    "open a device without a right": "os.open('/dev/zero', os.O_ACCMODE)",
+    "open in the new way": "call('openat2', -100, 0, 0, 0)",
     "watch a file": "call('inotify_init1', 0)",
     "watch a file system": "call('fanotify_init', 0, 0)",
     "open by handle": "call('open_by_handle_at', -1, 0, 0)",

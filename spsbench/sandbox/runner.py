@@ -1,5 +1,6 @@
 """One program, from its text to its verdict, whatever it does."""
 
+import errno
 import math
 import os
 import re
@@ -14,8 +15,9 @@ from marshal import dumps
 from secrets import token_hex
 from typing import Any
 
-from spsbench.sandbox.levels import BrokenError, Level
+from spsbench.sandbox.levels import BrokenError, BusyError, Level
 from spsbench.sandbox.orphans import adopt, see_off
+from spsbench.sandbox.patience import patiently
 from spsbench.sandbox.verdict import GRACE, MIB, Limits, Outcome, Verdict
 
 START = 30.0  # seconds that a sandbox may take to come up, on a machine however busy
@@ -23,6 +25,7 @@ BACKSTOP = 2.0  # seconds after which the kernel itself ends what the runner has
 DYING = 10.0  # seconds for what was killed to go away
 WORDS = 4096  # bytes that the jail may have to say
 OPEN_FILES = 64
+TASKS = 64  # threads
 FILE = 16  # MiB a file
 MARSHAL = 2  # the format that every Python reads
 INIT = re.compile(rb'"child-pid": *(\d+)')
@@ -42,7 +45,12 @@ def run(level: Level, source: str, limits: Limits) -> Outcome:
 
     Raises:
         BrokenError: the sandbox did not come up, so nothing is known about the program.
+        BusyError: for want of room for another process, which has been waited for.
     """
+    return patiently(lambda: _once(level, source, limits))
+
+
+def _once(level: Level, source: str, limits: Limits) -> Outcome:
     if level.folder is not None:
         return _Child(level, source, limits, level.folder).outcome()
     with tempfile.TemporaryDirectory(prefix="sps-", ignore_cleanup_errors=True) as folder:
@@ -79,6 +87,8 @@ class _Child:
                 start_new_session=True,
                 pass_fds=(telling,) if level.info else (),
             )
+        except BlockingIOError as error:
+            raise BusyError(f"{level.name}: {error.strerror}") from error
         except OSError as error:
             raise BrokenError(level.name, f"{command[0]}: {error.strerror}") from error
         finally:
@@ -102,6 +112,7 @@ class _Child:
             "mark": self._mark,
             "source": source.encode("utf-8", "surrogatepass"),
             "bounds": bounds,
+            "tasks": TASKS,
             "processor": limits.timeout,
             "wall": limits.timeout + GRACE + BACKSTOP,
             "parent": None if self._level.own_pids else os.getpid(),
@@ -184,8 +195,9 @@ class _Child:
             if found:
                 see_off(int(found[1]))
         if self._level.container and self._process.returncode:
-            engine = self._level.container
-            subprocess.run([engine, "rm", "--force", self._name], capture_output=True, check=False)
+            command = [self._level.container, "rm", "--force", self._name]
+            with suppress(BlockingIOError):  # without room for that, its own timers end it
+                subprocess.run(command, capture_output=True, check=False)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
@@ -193,6 +205,8 @@ class _Child:
     def _broken(self) -> BrokenError:
         lines = self._shown.decode(errors="replace").strip().splitlines()
         told = [line for line in lines if line and not line.startswith("Run '")] or ["no word"]
+        if os.strerror(errno.EAGAIN) in told[-1]:
+            return BusyError(f"{self._level.name}: {told[-1][:200]}")
         status = f"status {self._process.returncode}, {told[-1][:200]}"
         return BrokenError(self._level.name, status)
 

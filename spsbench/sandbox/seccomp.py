@@ -18,6 +18,7 @@ ALL_BITS = 0xFFFFFFFF
 
 CLONE_THREAD = 0x00010000
 CLONE_NEW = 0x7E020080  # every kind of namespace
+ACCESS = 0b11  # O_ACCMODE: to read, to write, both
 UNIX, STREAM = 1, 1
 SOCKET_FLAGS = 0o2004000  # SOCK_CLOEXEC, SOCK_NONBLOCK
 # DUPFD, GETFD, SETFD, GETFL, SETFL, locks, DUPFD_CLOEXEC, GETPIPE_SZ. Not SETOWN: it sends signals.
@@ -45,12 +46,22 @@ class _Condition(NamedTuple):
 
 _NEVER = _Condition(0, (1,), mask=0)  # nothing masked is 0
 _OWN_PROCESS = _Condition(0, ())
+
+
+def _with_a_right(argument: int) -> _Condition:
+    """Not mode 3, which opens devices and unreadable files and asks Landlock for nothing."""
+    return _Condition(argument, (0, 1, 2), mask=ACCESS)
+
+
 _CONDITIONS: dict[str, tuple[_Condition, ...]] = {
     "clone": (  # threads
         _Condition(0, (CLONE_THREAD,), mask=CLONE_THREAD | CLONE_NEW),
         _Condition(0, (0,), upper=True),
     ),
     "clone3": (_NEVER,),
+    "open": (_with_a_right(1),),
+    "openat": (_with_a_right(2),),
+    "openat2": (_NEVER,),  # its mode is where a filter cannot look
     "fcntl": (_Condition(1, FCNTL),),
     "ioctl": (_Condition(1, IOCTL),),
     "prctl": (_Condition(0, PRCTL),),
@@ -70,8 +81,8 @@ _CONDITIONS: dict[str, tuple[_Condition, ...]] = {
         _Condition(4, (0,), upper=True),
     ),
 }
-# glibc asks for clone3 first, and falls back to clone when it is told that there is none.
-_REFUSALS = {"clone3": ERROR | errno.ENOSYS}
+# Who asks for these first falls back to clone and openat when told that there are none.
+_REFUSALS = dict.fromkeys(("clone3", "openat2"), ERROR | errno.ENOSYS)
 _REFUSED = ERROR | errno.EPERM
 
 

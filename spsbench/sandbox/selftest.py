@@ -74,6 +74,17 @@ def test(level: Level) -> Tested:
     return Tested(True, f"{len(PROBES)} probes refused")
 
 
+def starts(level: Level) -> str:
+    """Why an empty program does not pass, the jail's own doors among the reasons; else nothing."""
+    try:
+        outcome = run(level, "", LIMITS)
+    except BrokenError as error:
+        return error.reason
+    finally:
+        orphans.wait()
+    return "" if outcome.verdict is Verdict.PASSED else f"an empty program {outcome}"
+
+
 def version(level: Level) -> str:
     """sys.version inside."""
     outcome = run(level, "import sys\nraise RuntimeError(sys.version)", LIMITS)

@@ -74,12 +74,20 @@ def run_trial(
     timeout: float = 1.0,
     level: str = "",
     targets: bool = True,
+    behind: tuple[str, ...] = (),
+    cache: Path | None = None,
+    readable: bool = False,
 ) -> dict[str, Any]:
-    """What `trial` saw as `user` on `host`. Its folder for temporary files must end up empty."""
+    """What `trial` saw as `user` on `host`. Its folder for temporary files must end up empty.
+
+    `behind`: words of a command that starts it, "python" being the interpreter; `cache`: where
+    findings are kept from one trial to the next; `readable`: by an interpreter that others can
+    run, so that root becomes `nobody`.
+    """
     need(host, user)
-    python = python_for(user)
+    python = python_for("user" if readable else user)
     before, path, _ = HOSTS[host]
-    command = [python if word == "python" else word for word in before]
+    command = [python if word == "python" else word for word in (*before, *behind)]
     command = [shutil.which(command[0]) or command[0], *command[1:]] if command else []
     if user == "user" and os.geteuid() == 0:
         own = [shutil.which("setpriv"), f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
@@ -100,7 +108,7 @@ def run_trial(
             "PYTHONPATH": str(ROOT),
             "PATH": path,
             "TMPDIR": str(temporary),
-            "XDG_CACHE_HOME": str(temporary / "cache"),
+            "XDG_CACHE_HOME": str(cache or temporary / "cache"),
         },
     )
     assert done.returncode == 0, done.stderr

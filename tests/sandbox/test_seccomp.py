@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.sandbox import probes, syscalls
+from spsbench.sandbox import doors, probes, syscalls
 from spsbench.sandbox.seccomp import ALLOW, ERROR, KILL, build
 
 MACHINES = ("x86_64", "aarch64")
 EPERM, ENOSYS = ERROR | errno.EPERM, ERROR | errno.ENOSYS
 PID = 4321
 HIGH = 1 << 32
+HERE = HIGH - 100  # AT_FDCWD
 
 
 def ask(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
@@ -73,6 +74,12 @@ CASES = [
     ("clone", (THREAD | 0x80,), EPERM),  # in a time namespace
     ("clone", (THREAD | HIGH,), EPERM),
     ("clone3", (0,), ENOSYS),
+    ("openat", (HERE, 0x7FFF, 0), ALLOW),
+    ("openat", (HERE, 0x7FFF, 0o2000001), ALLOW),
+    ("openat", (HERE, 0x7FFF, 0o2000002), ALLOW),
+    ("openat", (HERE, 0x7FFF, 0o2000003), EPERM),  # neither to read nor to write
+    ("openat", (HERE, 0x7FFF, HIGH | 3), EPERM),
+    ("openat2", (HERE, 0x7FFF, 0x7FFF, 24), ENOSYS),
     ("kill", (PID, 9), ALLOW),
     ("kill", (PID + 1, 9), EPERM),
     ("kill", (0, 9), EPERM),
@@ -111,12 +118,22 @@ def test_conditions(machine: str, name: str, arguments: tuple[int, ...], answer:
     assert named(machine, name, *arguments) == answer
 
 
+def test_the_older_open_has_the_same_condition() -> None:
+    assert named("x86_64", "open", 0x7FFF, 2) == ALLOW
+    assert named("x86_64", "open", 0x7FFF, 0o2000003) == EPERM
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_probed_calls_are_refused(machine: str) -> None:
-    conditional = {"clone3", "prlimit64", "tgkill"}
+    conditional = {"clone3", "openat2", "prlimit64", "tgkill"}
     for name, number in probes.NUMBERS[machine].items():
         if name not in conditional:
             assert ask(machine, number, 1, 1, 1, 1, 1, 1) == EPERM, name
+
+
+def tables(machine: str) -> list[dict[str, int]]:
+    """All numbers that the package knows."""
+    return [some.NUMBERS[machine] for some in (syscalls, probes, doors)] + [syscalls.JAIL[machine]]
 
 
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
@@ -125,7 +142,7 @@ HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 @pytest.mark.skipif(not HEADER.exists(), reason="needs the kernel's headers for x86-64")
 def test_numbers_are_those_of_the_kernel() -> None:
     known = dict(re.findall(r"#define __NR_(\w+) (\d+)", HEADER.read_text()))
-    for table in (syscalls.NUMBERS["x86_64"], syscalls.JAIL["x86_64"], probes.NUMBERS["x86_64"]):
+    for table in tables("x86_64"):
         for name, number in table.items():
             assert int(known.get(name, number)) == number, name
 
@@ -138,7 +155,7 @@ def test_numbers_are_those_of_the_kernel_on_aarch64() -> None:
     text = GENERIC.read_text()
     known = dict(re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", text))
     known["newfstatat"] = known.pop("fstatat")
-    for table in (syscalls.NUMBERS["aarch64"], syscalls.JAIL["aarch64"], probes.NUMBERS["aarch64"]):
+    for table in tables("aarch64"):
         for name, number in table.items():
             assert int(known.get(name, number)) == number, name
     assert known.keys() >= syscalls.NUMBERS["aarch64"].keys() - {"newfstatat", "futex_waitv"}

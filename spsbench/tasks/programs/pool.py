@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
+from threading import Barrier
 
 from spsbench.sandbox import orphans
-from spsbench.sandbox.levels import Level
+from spsbench.sandbox.levels import BusyError, Level
+from spsbench.sandbox.patience import patiently
 from spsbench.sandbox.runner import run
 from spsbench.sandbox.verdict import Limits, Outcome
 from spsbench.tasks.programs.generated import Program
@@ -59,7 +61,7 @@ def _side_by_side(
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}
     # The kernel ends a program with the thread that started it: threads that stay, as the pool's.
-    with ThreadPoolExecutor(workers) as pool:
+    with patiently(lambda: _staffed(workers)) as pool:
         try:
             while True:
                 room = 0 if stop() else 2 * workers - len(running)
@@ -71,3 +73,16 @@ def _side_by_side(
                     take(running.pop(done), done.result())
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _staffed(workers: int) -> ThreadPoolExecutor:
+    """A pool all of whose threads run: once programs do, there may be no room for another."""
+    pool, together = ThreadPoolExecutor(workers), Barrier(workers)
+    try:
+        for waiting in [pool.submit(together.wait) for _ in range(workers)]:
+            waiting.result()
+    except RuntimeError as error:  # the only sign of it
+        together.abort()
+        pool.shutdown()
+        raise BusyError(f"{workers} at a time: {error}") from error
+    return pool

@@ -1,0 +1,94 @@
+"""What a filter around the sandbox only pretends is found out at every start."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from spsbench.sandbox import doors, landlock, plain, selftest
+from spsbench.sandbox.interpreter import interpreter, machine
+from spsbench.sandbox.levels import BrokenError, Level, confined
+from spsbench.sandbox.runner import run
+from spsbench.sandbox.verdict import Limits
+from tests.sandbox import mask
+from tests.sandbox.situations import run_trial
+from tests.sandbox.test_choice import needs_landlock, replaced
+
+LIMITS = Limits(timeout=1.0)
+PRETEND = ("python", mask.__file__, "--pretend")
+STEAL = {"steal": "open('/etc/passwd').read()", "write": "open(canary, 'w').write('x')"}
+ALL = [(part, door) for part, some in doors.doors("x86_64").items() for door in some]
+
+only_here = pytest.mark.skipif(
+    machine() != "x86_64" or sys.platform != "linux", reason="numbers of calls are those of x86-64"
+)
+
+
+@needs_landlock
+@only_here
+def test_what_was_kept_behind_one_filter_is_not_believed_behind_another(open_path: Path) -> None:
+    """Both are one filter more; the second answers landlock_restrict_self and does nothing."""
+    cache = open_path / "cache"
+
+    def trial(pretended: str) -> dict[str, object]:
+        behind = (*PRETEND, pretended)
+        found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, cache=cache)
+        return {key: found.get(key) for key in ("level", "reached")} | {
+            "passed": [name for name, told in found["outcomes"].items() if told[0] == "passed"]
+        }
+
+    held = {"level": "landlock", "reached": {}, "passed": []}
+    refused = {"level": None, "reached": {}, "passed": []}
+    assert trial("-") == held
+    assert (cache / "spsbench" / "sandbox.json").exists()
+    assert trial("446") == refused
+    assert trial("-") == held  # and what was refused there is not refused here
+
+
+CALLS = {
+    "prctl": "157",
+    "capset": "126",
+    "setresuid": "117",
+    "setresgid": "119",
+    "limits": "160,302",
+    "rules": "445",
+    "ruleset and restriction": "444,446",
+}
+
+
+@needs_landlock
+@only_here
+@pytest.mark.parametrize("name", CALLS)
+def test_a_step_that_is_only_pretended_runs_nothing(name: str, open_path: Path) -> None:
+    behind = (*PRETEND, CALLS[name])
+    readable = name.startswith("setres")
+    found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, readable=readable)
+    assert found["outcomes"] == {}, found
+    assert not any(holds for _, holds, _ in found["levels"])
+
+
+@needs_landlock
+@pytest.mark.parametrize(("part", "door"), ALL, ids=[door[0] for _, door in ALL])
+def test_each_door_opens_where_nothing_shuts_it(part: str, door: doors.Door) -> None:
+    """The control: a door that is shut anyway would prove nothing."""
+    (mine,) = [each for each in doors.doors(machine())[part] if each[0] == door[0]]
+    with pytest.raises(BrokenError, match=f"open from inside: {door[0]}"):
+        run(powerless({part: (mine,)}), "x = 1", LIMITS)
+
+
+def powerless(asked: dict[str, tuple[doors.Door, ...]]) -> Level:
+    """A level whose Landlock and filter allow everything."""
+    level = plain.jailed(interpreter(), LIMITS)
+    everything = (1 << landlock.FS[landlock.FULL]) - 1
+    rules = {**level.confinement["landlock"], "rules": ((b"/", everything),)}
+    allowed = (b"\x06\x00\x00\x00\x00\x00\xff\x7f", ())
+    return replaced(level, landlock=rules, filter=allowed, doors=asked)
+
+
+@needs_landlock
+def test_doors_are_asked_for_at_every_level_that_isolates() -> None:
+    made = confined(abi=landlock.FULL, interpreter=interpreter(), scratch=True, drop=False)
+    assert made["doors"].keys() == {"landlock", "filter"}
+    assert selftest.starts(plain.jailed(interpreter(), LIMITS)) == ""
+    assert "open from inside" in selftest.starts(powerless(made["doors"]))
+    assert plain.unconfined(interpreter(), LIMITS).confinement["doors"] == {}

@@ -1,4 +1,8 @@
-"""The findings of self-tests, kept for as long as nothing they depend on has changed."""
+"""The findings of self-tests, kept for as long as nothing they depend on has changed.
+
+Filters around this process can be counted and not told apart: what they may pretend, the jail's
+doors find out at every start.
+"""
 
 import hashlib
 import json

@@ -142,6 +142,10 @@ MORE = {
     "change the mode of a host file": "import os; os.chmod(canary, 0o4777)",
     "change the times of a host file": "import os; os.utime(canary, (0, 0))",
     "take a lease": "import fcntl, os; fcntl.fcntl(os.open(canary, 0), fcntl.F_SETLEASE, 0)",
+    "open without a right": "import os\nos.open(canary, os.O_ACCMODE)",
+    "open a device without a right": "import os\nos.open('/dev/zero', os.O_ACCMODE)",
+    "open in the new way without a right": RAW
+    + "raw(437, -100, canary.encode(), (3).to_bytes(24, 'little'), 24)",
     "watch": RAW + "raw(255, raw(253), canary.encode(), 0xfff)",
 }
 # Isolation cannot hold these: a test runs beside what it tests. They may pass, and reach nobody.

@@ -8,7 +8,8 @@ from tests.sandbox.attacks import ATTACKS, CHEATS
 from tests.sandbox.situations import HOSTS, USERS, run_trial
 
 SOME = ("write outside", "loopback", "daemon", "kill the parent", "flood", "signal by ownership")
-SOME_ATTACKS = {name: ATTACKS[name] for name in (*SOME, "datagram out of a pair", "early end")}
+MORE_OF_THEM = ("datagram out of a pair", "early end", "open in the new way without a right")
+SOME_ATTACKS = {name: ATTACKS[name] for name in (*SOME, *MORE_OF_THEM)}
 
 
 def check(host: str, user: str, programs: dict[str, str], tmp: Path) -> None:

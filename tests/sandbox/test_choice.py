@@ -136,6 +136,24 @@ def test_findings_are_kept_for_this_situation_only(monkeypatch: pytest.MonkeyPat
     assert tested == ["none", "none"]
 
 
+def test_a_refusal_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What caused it may be gone, and the key cannot tell: say, another filter around us."""
+    answers = iter([selftest.Tested(False, "for now"), held()])
+    monkeypatch.setattr(selftest, "test", lambda level: next(answers))
+    monkeypatch.setattr(
+        choice, "AUTOMATIC", {"made": lambda limits: plain.unconfined(interpreter(), limits)}
+    )
+    found = [choice.survey(LIMITS, ("made",))[0][:3] for _ in range(3)]
+    assert found == [
+        ("made", False, "for now"),
+        ("made", True, "made up"),
+        ("made", True, "made up"),
+    ]
+    monkeypatch.setattr(selftest, "starts", lambda level: "a door opens")
+    assert choice.survey(LIMITS, ("made",))[0][:3] == ("made", False, "a door opens")
+    assert cache.load(cache.situation()) == {}
+
+
 def test_a_cache_of_others_is_not_believed() -> None:
     key = cache.situation()
     cache.save(key, {"bwrap": [True, "so they say"]})

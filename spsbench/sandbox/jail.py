@@ -18,7 +18,7 @@ import sys
 SET_PDEATHSIG, SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS = 1, 4, 22, 38
 GET_PDEATHSIG, GET_DUMPABLE, GET_NO_NEW_PRIVS = 2, 3, 39
 FILTER_MODE = 2
-NEW_USERS = 0x10000000  # CLONE_NEWUSER
+NEW_USERS, OWN_USERS = 0x10000000, "/proc/self/ns/user"  # CLONE_NEWUSER
 SIGKILL, SIGXCPU = 9, 24  # importing `signal` for them would double the start
 MONOTONIC, PROCESS_TIME = 1, 2
 RULE_PATH_BENEATH = 1
@@ -41,7 +41,7 @@ def main():
     source = given["source"].decode("utf-8", "surrogatepass")
     del given
     tell = verdicts()
-    sys.modules["__main__"] = type(sys)("__main__")  # what is in it is no longer used by its names
+    sys.modules["__main__"] = type(sys)("__main__")  # its names are for the program to change
     os.environ.clear()
     sys.argv = ["program"]
     sys.stdout.reconfigure(errors="backslashreplace")  # nobody reads it, so nothing is unprintable
@@ -103,6 +103,7 @@ def confine(given):
         os.setresgid(given["uid"], given["uid"], given["uid"])
         os.setresuid(given["uid"], given["uid"], given["uid"])
         same({*os.getresuid(), *os.getresgid()}, {given["uid"]}, "user")
+        same(os.getgroups(), [], "groups")
     bounds = given["bounds"]
     if calls is not None:
         if apart(call, calls["unshare"]) or given["apart"]:
@@ -153,10 +154,11 @@ def same(found, wanted, what):
 def apart(call, number):
     """Whether this process is now alone in a user namespace: its tasks are then counted alone."""
     try:
+        before = os.readlink(OWN_USERS)
         call(number, NEW_USERS)
+        return os.readlink(OWN_USERS) != before
     except OSError:
         return False
-    return True
 
 
 def task_bound(tasks):

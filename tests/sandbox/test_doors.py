@@ -8,7 +8,7 @@ import pytest
 from spsbench.sandbox import doors, landlock, plain, selftest
 from spsbench.sandbox.interpreter import interpreter, machine
 from spsbench.sandbox.levels import BrokenError, Level, confined
-from spsbench.sandbox.runner import run
+from spsbench.sandbox.runner import TASKS, run
 from spsbench.sandbox.verdict import Limits
 from tests.sandbox import mask
 from tests.sandbox.situations import run_trial
@@ -65,6 +65,19 @@ def test_a_step_that_is_only_pretended_runs_nothing(name: str, open_path: Path) 
     found = run_trial("no bwrap", "root", STEAL, open_path, behind=behind, readable=readable)
     assert found["outcomes"] == {}, found
     assert not any(holds for _, holds, _ in found["levels"])
+
+
+@needs_landlock
+@only_here
+def test_a_namespace_that_is_only_pretended_counts_no_tasks(open_path: Path) -> None:
+    """The user's other tasks would be counted with the program's, and its threads refused."""
+    asks = {
+        "asks": "import resource\nraise ValueError(resource.getrlimit(resource.RLIMIT_NPROC)[0])"
+    }
+    behind = (*PRETEND, "272")
+    found = run_trial("no bwrap", "root", asks, open_path, behind=behind, targets=False)
+    assert found["level"] == "landlock"
+    assert found["outcomes"]["asks"][:2] != ["failed", f"ValueError: {TASKS}"]
 
 
 @needs_landlock

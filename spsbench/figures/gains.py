@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.figures.intervals import Bootstrap, Estimate, Floats
+from spsbench.figures.intervals import Estimate, Floats, Jackknife
 from spsbench.figures.rates import RATES
 from spsbench.figures.sums import AT, Tally, numbered
 from spsbench.settings.cell import Cell
@@ -44,7 +44,7 @@ def gains(base: Tally, own: Tally, k: int | None) -> Gains:
     width = len(AT)
     ours = own_rows[[own.keys[key] for key in keys], :width]
     theirs = base_rows[[base.keys[key] for key in keys], :width]
-    paired = Bootstrap(np.hstack([ours, theirs]), numbered([sample for sample, _ in keys]))
+    paired = Jackknife(np.hstack([ours, theirs]), numbered([sample for sample, _ in keys]))
 
     token_time, alpha = RATES["mean_token_time_ms"], RATES["alpha"]
     target_pass, draft_pass = RATES["target_pass_ms"], RATES["draft_pass_ms"]
@@ -63,10 +63,13 @@ def gains(base: Tally, own: Tally, k: int | None) -> Gains:
             cost_ratio(sums) * (k or 0) + verify_ratio(sums)
         )
 
+    gained, grown = (paired.estimate(ratio, AT["started"]) for ratio in (speedup, verify_ratio))
+    if base is own:  # 1, whatever the samples
+        gained, grown = gained and gained.certain, grown and grown.certain
     return Gains(
-        paired.estimate(speedup, AT["started"]),
+        gained,
         paired.estimate(cost_ratio, AT["timed_drafted"]),
-        paired.estimate(verify_ratio, AT["started"]),
+        grown,
         paired.estimate(predicted, AT["overlap_tested"]) if k else None,
     )
 

@@ -1,13 +1,16 @@
-"""95 % intervals for figures that are functions of sums over generations, by cluster bootstrap.
+"""95 % intervals for figures that are functions of sums over generations, by jackknife of clusters.
 
-Generations of one sample share its prompt and are not independent, so samples are what is drawn
-again: all repeats of a sample stay together (clustered errors: Miller 2024, arXiv 2411.00640). The
-intervals are BCa (Efron 1987), whose corrections a ratio of sums over few prompts needs.
+Generations of one sample share its prompt and are not independent, so samples are what is left out
+in turn: all repeats of a sample stay together (clustered errors: Miller 2024, arXiv 2411.00640).
+Standard error and skewness are the jackknife's (Efron and Tibshirani 1993, chapter 11), on a scale
+that suits the figure. The interval joins two: Student's, which expects no skewness, and that of
+Hall (1992, "On the removal of skewness by transformation"), which trusts the skewness seen in few
+samples. Resamples are not drawn: few of a skewed kind hold too little of their tail, and percentile
+intervals covered 0.75 to 0.92 where this one covers 0.93 and more (tests/figures/test_coverage.py).
 """
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -19,8 +22,11 @@ Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats]
 """[..., F] sums -> [...] figure; where it does not apply, not a finite number."""
 
-RESAMPLES = 1_000
-AT_ONCE = 1_000_000  # weights held in memory at a time
+FEWEST = 8  # clusters; of fewer no interval is known that covers
+ALIKE = 1e-12  # relative; sums in another order differ in the last bit
+NONE = 1e-6  # skewness, below which the closed form would lose its digits
+MOST = 0.4  # and above, where the cubic flattens: more is wider by far and holds no more often
+LEVEL = 0.95
 NORMAL = NormalDist()
 
 
@@ -28,13 +34,34 @@ class Estimate(NamedTuple):
     """A mean with its 95 % interval, and what it stands on."""
 
     mean: float
-    low: float | None  # None: nothing tells of the error, as with fewer than two samples
+    low: float | None  # None: nothing tells of the error, as with fewer than `FEWEST` samples
     high: float | None
     n: int  # generations in it (samples, for a quality metric)
 
+    @property
+    def certain(self) -> "Estimate":
+        """The same where no sample could have told otherwise, as by definition."""
+        return self._replace(low=self.mean, high=self.mean)
 
-class Bootstrap:
-    """Seeded resamples of rows by cluster, shared by all figures of one table.
+
+class Scale(NamedTuple):
+    """Where a figure is near to normal: there and back; back at its ends beyond them."""
+
+    to: Callable[[Floats], Floats]
+    back: Callable[[Floats], Floats]
+
+
+PLAIN = Scale(lambda values: values, lambda values: values)
+FROM_ZERO = Scale(lambda values: values, lambda values: np.maximum(values, 0))
+POSITIVE = Scale(np.log, np.exp)  # times, lengths and their ratios
+SHARE = Scale(  # of 0 to 1, both included; the logarithm of odds is at neither
+    lambda values: np.arcsin(np.sqrt(np.clip(values, 0, 1))),
+    lambda angles: np.sin(np.clip(angles, 0, np.pi / 2)) ** 2,
+)
+
+
+class Jackknife:
+    """The sums of clusters, shared by all figures of one table.
 
     Args:
         rows: [R, F] what each generation adds to each of F sums.
@@ -46,9 +73,10 @@ class Bootstrap:
         self._sums = np.zeros((int(clusters.max(initial=-1)) + 1, rows.shape[1]))  # [C, F]
         np.add.at(self._sums, clusters, rows)
         self._total = self._sums.sum(0)  # [F]
-        self._draws = _resampled(self._sums)  # [B, F]
 
-    def estimate(self, statistic: Statistic, counted: int) -> Estimate | None:
+    def estimate(
+        self, statistic: Statistic, counted: int, scale: Scale = POSITIVE
+    ) -> Estimate | None:
         """The figure of all rows; None where it does not apply.
 
         `counted` is the column that a row must have in it to take part, a denominator as a rule.
@@ -57,14 +85,12 @@ class Bootstrap:
             mean = float(statistic(self._total))
             if not math.isfinite(mean):
                 return None
-            taking_part = self._rows[:, counted] > 0
-            n = int(taking_part.sum())
-            inside = self._clusters[taking_part]
-            if n == 0 or inside.min() == inside.max():
+            n = int((self._rows[:, counted] > 0).sum())
+            taking_part = self._sums[self._sums[:, counted] > 0]
+            if len(taking_part) < FEWEST:
                 return Estimate(mean, None, None, n)
-            draws = _finite(statistic(self._draws))
-            left_out = _finite(statistic(self._total - self._sums))
-        low, high = bca(mean, draws, left_out)
+            left_out = statistic(self._total - taking_part)
+        low, high = interval(mean, left_out, scale)
         return Estimate(mean, low, high, n)
 
 
@@ -73,68 +99,76 @@ def over(numerator: int, denominator: int) -> Statistic:
     return lambda sums: sums[..., numerator] / sums[..., denominator]
 
 
-def bca(mean: float, draws: Floats, left_out: Floats, level: float = 0.95) -> tuple[float, float]:
-    """The bias-corrected and accelerated interval (Efron 1987).
+def interval(
+    mean: float, left_out: Floats, scale: Scale = POSITIVE
+) -> tuple[float | None, float | None]:
+    """The interval around `mean`; none where leaving a cluster out changes nothing.
 
     Args:
-        draws: [B] the figure of each resample.
         left_out: [C] the figure without each cluster in turn.
+        scale: where a figure is 0 and so has no logarithm, its own scale takes the place.
     """
-    tied = np.abs(draws - mean) <= 1e-12 * abs(mean)  # sums in another order differ in the last bit
-    below = float(np.mean(np.where(tied, 0.5, draws < mean)))
-    bias = NORMAL.inv_cdf(min(max(below, 0.5 / len(draws)), 1 - 0.5 / len(draws)))
-    deviations = left_out.mean() - left_out
-    spread = float((deviations**2).sum()) ** 1.5
-    acceleration = float((deviations**3).sum()) / (6 * spread) if spread else 0.0
+    if not np.isfinite(left_out).all() or np.abs(left_out - mean).max() <= ALIKE * abs(mean):
+        return None, None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at, others = scale.to(np.array(mean)), scale.to(left_out)
+    if not (np.isfinite(at) and np.isfinite(others).all()):
+        scale, at, others = FROM_ZERO, np.array(mean), left_out
+    if others.min() == others.max():
+        return None, None
+    low, high = (float(scale.back(end)) for end in ends(at, others))
+    return min(low, mean), max(high, mean)
 
-    def corrected(quantile: float) -> float:
-        shifted = bias + NORMAL.inv_cdf(quantile)
-        return NORMAL.cdf(bias + shifted / (1 - acceleration * shifted))
 
-    tail = (1 - level) / 2
-    low, high = np.quantile(draws, [corrected(tail), corrected(1 - tail)])
-    return min(float(low), mean), max(float(high), mean)
+def ends(at: Floats, left_out: Floats) -> tuple[Floats, Floats]:
+    """[...] figures on their scale, and [..., C] without each cluster -> [...] lows and highs."""
+    count = left_out.shape[-1]
+    influences = left_out.mean(-1, keepdims=True) - left_out  # over C - 1
+    squares = (influences**2).sum(-1)
+    error = np.sqrt(squares * (count - 1) / count)
+    # that of the mean of C, from what C show of one, with their bias (Joanes and Gill 1998, G1)
+    skewness = (influences**3).sum(-1) / squares**1.5
+    skewness *= math.sqrt(count * (count - 1)) / (count - 2)
+    skewness = np.clip(skewness, -MOST, MOST)
+    far = student((1 + LEVEL) / 2, count - 2)  # a ratio has two means that are not known
+    low = at - error * np.maximum(far, unskewed(far, skewness))
+    return low, at - error * np.minimum(-far, unskewed(-far, skewness))
+
+
+def unskewed(quantile: float, skewness: Floats) -> Floats:
+    """Where a studentised mean of that skewness has the quantile of one without (Hall 1992)."""
+    some = np.where(np.abs(skewness) < NONE, NONE, skewness)
+    return np.asarray(3 / some * (np.cbrt(1 + some * (quantile - some / 6)) - 1))
+
+
+def student(p: float, df: int) -> float:
+    """Quantile of Student's t by its expansion in 1 / df (Abramowitz and Stegun 26.7.5).
+
+    Off by less than 0.002 from df = 5 on.
+    """
+    z = NORMAL.inv_cdf(p)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return float(z + sum(term / df**i for i, term in enumerate(terms, start=1)))
 
 
 def of_means(values: Floats) -> Estimate | None:
     """The mean of one value a sample, with its interval; None for no values.
 
-    Values that are all alike have no interval: none of them shows how far others may lie.
+    Values that are all alike have no interval: none of them shows how far others may lie. Ends of
+    values that none is beyond, 0 and 1, are those of the interval too.
     """
-    if len(values) and values.min() == values.max():
-        return Estimate(float(values[0]), None, None, len(values))
-    rows = np.stack([values, np.ones_like(values)], axis=1)
-    return Bootstrap(rows, np.arange(len(values))).estimate(over(0, 1), counted=1)
-
-
-def _resampled(sums: Floats) -> Floats:
-    """[B, F] the totals of B draws of C clusters with replacement, the same ones every time."""
-    clusters = len(sums)
-    if clusters == 0:
-        return np.zeros((RESAMPLES, sums.shape[1]))
-    weights, size = _weights(clusters), _at_once(clusters)
-    chunks = (weights[start : start + size] for start in range(0, RESAMPLES, size))
-    return np.concatenate([chunk.astype(np.float64) @ sums for chunk in chunks])
-
-
-@lru_cache(maxsize=1)
-def _weights(clusters: int) -> NDArray[np.uint8]:
-    """[B, C] how often each cluster is drawn; kept, for the cells of a run share their samples."""
-    random = np.random.default_rng(0)
-    weights = np.empty((RESAMPLES, clusters), dtype=np.uint8)
-    size = _at_once(clusters)
-    for start in range(0, RESAMPLES, size):
-        count = min(size, RESAMPLES - start)
-        drawn = random.integers(0, clusters, (count, clusters), dtype=np.int64)
-        drawn += clusters * np.arange(count)[:, None]  # so that one count serves all resamples
-        counts = np.bincount(drawn.ravel(), minlength=count * clusters)
-        weights[start : start + count] = counts.reshape(count, clusters)
-    return weights
-
-
-def _at_once(clusters: int) -> int:
-    return max(1, AT_ONCE // clusters)
-
-
-def _finite(values: Floats) -> Floats:
-    return values[np.isfinite(values)]
+    if not len(values):
+        return None
+    mean, n = float(values.mean()), len(values)
+    if n < FEWEST or values.min() == values.max():
+        return Estimate(mean, None, None, n)
+    low, high = interval(mean, (values.sum() - values) / (n - 1), PLAIN)
+    if low is not None and high is not None:
+        low = max(low, 0.0) if values.min() >= 0 else low
+        high = min(high, 1.0) if values.max() <= 1 else high
+    return Estimate(mean, low, high, n)

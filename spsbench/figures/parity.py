@@ -3,18 +3,23 @@
 That no difference was found never shows that there is none: two one-sided tests (Schuirmann 1987)
 against a margin stated beforehand do. Pairing by sample takes the samples' own difficulty out
 (Miller 2024, arXiv 2411.00640).
+
+The samples are the unit, however many texts of each there are: others could have been asked. Their
+bounds (`bounded`) hold where a difference sits in few of them, as with a rare yes or no, of which
+the spread that was seen may tell nothing: a difference of the margin in samples not yet met is
+ruled out only by their number.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from spsbench.figures.bounded import fewest, lower, upper
 from spsbench.figures.gains import baseline
-from spsbench.figures.intervals import Estimate
+from spsbench.figures.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats
 from spsbench.figures.quality import Combine, average, qualities
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Score
@@ -23,7 +28,8 @@ MARGINS: Mapping[str, float] = {"rouge2": 0.003, "pass@1": 0.012}
 """What counts as no difference, on the scale 0 .. 1; about three standard errors of the full tasks:
 11,305 XSum documents, and 100 answers to each of HumanEval's 164 problems."""
 
-FEWEST = 6  # samples; below, the expansion of Student's quantile and the test itself are void
+MISS = 0.05  # chance of "equivalent" where the true difference is the margin, at most
+MISSED = 0.2  # and of not saying so where there is none, with the number of samples that is asked
 
 
 class Verdict(StrEnum):
@@ -43,12 +49,16 @@ class Parity(NamedTuple):
     sps: float
     difference: Estimate  # SpS - ArS, by sample
     margin: float
+    needed: int  # samples that it takes, if there is no difference
     verdict: Verdict
 
     def __str__(self) -> str:
-        """The verdict in words, with its margin where that was decided on."""
-        decided = self.verdict is Verdict.EQUIVALENT
-        return f"{self.verdict} within {self.margin:g}" if decided else str(self.verdict)
+        """The verdict in words, with its margin or what is missing where that decided."""
+        if self.verdict is Verdict.EQUIVALENT:
+            return f"{self.verdict} within {self.margin:g}"
+        if self.verdict is Verdict.UNDECIDED and self.difference.n < self.needed:
+            return f"{self.verdict} within {self.margin:g}, needs about {self.needed:,} samples"
+        return str(self.verdict)
 
 
 def parity(
@@ -77,25 +87,42 @@ def parity(
         return None
     old, new = (np.array([arm[sample] for sample in shared]) for arm in (ars, sps))
     means = float(old.mean()), float(new.mean())
-    n, mean = len(shared), float((new - old).mean())
-    if n < FEWEST:
-        difference = Estimate(mean, None, None, n)
-        return Parity(metric, *means, difference, margin, Verdict.UNDECIDED)
-    error = float((new - old).std(ddof=1)) / math.sqrt(n)
-    wide, narrow = (student(p, n - 1) * error for p in (0.975, 0.95))
-    difference = Estimate(mean, mean - wide, mean + wide, n)
-
+    n, differences = len(shared), new - old
     floor, ceiling = bounds
+    reach = max(ceiling - floor, float(np.abs(differences).max()))
+    needed = _needed(differences / reach, margin / reach)
+    difference = Estimate(float(differences.mean()), None, None, n)
+    if n < FEWEST:
+        return Parity(metric, *means, difference, margin, needed, Verdict.UNDECIDED)
+    low, high = _within(differences, reach, (1 - LEVEL) / 2)
+    difference = difference._replace(low=low, high=high)
+
+    least, greatest = _within(differences, reach, MISS)
     alike = min(old.min(), new.min()) == max(old.max(), new.max())
     if alike or max(means) <= floor + margin or min(means) >= ceiling - margin:
         verdict = Verdict.NOT_INFORMATIVE
-    elif abs(mean) + narrow < margin:  # both one-sided tests at 5 %: the 90 % interval is inside
+    elif n >= needed and -margin < least and greatest < margin:  # both one-sided tests
         verdict = Verdict.EQUIVALENT
-    elif abs(mean) > wide:
+    elif low > 0 or high < 0:
         verdict = Verdict.DIFFERENT
     else:
         verdict = Verdict.UNDECIDED
-    return Parity(metric, *means, difference, margin, verdict)
+    return Parity(metric, *means, difference, margin, needed, verdict)
+
+
+def _within(differences: Floats, reach: float, miss: float) -> tuple[float, float]:
+    """Bounds of the mean, each missed with probability `miss`."""
+    return lower(differences, -reach, miss), upper(differences, reach, miss)
+
+
+def _needed(differences: Floats, margin: float) -> int:
+    """Samples of this spread by which equal arms are found equivalent, with chance 1 - `MISSED`.
+
+    Never fewer than it takes where no two differ at all.
+    """
+    spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
+    sure = NORMAL.inv_cdf(1 - MISS) + NORMAL.inv_cdf(1 - MISSED / 2)
+    return max(FEWEST, fewest(margin, MISS), math.ceil((sure * spread / margin) ** 2))
 
 
 def parities(
@@ -120,18 +147,3 @@ def parities(
             verdict = parity(metric, old[metric], new[metric], margins[metric])
             found += [] if verdict is None else [(cell, verdict)]
     return found
-
-
-def student(p: float, df: int) -> float:
-    """Quantile of Student's t by its expansion in 1 / df (Abramowitz and Stegun 26.7.5).
-
-    Off by less than 0.002 from df = 5 on.
-    """
-    z = NormalDist().inv_cdf(p)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return float(z + sum(term / df**i for i, term in enumerate(terms, start=1)))

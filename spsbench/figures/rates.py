@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from spsbench.figures.intervals import Bootstrap, Estimate, Floats
+from spsbench.figures.intervals import POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
 from spsbench.figures.sums import AT, Totals, totals
 from spsbench.settings.records import RoundRecord
 
@@ -53,6 +53,7 @@ class Rate:
     numerator: str  # fields of `Totals`
     denominator: str
     factor: float = 1.0
+    scale: Scale = POSITIVE
 
     def __call__(self, sums: Floats) -> Floats:
         """[..., F] sums -> [...] figure."""
@@ -66,9 +67,9 @@ class Rate:
 RATES: Mapping[str, Rate] = {
     # E[sum_x min(p, q)] over tested draft tokens (Leviathan et al. 2023, section 3): a lower
     # variance than counting kept tokens, and the same expectation
-    "alpha": Rate("overlap", "overlap_tested"),
-    "alpha_counted": Rate("kept", "tested"),
-    "draft_acceptance": Rate("accepted", "drafted"),
+    "alpha": Rate("overlap", "overlap_tested", scale=SHARE),
+    "alpha_counted": Rate("kept", "tested", scale=SHARE),
+    "draft_acceptance": Rate("accepted", "drafted", scale=SHARE),
     "block_efficiency": Rate("tokens", "rounds"),
     "accepted_length": Rate("accepted", "rounds"),
     "text_tokens": Rate("tokens", "texts"),
@@ -77,8 +78,8 @@ RATES: Mapping[str, Rate] = {
     "horizon_time_ms": Rate("horizon", "reached", MS),  # Figure 1, left
     "ttft_ms": Rate("first", "started", MS),
     "prefill_ms": Rate("prefill", "timed", MS),
-    "draft_share": Rate("draft", "parted"),
-    "target_share": Rate("target", "parted"),
+    "draft_share": Rate("draft", "parted", scale=SHARE),
+    "target_share": Rate("target", "parted", scale=SHARE),
     "draft_pass_ms": Rate("draft", "timed_drafted", MS),
     "target_pass_ms": Rate("target", "timed_rounds", MS),
 }
@@ -113,7 +114,7 @@ def ratio(numerator: float, denominator: float) -> float | None:
 def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, int]]) -> Estimate:
     """Mean token time of `baseline` over that of `other`, pairs of (seconds, tokens) by prompt.
 
-    The ratio of the sums, with its interval over the pairs.
+    The ratio of the sums, with its interval over the pairs from 8 on.
 
     Raises:
         ValueError: no pairs, unpaired ones, or one without tokens or time.
@@ -122,7 +123,7 @@ def speedup(baseline: Sequence[tuple[float, int]], other: Sequence[tuple[float, 
     rows = np.array(pairs, dtype=np.float64)  # [pairs, 4]
     if not pairs or not (rows > 0).all():
         raise ValueError("speed-up needs pairs of generations, each with time and tokens")
-    gained = Bootstrap(rows, np.arange(len(rows))).estimate(_gain, counted=0)
+    gained = Jackknife(rows, np.arange(len(rows))).estimate(_gain, counted=0)
     if gained is None:
         raise ValueError("speed-up needs times and tokens that are finite")
     return gained

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from spsbench.figures.gains import Gains, baseline, gains
-from spsbench.figures.intervals import Floats, of_means, over
+from spsbench.figures.intervals import SHARE, Floats, of_means, over
 from spsbench.figures.quality import Combine, Qualities, average, qualities
 from spsbench.figures.rates import MS, RATES
 from spsbench.figures.summary import Summary, spread
@@ -16,6 +16,9 @@ from spsbench.settings.records import Record, Score
 
 HORIZON = 128
 """Tokens whose time is taken: those of Figure 1 (Chen et al. 2023)."""
+
+DEFINED = ("block_efficiency", "efficiency", "accepted_length")
+"""Figures that are 1 or 0 by definition where K = 0, over any samples."""
 
 Of = TypeVar("Of")
 
@@ -89,10 +92,13 @@ def _rows(
 def _summary(
     cell: Cell, group: str | None, tally: Tally, gained: Gains, quality: Qualities
 ) -> Summary:
-    rows, bootstrap = tally.rows, tally.bootstrap()
-    rates = {name: bootstrap.estimate(rate, AT[rate.denominator]) for name, rate in RATES.items()}
+    rows, jackknife = tally.rows, tally.jackknife()
+    known = {
+        name: jackknife.estimate(rate, AT[rate.denominator], rate.scale)
+        for name, rate in RATES.items()
+    }
     if not rows[:, AT["parted"]].any():  # nobody looked inside the rounds
-        rates |= {"draft_pass_ms": None, "target_pass_ms": None}
+        known |= {"draft_pass_ms": None, "target_pass_ms": None}
 
     def with_prefill(sums: Floats) -> Floats:
         spent = sums[..., AT["seconds"]] + sums[..., AT["prefill"]]
@@ -104,6 +110,11 @@ def _summary(
     def per_slot(sums: Floats) -> Floats:
         return RATES["block_efficiency"](sums) / ((cell.k or 0) + 1)
 
+    if cell.k is not None:
+        known["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
+    known |= gained._asdict()
+    if cell.k == 0:
+        known |= {name: e and e.certain for name, e in known.items() if name in DEFINED}
     first = len(Totals._fields)
     return Summary(
         cell=cell,
@@ -115,15 +126,13 @@ def _summary(
         timed=int(rows[:, AT["timed"]].sum()),
         horizon=tally.horizon,
         alpha_at=tuple(
-            bootstrap.estimate(over(first + i, first + tally.slots + i), first + tally.slots + i)
-            for i in range(tally.slots)
+            jackknife.estimate(over(kept, kept + tally.slots), kept + tally.slots, SHARE)
+            for kept in range(first, first + tally.slots)
         ),
-        efficiency=None if cell.k is None else bootstrap.estimate(per_slot, AT["rounds"]),
-        token_time_with_prefill_ms=bootstrap.estimate(with_prefill, AT["timed_tokens"]),
+        token_time_with_prefill_ms=jackknife.estimate(with_prefill, AT["timed_tokens"]),
         spread=spread(MS * rows[rows[:, AT["reached"]] > 0, AT["horizon"]]),
-        verify_share=bootstrap.estimate(rest, AT["parted"]),
-        **rates,
-        **gained._asdict(),
+        verify_share=jackknife.estimate(rest, AT["parted"], SHARE),
+        **known,
         quality={name: of_means(np.array(list(v.values()))) for name, v in quality.items()},
     )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.figures.intervals import Bootstrap, Floats
+from spsbench.figures.intervals import Floats, Jackknife
 from spsbench.settings.records import Record, RoundRecord
 
 SLOTS = 16  # positions in a round whose acceptance is kept apart, under any schedule
@@ -144,9 +144,9 @@ class Tally:
         width = len(Totals._fields) + 2 * self.slots
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
-    def bootstrap(self) -> Bootstrap:
-        """Resamples of its samples."""
-        return Bootstrap(self.rows, numbered([sample for sample, _ in self.keys]))
+    def jackknife(self) -> Jackknife:
+        """Its sums by sample."""
+        return Jackknife(self.rows, numbered([sample for sample, _ in self.keys]))
 
 
 def numbered(samples: Sequence[int]) -> NDArray[np.intp]:

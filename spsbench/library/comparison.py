@@ -9,7 +9,7 @@ from spsbench.models.shelf import Loaded
 from spsbench.runs.arms import Arm
 
 SEGMENT = 8  # tokens that are timed together: the unit of the interval
-FEWEST = 4  # segments below which an interval says nothing
+FEWEST = 4  # segments below which a speed-up says nothing
 
 
 class Comparison(NamedTuple):
@@ -30,11 +30,7 @@ class Comparison(NamedTuple):
         if gained is None:
             told = f"speed-up: n/a (needs {FEWEST} segments of {SEGMENT} tokens in both arms)"
         else:
-            mean, low, high, _ = gained
-            told = (
-                f"speed-up over ArS: {mean:.2f}x "
-                f"(95% interval {low:.2f} to {high:.2f}, this prompt)"
-            )
+            told = f"speed-up over ArS: {gained.mean:.2f}x ({_interval(gained)}, this prompt)"
         return [told, sameness(self)]
 
 
@@ -55,6 +51,12 @@ def gain(ars: Arm, sps: Arm) -> Estimate | None:
     baseline, other = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
     paired = min(len(baseline), len(other))
     return speedup(baseline[:paired], other[:paired]) if paired >= FEWEST else None
+
+
+def _interval(gained: Estimate) -> str:
+    if gained.low is None or gained.high is None:
+        return f"no interval: {gained.n} segments of {SEGMENT} tokens"
+    return f"95% interval {gained.low:.2f} to {gained.high:.2f}"
 
 
 def sameness(comparison: Comparison) -> str:

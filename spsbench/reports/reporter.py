@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from spsbench.figures.intervals import FEWEST
 from spsbench.figures.summary import Summary
 
 
@@ -24,7 +25,10 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
     flagged = good - sum(s.timed for s in rows)
-    lines = [f"{good} generations of up to {samples} samples; intervals: 95 %, over samples."]
+    lines = [
+        f"{good} generations of up to {samples} samples; intervals: 95 %, over samples, "
+        f"none over fewer than {FEWEST}."
+    ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:
         lines.append(f"Texts have {_between(min(lengths), max(lengths))} tokens on average.")

@@ -95,7 +95,7 @@ def test_the_seed_decides(generate: Callable[..., Ran]) -> None:
 
 
 def test_greedy_compared_is_identical(generate: Callable[..., Ran]) -> None:
-    arguments = ("the cat", "-n", "64", "--ignore-eos", "--temperature", "0", "--compare")
+    arguments = ("the cat", "-n", "80", "--ignore-eos", "--temperature", "0", "--compare")
     ran = generate(*arguments)
     assert "tokens: identical to ArS" in ran.err
     assert "speed-up over ArS: " in ran.err
@@ -106,6 +106,13 @@ def test_greedy_compared_is_identical(generate: Callable[..., Ran]) -> None:
     assert made["ars"]["tokens"] == made["tokens"]
     assert {r["drafted"] for r in made["ars"]["rounds"]} == {0}
     assert made["speedup"]["low"] <= made["speedup"]["mean"] <= made["speedup"]["high"]
+
+
+def test_few_segments_have_a_speedup_without_interval(generate: Callable[..., Ran]) -> None:
+    arguments = ("the cat", "-n", "48", "--ignore-eos", "--temperature", "0", "--compare")
+    ran = generate(*arguments)
+    assert "segments of 8 tokens, this prompt)" in ran.err
+    assert "95% interval" not in ran.err
 
 
 def test_sampled_compared_differs_by_design(generate: Callable[..., Ran]) -> None:

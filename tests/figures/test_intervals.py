@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from spsbench.figures.intervals import RESAMPLES, Bootstrap, bca, of_means, over
+from spsbench.figures.intervals import (
+    FEWEST,
+    PLAIN,
+    SHARE,
+    Jackknife,
+    interval,
+    of_means,
+    over,
+    student,
+    unskewed,
+)
 
 
 def test_an_interval_is_the_same_every_time_and_holds_its_mean() -> None:
@@ -29,7 +39,7 @@ def test_it_is_about_as_wide_as_theory_has_it() -> None:
 def test_repeats_of_a_sample_stay_together() -> None:
     values = np.repeat(np.random.default_rng(3).random(40), 25)
     rows = np.stack([values, np.ones_like(values)], axis=1)
-    clustered = Bootstrap(rows, np.repeat(np.arange(40), 25)).estimate(over(0, 1), 1)
+    clustered = Jackknife(rows, np.repeat(np.arange(40), 25)).estimate(over(0, 1), 1, PLAIN)
     alone = of_means(values[::25])
     assert clustered is not None
     assert alone is not None
@@ -37,53 +47,80 @@ def test_repeats_of_a_sample_stay_together() -> None:
     assert clustered[:3] == pytest.approx(alone[:3])
 
 
-@pytest.mark.parametrize(
-    ("clusters", "interval"), [([0, 0, 0], False), ([0, 0, 1], True), ([0, 1, 2], True)]
-)
-def test_one_sample_has_no_interval(clusters: list[int], interval: bool) -> None:
-    rows = np.array([[1.0, 1], [2, 1], [4, 1]])
-    estimate = Bootstrap(rows, np.array(clusters)).estimate(over(0, 1), 1)
+@pytest.mark.parametrize(("samples", "known"), [(1, False), (FEWEST - 1, False), (FEWEST, True)])
+def test_few_samples_have_no_interval(samples: int, known: bool) -> None:
+    clusters = np.arange(20) % samples
+    rows = np.stack([np.arange(1.0, 21), np.ones(20)], axis=1)
+    estimate = Jackknife(rows, clusters).estimate(over(0, 1), 1)
+    alone = of_means(np.arange(1.0, samples + 1))
     assert estimate is not None
-    assert estimate.mean == pytest.approx(7 / 3)
-    assert (estimate.low is not None) == interval
+    assert alone is not None
+    assert (estimate.mean, estimate.n) == (10.5, 20)
+    assert (estimate.low is not None) == (alone.low is not None) == known
 
 
 def test_a_sample_that_takes_no_part_does_not_count() -> None:
-    rows = np.array([[1.0, 2], [0, 0], [0, 0]])
-    estimate = Bootstrap(rows, np.arange(3)).estimate(over(0, 1), 1)
-    assert estimate == (0.5, None, None, 1)
+    rows = np.array([[1.0, 2]] * (FEWEST - 1) + [[0, 0]] * 3)
+    rows[0] = 5, 2
+    estimate = Jackknife(rows, np.arange(len(rows))).estimate(over(0, 1), 1)
+    assert estimate == (11 / 14, None, None, FEWEST - 1)
 
 
 def test_nothing_to_divide_by() -> None:
     assert of_means(np.array([])) is None
     rows = np.zeros((3, 2))
-    assert Bootstrap(rows, np.arange(3)).estimate(over(0, 1), 1) is None
+    assert Jackknife(rows, np.arange(3)).estimate(over(0, 1), 1) is None
 
 
-def test_bca_of_symmetric_draws_is_the_percentile_interval() -> None:
-    draws = np.linspace(-1, 1, RESAMPLES + 1)
-    low, high = bca(0.0, draws, np.array([-1.0, 0.0, 1.0]))
-    assert (low, high) == pytest.approx((-0.95, 0.95), abs=1e-9)
+def test_a_symmetric_figure_has_students_interval() -> None:
+    values = np.arange(-10.0, 11)
+    low, high = interval(0.0, (values.sum() - values) / 20, PLAIN)
+    far = student(0.975, 19) * values.std(ddof=1) / np.sqrt(21)
+    assert (low, high) == pytest.approx((-far, far))
 
 
-@pytest.mark.parametrize("samples", [30, 100])
-def test_the_truth_lies_inside_about_as_often_as_said(samples: int) -> None:
-    draw = np.random.default_rng(0)
-    held, trials = 0, 400
-    for _ in range(trials):
-        tokens = draw.integers(20, 128, samples).astype(float)
-        seconds = tokens * draw.gamma(20, 0.014 / 20, samples)  # skewed, mean 14 ms
-        rows = np.stack([seconds, tokens], axis=1)
-        estimate = Bootstrap(rows, np.arange(samples)).estimate(over(0, 1), 1)
+def test_the_long_side_is_that_of_the_tail() -> None:
+    values = np.random.default_rng(0).exponential(1, 20)
+    for sign in (1, -1):
+        estimate = of_means(sign * values)
         assert estimate is not None
-        held += estimate.low <= 0.014 <= estimate.high
-    assert 0.91 <= held / trials <= 0.985
+        sides = estimate.high - estimate.mean, estimate.mean - estimate.low
+        assert max(sides) == sides[0 if sign > 0 else 1] > 1.2 * min(sides)
+
+
+def test_a_quantile_is_unskewed_by_the_cubic_of_hall() -> None:
+    for skewness in (-0.8, -1e-9, 0.0, 0.3, 1.5):
+        t = float(unskewed(2.0, np.array(skewness)))
+        back = t + skewness / 3 * t**2 + skewness**2 / 27 * t**3 + skewness / 6
+        assert back == pytest.approx(2.0, abs=1e-4)
+
+
+def test_a_share_stays_within_its_ends() -> None:
+    rows = np.stack([np.full(10, 5.0), np.full(10, 5.0)], axis=1)
+    rows[0, 0] = 2
+    share = Jackknife(rows, np.arange(10)).estimate(over(0, 1), 1, SHARE)
+    assert share is not None
+    assert 0 < share.low < share.mean < share.high <= 1
+
+
+def test_a_figure_that_may_be_zero_has_an_interval_too() -> None:
+    rows = np.stack([np.eye(10)[0], np.ones(10)], axis=1)  # without the first it has no logarithm
+    estimate = Jackknife(rows, np.arange(10)).estimate(over(0, 1), 1)
+    assert estimate is not None
+    assert 0 == estimate.low < estimate.mean < estimate.high
+
+
+@pytest.mark.parametrize(
+    ("df", "quantile"), [(5, 2.5706), (10, 2.2281), (30, 2.0423), (1000, 1.9623)]
+)
+def test_student_is_that_of_the_tables(df: int, quantile: float) -> None:
+    assert student(0.975, df) == pytest.approx(quantile, abs=0.002)
 
 
 def test_values_that_are_all_alike_have_no_interval() -> None:
     assert of_means(np.zeros(40)) == (0.0, None, None, 40)
     assert of_means(np.array([0.25])) == (0.25, None, None, 1)
     assert of_means(np.array([])) is None
-    varied = of_means(np.array([0.0, 0.0, 0.0, 1.0]))
+    varied = of_means(np.array([0.0] * 9 + [1.0]))
     assert varied is not None
     assert varied.low is not None

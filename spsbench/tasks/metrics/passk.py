@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy
 
-from spsbench.figures.intervals import NORMAL, RESAMPLES, Estimate, Floats, of_means
+from spsbench.figures.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means
 
 
 class Tally(NamedTuple):
@@ -35,7 +35,7 @@ def estimate(n: int, c: int, k: int) -> float:
 
 
 def over_problems(tallies: Sequence[Tally], k: int) -> Estimate:
-    """Mean pass@k with its 95 % interval over problems: a seeded bootstrap of the problems.
+    """Mean pass@k with its 95 % interval over problems: a jackknife of the problems.
 
     Raises:
         ValueError: no problems, or one with fewer than k programs.
@@ -46,28 +46,34 @@ def over_problems(tallies: Sequence[Tally], k: int) -> Estimate:
     return found
 
 
-def over_samples(tallies: Sequence[Tally], k: int, seed: int = 0) -> Estimate:
+def over_samples(tallies: Sequence[Tally], k: int) -> Estimate:
     """Mean pass@k with its 95 % interval over the programs drawn for these very problems.
 
-    Normal, with the standard error of seeded resamples of each problem's verdicts (their
-    percentiles would be off: a resample repeats verdicts, which lowers pass@k). With k near n a
-    problem has hardly more than one verdict at pass@k, and the interval is too narrow.
+    The score interval (Wilson 1927) of as many programs as would have the standard error that the
+    jackknife finds within the problems. There is none of fewer than `FEWEST` programs, or where no
+    problem shows how its programs vary: all of them pass or fail alike, or it has only k.
 
     Raises:
         ValueError: no problems, or one with fewer than k programs.
     """
     if not tallies:
         raise ValueError("pass@k needs at least one problem")
-    mean = math.fsum(estimate(n, c, k) for n, c in tallies) / len(tallies)
-    draw = numpy.random.default_rng(seed)
-    totals = numpy.zeros(RESAMPLES)
-    tables = {n: _table(n, k) for n in {tally.n for tally in tallies}}
-    for n, c in tallies:
-        totals += tables[n][draw.binomial(n, c / n, size=RESAMPLES)]
-    margin = NORMAL.inv_cdf(0.975) * float((totals / len(tallies)).std(ddof=1))
-    return Estimate(mean, max(0.0, mean - margin), min(1.0, mean + margin), len(tallies))
+    count = len(tallies)
+    mean = math.fsum(estimate(n, c, k) for n, c in tallies) / count
+    variance = math.fsum(_variance(tally, k) for tally in tallies) / count**2
+    if sum(tally.n for tally in tallies) < FEWEST or not variance:
+        return Estimate(mean, None, None, count)
+    z = NORMAL.inv_cdf((1 + LEVEL) / 2)
+    spare = z * z * variance / (mean * (1 - mean))  # z^2 over the programs that would be as sure
+    side = z * math.sqrt(variance + z * z * (variance / (mean * (1 - mean)) / 2) ** 2)
+    low, high = ((mean + spare / 2 + end) / (1 + spare) for end in (-side, side))
+    return Estimate(mean, low, high, count)
 
 
-def _table(n: int, k: int) -> Floats:
-    """pass@k of every number of passes, 0 to n."""
-    return numpy.array([estimate(n, c, k) for c in range(n + 1)])
+def _variance(tally: Tally, k: int) -> float:
+    """Of a problem's pass@k, by leaving each program out; 0 where none can be."""
+    n, c = tally
+    if n <= k or not 0 < c < n:
+        return 0.0
+    passed, failed = estimate(n - 1, c - 1, k), estimate(n - 1, c, k)  # without one of these
+    return (n - 1) / n * c * (n - c) / n * (failed - passed) ** 2

@@ -62,8 +62,31 @@ def test_the_intervals_answer_their_own_questions() -> None:
     strata = math.sqrt(sum(s * (1 - s) / 100 for s in shares)) / 164
     assert problems.high - problems.low == pytest.approx(2 * 1.96 * spread, rel=0.08)
     assert samples.high - samples.low == pytest.approx(2 * 1.96 * strata, rel=0.08)
-    assert over_samples(tallies, 1) == samples  # seeded
-    assert over_samples(tallies, 1, seed=1) != samples
+    assert over_samples(tallies, 1) == samples
+
+
+@pytest.mark.parametrize(
+    ("tallies", "k"),
+    [
+        ([Tally(1, i % 2) for i in range(20)], 1),  # one program shows nothing of another
+        ([Tally(10, 0)] * 20, 1),
+        ([Tally(10, 5)] * 20, 10),
+        ([Tally(2, 1)] * 3, 1),  # too few
+    ],
+)
+def test_where_nothing_shows_how_programs_vary_there_is_no_interval(
+    tallies: list[Tally], k: int
+) -> None:
+    assert over_samples(tallies, k)[1:3] == (None, None)
+
+
+@pytest.mark.parametrize(("n", "rate"), [(2, 0.02), (2, 0.3), (10, 0.02)])
+def test_few_programs_a_problem_cover_too(n: int, rate: float) -> None:
+    draw = random.Random(2)
+    found = [over_samples(simulated(draw, [rate] * 80, n), 1) for _ in range(300)]
+    known = [e for e in found if e.low is not None and e.high is not None]
+    assert len(known) > 270
+    assert sum(e.low <= rate <= e.high for e in known) >= 0.92 * len(known)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Speed-up of SpS over ArS for the bundled pair: held-out prompts, both methods interleaved.
 
 Each prompt is continued by both methods in one process, round by round in turn, so that a drifting
-machine slows both alike; the interval is over the prompts' pairs. One warm-up prompt is not counted.
+machine slows both alike; the interval is over prompts. One warm-up prompt is not counted.
 
     .venv/bin/python benchmarks/nano_speedup.py
 

@@ -14,7 +14,7 @@ from tests.cli.conftest import Pair, Ran
 @pytest.fixture
 def run(sps: Callable[..., Ran], pair: Pair, tmp_path: Path) -> Path:
     data = tmp_path / "prompts.jsonl"
-    rows = [{"id": f"p{i}", "prompt": f"the cat {i}", "reference": "the dog"} for i in range(6)]
+    rows = [{"id": f"p{i}", "prompt": f"the cat {i}", "reference": "the dog"} for i in range(8)]
     rows = [row | {"category": ("writing", "math")[i % 2]} for i, row in enumerate(rows)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "run"
@@ -61,7 +61,7 @@ def test_by_category(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None
     whole = json.loads((run / "summary.json").read_text())["rows"]
     assert [row["group"] for row in rows] == [*["writing"] * 4, *["math"] * 4, *[None] * 4]
     assert rows[8:] == whole
-    assert {row["n"] for row in rows[:8]} == {3}
+    assert {row["n"] for row in rows[:8]} == {4}
     text = sps("report", str(run), "--by", "group").out
     assert [text.count(f" {name} ") for name in ("group", "writing", "math", "all")] == [1, 4, 4, 4]
     drawn = sps("report", str(run), "--by", "group", "--plot", str(tmp_path / "figure.svg"))
@@ -104,7 +104,7 @@ def test_another_machines_timings_stand_apart(
     manifest = json.loads((moved / "manifest.json").read_text())
     first = manifest["segments"][0]
     hardware = first["provenance"]["hardware"] | {"cpu": "another"}
-    second = first | {"first": 12, "provenance": first["provenance"] | {"hardware": hardware}}
+    second = first | {"first": 16, "provenance": first["provenance"] | {"hardware": hardware}}
     manifest["segments"].append(second)
     (moved / "manifest.json").write_text(json.dumps(manifest))
     ran = sps("report", str(moved))

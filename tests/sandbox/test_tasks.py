@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spsbench.scoring.programs import pool
+from spsbench.scoring.programs.generated import Program
 
 from spsbench.errors import Exit
 from spsbench.sandbox import patience, plain, selftest
@@ -16,8 +18,6 @@ from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import BusyError
 from spsbench.sandbox.runner import TASKS, run
 from spsbench.sandbox.verdict import Limits, Verdict
-from spsbench.scoring.programs import pool
-from spsbench.scoring.programs.generated import Program
 from tests.sandbox.situations import run_trial
 
 LIMITS = Limits(timeout=5.0)

@@ -36,8 +36,9 @@ class ModelDrafter(Drafter):
         lm = self.lm
         u = noise.uniform(Purpose.DRAFT, k)
         tokens, laws = [], []
+        # Drop what was rejected, in rounds without a draft too: later the text would hide it.
+        lm.commit(min(lm.length, len(context.tokens) - 1))
         if k > 0:
-            lm.commit(min(lm.length, len(context.tokens) - 1))  # drop what was rejected
             feed = torch.tensor(context.tokens[lm.length :])
             for i in range(k):
                 law = context.warp(lm.append(feed, keep=1).logits)[0]  # [V]

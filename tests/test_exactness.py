@@ -128,6 +128,7 @@ def test_match_is_exact_on_trees(tokens: tuple[int, ...], parents: tuple[int, ..
         drafter = FixedDrafter(tokens, parents)
         proved("match", pair, drafter=lambda lm, d=drafter: d, schedule=Constant(2))
         proved("match", pair, drafter=lambda lm, d=drafter: d, eos=frozenset({0}))
+        proved("match", pair, drafter=lambda lm, d=drafter: d, target_limit=4)  # cut by nodes
 
 
 @every_rule

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.noise import on_device
+from spsbench.loop.prompts import PromptError, token_ids
 from spsbench.loop.transfer import send
 from spsbench.loop.types import (
     LM,
@@ -69,15 +70,16 @@ def decode(
     Raises:
         PairingError: the verifier refuses the drafter.
         NonFiniteError: NaN or +inf logits; says which model and which position.
-        ValueError: the prompt is empty or longer than the target's context.
+        PromptError: the prompt is empty, no ids, or longer than the target's context.
     """
     if reason := verifier.refuses(drafter.drawn, drafter.tree):
         raise PairingError(reason)
+    prompt = token_ids(prompt)
     budget = token_budget(len(prompt), limits, target.limit)
     if budget == 0:
         return
 
-    x = list(prompt)
+    x = prompt[:]
     end = len(x) + budget
     target.commit(0)
     prefill = target.append(torch.tensor(x[:-1], dtype=torch.int64), keep=0)
@@ -93,8 +95,10 @@ def decode(
         fresh = noise.round(len(history))
 
         k = min(schedule.k(history), room(len(x), end, drafter.limit))
-        draft = drafter.draft(Context(x, warp, last), k, fresh, schedule.go_on)
+        nodes = None if target.limit is None else target.limit - len(x)
+        draft = drafter.draft(Context(x, warp, last, nodes), k, fresh, schedule.go_on)
         check(draft, drafter)
+        draft = draft.within(nodes)
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
 
         fed = torch.cat([send(torch.tensor(x[-1:]), device), draft.tokens])  # [N + 1]
@@ -106,27 +110,29 @@ def decode(
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
         kept = len(tokens) - 1  # of the accepted; the last token is pending again
-        if draft.parents is None:
+        leaf = None
+        if parents is None:
             target.commit(len(x) + kept)
         else:
             target.commit(len(x), ruling.path[:kept])
+            leaf = (ruling.path or [-1])[-1] not in parents.tolist()
 
         x += tokens
         last = Step(draft, scores, verdict)
         seconds = time.perf_counter() - began
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
-        history.append(Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws))
+        history.append(Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws, leaf))
         yield history[-1]
 
 
 def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
     """Tokens that may be generated after `prompt` tokens: the budget, or what the context holds."""
-    if prompt == 0:
-        raise ValueError("the prompt has no tokens: expected at least one")
     if context is None:
         return limits.max_new_tokens
     if prompt > context:
-        raise ValueError(f"the prompt has {prompt} tokens: the target's context holds {context}")
+        raise PromptError(
+            f"the prompt has {prompt} tokens: the target's context holds {context}. Shorten it"
+        )
     return min(limits.max_new_tokens, context - prompt)
 
 

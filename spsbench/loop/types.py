@@ -58,7 +58,18 @@ class Draft:
 
     tokens: Tensor  # [N]
     probs: Tensor | None  # [N, V]
-    parents: Tensor | None = None  # [N] parent of node i, -1 = the context; siblings in draw order
+    parents: Tensor | None = None  # [N] parent of node i, -1 = the context; nodes in draw order
+
+    def within(self, nodes: int | None) -> "Draft":
+        """The draft itself, or the first `nodes` of a tree that has more; None = any number.
+
+        Exact as long as a node's place in the order is settled before its token is drawn: whether
+        it is verified then depends on the nodes before it, never on its own value.
+        """
+        if self.parents is None or nodes is None or len(self.tokens) <= nodes:
+            return self
+        probs = None if self.probs is None else self.probs[:nodes]
+        return Draft(self.tokens[:nodes], probs, self.parents[:nodes])
 
     def to(self, device: torch.device) -> "Draft":
         """The same draft on `device`."""
@@ -99,6 +110,7 @@ class Context(NamedTuple):
     tokens: Sequence[int]  # prompt and output so far; the newest is not in any cache yet
     warp: Callable[[Tensor], Tensor]  # [N, V] logits -> laws, the target's own warp
     last: Step | None
+    nodes: int | None = None  # that fit the target's context; of a larger tree the first are taken
 
 
 class Round(NamedTuple):
@@ -112,6 +124,12 @@ class Round(NamedTuple):
     seconds: float  # wall time of the round; the prefill is not in it
     finish: Finish | None
     laws: DraftLaws | None = None  # of a chain, if they were asked for
+    leaf: bool | None = None  # of a tree: nothing was drafted after the accepted path
+
+    @property
+    def full(self) -> bool:
+        """Whether no drafted token was rejected: the final token is a bonus."""
+        return self.accepted == self.drafted if self.leaf is None else self.leaf
 
 
 @dataclass(frozen=True, slots=True)

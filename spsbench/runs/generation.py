@@ -4,7 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from spsbench.engines.limits import rows_of
 from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.prompts import token_ids
 from spsbench.loop.text import Origin, Piece, StopStrings, Transcript
 from spsbench.loop.types import Limits, Round
 from spsbench.methods.build import build
@@ -29,17 +31,21 @@ class Generation:
         cell: resolved by `build.resolve`.
         prompt: token ids, at least one.
         sample, repeat: the rest of the noise's key.
+
+    Raises:
+        PromptError: the prompt is empty, or no ids.
     """
 
     def __init__(
         self, cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str = "", repeat: int = 0
     ) -> None:
+        prompt = token_ids(prompt, rows_of(loaded.target))
         self.cell, self._parts = cell, build(cell, loaded)
         self._eos = frozenset() if cell.sampling.ignore_eos else loaded.eos
         self._noise = PhiloxStream(cell.sampling.seed, str(cell.method), sample, repeat)
         self._transcript = Transcript(loaded.tokenizer, prompt, cell.sampling.stop)
         self._stop = StopStrings(loaded.tokenizer, prompt, cell.sampling.stop)
-        self._prompt = list(prompt)
+        self._prompt = prompt
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []
         self._laws: list[DraftLaws] = []
@@ -100,7 +106,7 @@ def origins(done: Round) -> list[Origin]:
     """Where each token of an uncut round comes from: the accepted ones, then the target's own."""
     if done.drafted == 0:
         return [Origin.PLAIN]
-    final = Origin.BONUS if done.accepted == done.drafted else Origin.RECOVERED
+    final = Origin.BONUS if done.full else Origin.RECOVERED
     return [Origin.ACCEPTED] * done.accepted + [final]
 
 

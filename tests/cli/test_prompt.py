@@ -19,7 +19,7 @@ def given(monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
 def test_the_argument_is_the_prompt_whatever_stdin_has(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, b"other")
     assert read_prompt("text", None) == "text"
-    assert read_prompt("", None) == ""
+    assert read_prompt(" ", None) == " "
 
 
 def test_stdin_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,11 +31,6 @@ def test_stdin_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_at_a_terminal_nothing_is_read_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, None)
     assert read_prompt(None, None) is None
-
-
-def test_an_empty_stdin_is_a_prompt_only_when_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, b"")
-    assert read_prompt("-", None) == ""
 
 
 def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +45,9 @@ def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         ((), None, Exit.USAGE, "no prompt: expected PROMPT, --prompt-file FILE or text on stdin"),
         ((), b"", Exit.USAGE, "no prompt: expected PROMPT"),
+        (("",), b"other", Exit.USAGE, "the prompt is empty: expected PROMPT, --prompt-file"),
+        (("-",), b"", Exit.USAGE, "the prompt is empty: expected PROMPT"),
+        (("--prompt-file", "/dev/null"), None, Exit.USAGE, "the prompt is empty: expected"),
         (("-",), b"\xff\xfe", Exit.DATA, "the prompt (stdin) is no UTF-8 at byte 0"),
         (("-", "--prompt-file", "x"), b"a", Exit.USAGE, "PROMPT '-' and --prompt-file x"),
         (("--prompt-file", "missing.txt"), None, Exit.MISSING, "--prompt-file missing.txt"),

@@ -15,7 +15,7 @@ from spsbench.audit.law.tables import Pair, TableLM
 from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.none import NoDrafter
@@ -110,6 +110,11 @@ def test_no_token_to_make_is_no_round() -> None:
 def test_prompts_that_cannot_be_continued(prompt: tuple[int, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         run(prompt=prompt, target=session(limit=5))
+
+
+def test_a_prompt_of_floats_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"token 0 of the prompt is 0\.0: expected an integer"):
+        run(prompt=(0.0, 1.0))
 
 
 def test_a_budget_below_zero_is_refused() -> None:
@@ -207,6 +212,44 @@ def test_trees_too_leave_all_but_the_newest_token_in_the_cache() -> None:
             assert turn.tested == -1
             assert turn.overlap is None
     assert accepted == {0, 1, 2, 3}
+
+
+def test_a_tree_is_cut_to_what_the_context_holds() -> None:
+    """Eight nodes, of which fewer and fewer fit: the first ones are taken, the text goes on."""
+    seen = []
+
+    class Told(FixedDrafter):
+        def draft(self, context: Context, *rest: object) -> Draft:
+            seen.append(context.nodes)
+            return super().draft(context, *rest)
+
+    drafter = Told((0, 1, 2, 3, 0, 1, 2, 3), (-1, -1, -1, -1, 0, 0, 1, 1))
+    rounds = run(
+        tokens=60, k=2, drafter=drafter, verifier=Match(), target=session(limit=16), laws=True
+    )
+    lengths = [2]
+    for turn in rounds:
+        lengths.append(lengths[-1] + len(turn.tokens))
+    assert lengths[-1] == 16
+    assert rounds[-1].finish == "context"
+    assert seen == [16 - length for length in lengths[:-1]]
+    assert [turn.drafted for turn in rounds[:-1]] == [min(8, nodes) for nodes in seen[:-1]]
+    assert 0 < rounds[-1].drafted < 8 or rounds[-2].drafted < 8
+    run(k=2, drafter=drafter, verifier=Match())
+    assert seen[-1] is None  # no limit, any number
+
+
+def test_a_path_that_ends_in_a_leaf_was_kept_in_full() -> None:
+    """Node 0 has children, node 1 has none: alone on the path it is all there was to accept."""
+    found = set()
+    for seed in range(120):
+        drafter = FixedDrafter((0, 1, 2, 3), (-1, -1, 0, 0))
+        (turn,) = run(seed=seed, tokens=4, k=2, drafter=drafter, verifier=Match())[:1]
+        path = tuple(turn.tokens[: turn.accepted])
+        found.add(path)
+        assert turn.full == (path in {(1,), (0, 2), (0, 3)})
+    assert found == {(), (0,), (1,), (0, 2), (0, 3)}
+    assert all(done.leaf is None for done in run())
 
 
 def test_counts_and_overlap_by_hand() -> None:

@@ -146,6 +146,9 @@ def done(drafted: int, accepted: int, tokens: int) -> Round:
         (done(3, 0, 1), [RECOVERED]),
         (done(3, 2, 3), [ACCEPTED, ACCEPTED, RECOVERED]),
         (done(2, 2, 3), [ACCEPTED, ACCEPTED, BONUS]),
+        (done(5, 2, 3)._replace(leaf=True), [ACCEPTED, ACCEPTED, BONUS]),
+        (done(5, 2, 3)._replace(leaf=False), [ACCEPTED, ACCEPTED, RECOVERED]),
+        (done(5, 0, 1)._replace(leaf=False), [RECOVERED]),
     ],
 )
 def test_where_tokens_come_from(turn: Round, expected: list[Origin]) -> None:

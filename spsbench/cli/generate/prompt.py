@@ -15,8 +15,16 @@ def read_prompt(argument: str | None, file: str | None) -> str | None:
     """The prompt; None when nothing was given and stdin is a terminal.
 
     Raises:
-        SpsError: two sources, nothing on stdin, or something that is no text.
+        SpsError: two sources, nothing in them, or something that is no text.
     """
+    text = taken(argument, file)
+    if text == "":  # more often a variable that is not set than a wish for just any text
+        raise UsageError(f"the prompt is empty: expected {WAYS}. Give at least one character")
+    return text
+
+
+def taken(argument: str | None, file: str | None) -> str | None:
+    """What the one source has; None when none was named and stdin is a terminal."""
     if argument is not None and file is not None:
         first = "PROMPT '-'" if argument == "-" else "PROMPT"
         raise UsageError(f"{first} and --prompt-file {file}: expected one prompt. Leave out one")

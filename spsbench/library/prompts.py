@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spsbench.engines.limits import context_of
+from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError, UsageError
+from spsbench.loop.prompts import token_ids
 from spsbench.models.loader import encode, encode_chat
 from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
@@ -17,8 +18,8 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
     """The tokens of a prompt; `chat` puts a text into the model's template.
 
     Raises:
-        UsageError: a system message without a conversation, or something that is no prompt.
-        DataError: a model without a template.
+        UsageError: a system message without a conversation, or an empty text.
+        DataError: a model without a template, or token ids that are none.
     """
     messages = _messages(prompt) if not isinstance(prompt, str) else None
     if isinstance(prompt, str) and chat:
@@ -26,25 +27,21 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
     if messages is not None:
         start = [{"role": "system", "content": system}] if system else []
         return encode_chat(loaded.tokenizer, [*start, *messages])
+    if prompt == "":
+        raise UsageError(
+            "the prompt is empty: expected text, or token ids. Give at least one character"
+        )
     if system is not None:
         raise UsageError("--system without --chat: expected both or none")
-    return encode(loaded.tokenizer, prompt) if isinstance(prompt, str) else _ids(loaded, prompt)
+    if isinstance(prompt, str):
+        return encode(loaded.tokenizer, prompt)
+    return token_ids(prompt, rows_of(loaded.target))
 
 
 def _messages(prompt: Sequence[Any]) -> list[dict[str, str]] | None:
     if not prompt or not all(isinstance(each, Mapping) for each in prompt):
         return None
     return [{"role": str(each["role"]), "content": str(each["content"])} for each in prompt]
-
-
-def _ids(loaded: Loaded, prompt: Sequence[Any]) -> list[int]:
-    for token in prompt:
-        if type(token) is not int or not 0 <= token < loaded.vocab_size:
-            raise UsageError(
-                f"token id {token!r} (prompt): expected whole numbers from 0 to "
-                f"{loaded.vocab_size - 1}, or a text"
-            )
-    return list(prompt)
 
 
 def fitted(

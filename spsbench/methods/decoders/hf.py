@@ -1,8 +1,10 @@
 """transformers' own `generate`, plain and assisted, as a black box: the peer to beat.
 
 K goes where it is really read (the assistant's generation config), with a constant schedule and no
-confidence threshold; top-k is off unless asked for; the sampling is the cell's. Its loop tells
-nothing of acceptance; what reaches a streamer is one block of tokens a round, which is enough for
+confidence threshold; top-k is off unless asked for. The sampling is the cell's alone: for the time
+of a call the models' own generation configs are empty ones, since transformers fills from them what
+a call leaves open. Its loop tells nothing of acceptance; what reaches a streamer is one block of
+tokens a round, and what the target is asked to score is one row more than was drafted: enough for
 the counts. Stop strings are honoured afterwards: transformers misses them inside a block.
 
 Its prefill and its first round are one pass, which nothing tells apart: what that took longer than
@@ -10,9 +12,9 @@ the median of the later rounds is given as the prefill, as the native loop's is 
 """
 
 import copy
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from types import MappingProxyType
@@ -21,27 +23,19 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
-from spsbench.engines.limits import rows_of
-from spsbench.errors import UsageError
-from spsbench.loop.decode import cut
+from spsbench.engines.limits import context_of, rows_of
+from spsbench.errors import DataError, UsageError
+from spsbench.loop.decode import cut, token_budget
+from spsbench.loop.prompts import token_ids
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Decoder, Limits, NoiseStream, Purpose, Round, Stand, Stop
-
-
-class Blocks:
-    """A streamer that keeps each block of tokens with the time at which it came."""
-
-    def __init__(self) -> None:
-        self.blocks: list[tuple[list[int], float]] = []
-
-    def put(self, tokens: Tensor) -> None:
-        """One block; the first is the prompt."""
-        self.blocks.append((tokens.flatten().tolist(), time.perf_counter()))
-
-    def end(self) -> None:
-        """Nothing is left to do."""
+from spsbench.methods.decoders.blocks import Block, Blocks, Ends
 
 
 class HfDecoder(Decoder):
@@ -117,19 +111,24 @@ class HfDecoder(Decoder):
 
         Raises:
             TypeError: a warp that is not temperature, top-k and top-p.
+            PromptError: the prompt is empty, or longer than the target's context.
+            DataError: the text would not fit the draft model's context, which only the native loop
+                can leave behind.
         """
         if not isinstance(warp, Warp):
             raise TypeError(f"transformers cannot run the warp {warp!r}: expected sampling.Warp")
-        if limits.max_new_tokens == 0:
+        prompt = token_ids(prompt)
+        budget = token_budget(len(prompt), limits, context_of(self._target))
+        if budget == 0:
             return
-        blocks = self._generate(list(prompt), limits, warp, noise)
+        self._check_draft(len(prompt), budget)
+        blocks = self._generate(prompt, limits, budget, warp, noise)
         output: list[int] = []
-        times = [at - before for (_, before), (_, at) in pairwise(blocks)]
+        times = [block.came - before.came for before, block in pairwise(blocks)]
         self.prefill_seconds = max(0.0, times[0] - median(times[1:] or times))
         times[0] -= self.prefill_seconds
-        for (tokens, _), seconds in zip(blocks[1:], times, strict=True):
-            kept, finish = cut(tokens, output, limits, limits.max_new_tokens, stop)
-            drafted = self._k if self._draft is not None or self._lookup else 0
+        for (tokens, _, drafted), seconds in zip(blocks[1:], times, strict=True):
+            kept, finish = cut(tokens, output, limits, budget, stop)
             accepted = min(len(tokens) - 1, drafted)
             tested = min(accepted + 1, drafted)
             yield Round(drafted, tested, accepted, kept, None, seconds, finish)
@@ -137,17 +136,36 @@ class HfDecoder(Decoder):
                 return
             output += kept
 
+    def _check_draft(self, prompt: int, budget: int) -> None:
+        """The last token is the target's own: the draft must hold all before it."""
+        limit = None if self._draft is None or not self._k else context_of(self._draft)
+        if limit is not None and prompt + budget - 1 > limit:
+            raise DataError(
+                f"{prompt} prompt tokens and {budget} new ones: the draft model's context holds "
+                f"{limit}, and transformers cannot go on without it. Lower --max-new-tokens, or "
+                "use --decoder native"
+            )
+
     def _generate(
-        self, prompt: list[int], limits: Limits, warp: Warp, noise: NoiseStream
-    ) -> list[tuple[list[int], float]]:
-        blocks = Blocks()
+        self, prompt: list[int], limits: Limits, budget: int, warp: Warp, noise: NoiseStream
+    ) -> list[Block]:
+        blocks = Blocks(len(prompt))
         ids = torch.tensor([prompt], device=self._target.device)
         seed = int(noise.round(0).uniform(Purpose.PLAIN, 1)[0] * 2**53)
-        config = config_of(limits, warp, self._padding)
+        config = config_of(replace(limits, max_new_tokens=budget), warp, self._padding)
+        ends: dict[str, Any] = {}
         if self._lookup and self._k:
             config.prompt_lookup_num_tokens = self._k
             config.max_matching_ngram_size = self._lookup
-        with torch.random.fork_rng(cards(self._target)), self._assistant() as assistant:
+            context = context_of(self._target)
+            if context is not None and len(prompt) + budget + self._k > context:
+                ends["logits_processor"] = [Ends(context)]
+        with (
+            torch.random.fork_rng(cards(self._target)),
+            instead(self._target, GenerationConfig()),
+            self._assistant() as assistant,
+            self._target.register_forward_pre_hook(blocks.watch, with_kwargs=True),
+        ):
             torch.manual_seed(seed)  # transformers draws from the global generator: lend it one
             self._target.generate(
                 ids,
@@ -155,6 +173,7 @@ class HfDecoder(Decoder):
                 generation_config=config,
                 streamer=blocks,
                 **assistant,
+                **ends,
             )
         return blocks.blocks
 
@@ -165,16 +184,24 @@ class HfDecoder(Decoder):
         if draft is None or self._k == 0:
             yield {}
             return
-        before = draft.generation_config
-        config = copy.deepcopy(before)
-        config.num_assistant_tokens = self._k
-        config.num_assistant_tokens_schedule = "constant"
-        config.assistant_confidence_threshold = 0.0
-        draft.generation_config = config
-        try:
+        config = GenerationConfig(
+            num_assistant_tokens=self._k,
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+        )
+        with instead(draft, config):
             yield {"assistant_model": draft, **self._tokenizers}
-        finally:
-            draft.generation_config = before
+
+
+@contextmanager
+def instead(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
+    """Lend `model` another generation config than its own."""
+    before = model.generation_config
+    model.generation_config = config
+    try:
+        yield
+    finally:
+        model.generation_config = before
 
 
 def cards(model: PreTrainedModel) -> list[torch.device]:

@@ -1,5 +1,6 @@
 """transformers' own generate as a decoder: the same greedy text, and K where it is really read."""
 
+import copy
 import time
 from collections.abc import Callable
 from statistics import median
@@ -7,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from spsbench.engines.eager import EagerLM
-from spsbench.errors import UsageError
+from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import decode, never
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -81,6 +82,76 @@ def test_the_draft_models_own_settings_stay(target, draft) -> None:
     before = draft.generation_config
     run(HfDecoder(target, draft, 3), Limits(8))
     assert draft.generation_config is before
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_the_models_own_settings_change_no_text(target, draft, k: int) -> None:
+    """What a `generation_config.json` asks for is no part of the cell, and native leaves it out."""
+    wanted = native(target, Limits(40))
+    asked = {
+        "repetition_penalty": 5.0,
+        "no_repeat_ngram_size": 2,
+        "suppress_tokens": [wanted[3]],
+        "begin_suppress_tokens": [wanted[0]],
+        "eos_token_id": wanted[10],
+        "min_new_tokens": 50,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
+    with_settings = [copy.copy(model) for model in (target, draft)]
+    for model in with_settings:
+        model.generation_config = GenerationConfig(**asked)
+    before = with_settings[0].generation_config
+    rounds = run(HfDecoder(with_settings[0], with_settings[1] if k else None, k), Limits(40))
+    assert tokens(rounds) == wanted
+    assert with_settings[0].generation_config is before
+    looked_up = run(HfDecoder(with_settings[0], None, 3, lookup=2), Limits(40))
+    assert tokens(looked_up) == wanted
+
+
+def test_only_what_was_drafted_is_counted(target, draft) -> None:
+    """Prompt lookup drafts nothing where nothing repeats, and a pass of one token tests nothing."""
+    k, passes = 4, []
+
+    def watch(module, args, kwargs):
+        passes.append(kwargs["input_ids"].shape[1])
+
+    with target.register_forward_pre_hook(watch, with_kwargs=True):
+        rounds = run(HfDecoder(target, None, k, lookup=2), Limits(40))
+    assert tokens(rounds) == native(target, Limits(40))
+    drafted = [done.drafted for done in rounds]
+    assert drafted == [passes[0] - len(PROMPT), *(fed - 1 for fed in passes[1:])]
+    assert drafted[0] == 0 < max(drafted) <= k
+    assert all(done.accepted <= done.drafted for done in rounds)
+    assert all(done.tested == min(done.accepted + 1, done.drafted) for done in rounds)
+    # transformers gives its assistant room for the target's own token, as the native loop does
+    for assistant in draft, target:
+        last = run(HfDecoder(target, assistant, k), Limits(2))
+        assert last[0].drafted == 1
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+@pytest.mark.parametrize(("k", "lookup"), [(0, 0), (3, 0), (3, 2)])
+def test_a_text_ends_with_the_context(model: Make, architecture: str, k: int, lookup: int) -> None:
+    small = model(architecture, vocab=VOCAB, context=16, dtype=torch.float32)
+    helper = small if k and not lookup else None
+    rounds = run(HfDecoder(small, helper, k, lookup=lookup), Limits(60))
+    assert tokens(rounds) == native(small, Limits(60))
+    assert (len(tokens(rounds)), rounds[-1].finish) == (12, "context")
+    sampled = run(HfDecoder(small, helper, k, lookup=lookup), Limits(60), Warp(0.3))
+    assert len(tokens(sampled)) == 12
+    assert run(HfDecoder(small, helper, k, lookup=lookup), Limits(12))[-1].finish == "length"
+    decoder = HfDecoder(small, helper, k, lookup=lookup)
+    with pytest.raises(ValueError, match="17 tokens: the target's context holds 16"):
+        list(decoder([1] * 17, limits=Limits(4), warp=GREEDY, noise=PhiloxStream(0), stop=never))
+
+
+def test_an_assistant_with_a_shorter_context_is_refused_in_time(target, model: Make) -> None:
+    short = model("gpt2", vocab=VOCAB, context=16, dtype=torch.float32)
+    assert len(tokens(run(HfDecoder(target, short, 3), Limits(13)))) == 13
+    with pytest.raises(DataError, match=r"4 prompt tokens and 14 new ones: .* holds 16"):
+        run(HfDecoder(target, short, 3), Limits(14))
+    assert len(tokens(run(HfDecoder(target, short, 0), Limits(14)))) == 14
 
 
 def test_it_ends_at_an_end_token(target) -> None:

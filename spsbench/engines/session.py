@@ -1,7 +1,7 @@
 """A session over a preallocated cache, with replayed layers where a model has been prepared."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from spsbench.engines.blocks import MOST
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.interrupts import held
 from spsbench.engines.staircase import Staircase
 from spsbench.loop.trees import additive_mask, depths
 
@@ -54,11 +55,13 @@ class FastLM(EagerLM):
         before = torch.get_num_threads()
         if threads not in (None, before):
             torch.set_num_threads(threads)
-        if tape is not None and past and m <= MOST:
+        replays = tape is not None and past > 0 and m <= MOST
+        if tape is not None and replays:
             self._past.reserve(past + m)
             tape.span = self._numbers(past + m)[: past + m]
         try:
-            yield
+            with held() if replays else nullcontext():
+                yield
         finally:
             if tape is not None:
                 tape.span = None

@@ -52,6 +52,16 @@ def test_the_model_is_given_all_that_was_said(chat: Callable[..., Ran], seen: Se
     assert ran.err.count("6 tokens, α ") == 3
 
 
+def test_commands_are_no_messages(chat: Callable[..., Ran], seen: Seen) -> None:
+    ran = chat(b"/help\n/halt\n/reset now\n/\n/etc/passwd is what?\n//help\n1/2\n/exit\n")
+    assert ran.code == 0
+    contents = [turn[-1]["content"] for turn in seen]
+    assert contents == ["/etc/passwd is what?", "/help", "1/2"]
+    assert ran.err.count("/reset forgets it") == 2  # at the start, and asked for
+    for typed in ("/halt", "/reset now", "/"):
+        assert f"no command {typed}: expected /help, /reset, /exit. To say it" in ran.err
+
+
 def test_every_turn_draws_noise_of_its_own(chat: Callable[..., Ran], seen: Seen) -> None:
     chat(b"one\none\none\n", "--no-stats")
     answers = [message["content"] for message in seen[2] if message["role"] == "assistant"]

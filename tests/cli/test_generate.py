@@ -62,8 +62,10 @@ def test_one_json_object(generate: Callable[..., Ran]) -> None:
         "metrics",
         "settings",
         "engines",
+        "advice",
         "environment",
     }
+    assert made["advice"] == []
     assert len(made["tokens"]) == made["metrics"]["tokens"] == 24
     assert sum(r["emitted"] for r in made["rounds"]) == 24
     assert set(made["rounds"][0]) == {
@@ -135,6 +137,17 @@ def test_alpha_is_labelled_with_what_it_stands_on(
         "generate", "the cat sat on the cat sat on", "-n", "40", "--target", pair.target
     )
     assert "(over tested look-ups)" in looked_up.err
+
+
+def test_advice_is_the_last_line_or_a_field(sps: Callable[..., Ran], pair: Pair) -> None:
+    nothing = ("generate", "the cat", "-n", "20", "--ignore-eos", "--target", pair.target)
+    nothing += ("--drafter", "ngram:n=60,min_n=60")
+    said = "prompt lookup found nothing to draft in 20 rounds"
+    assert sps(*nothing).err.splitlines()[-1].startswith(f"advice: {said}")
+    assert said not in sps(*nothing, "--no-stats").err
+    ran = sps(*nothing, "--json")
+    assert said not in ran.err
+    assert [line.startswith(said) for line in json.loads(ran.out)["advice"]] == [True]
 
 
 def test_notes_are_lines_on_stderr(

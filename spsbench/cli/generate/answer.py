@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from spsbench.cli.generate.advice import advice
 from spsbench.cli.generate.payload import payload
 from spsbench.cli.generate.screen import Screen
 from spsbench.cli.generate.stats import show_stats
@@ -44,6 +45,9 @@ def answer(
             say(f"{name} engine: {engine}")
     for line in comparison.lines() if comparison else ():
         say(line)
+    if stats or comparison:
+        for line in advice(made, comparison):
+            say(f"advice: {line}")
 
 
 def nowhere(pieces: list[Piece]) -> None:

@@ -1,6 +1,7 @@
 """A conversation on a terminal; the models are loaded once."""
 
 import contextlib
+import re
 
 from spsbench.cli.generate.screen import Screen
 from spsbench.cli.generate.stats import summary
@@ -11,6 +12,9 @@ from spsbench.library.text import arm
 
 ASK = "you> "
 HELP = "a conversation: /reset forgets it, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
+COMMANDS = ("/help", "/reset", "/exit")
+COMMAND = re.compile(r"/\w*(\s|$)")
+"""What is meant as one; a path, with its second slash, is a message."""
 
 
 def converse(
@@ -26,8 +30,12 @@ def converse(
     while (line := asked()) is not None and line != "/exit":
         if line == "/reset":
             messages = []
+        elif line == "/help":
+            say(f"{HELP}. A message that begins with / is typed with //")
+        elif COMMAND.match(line):
+            say(f"no command {line}: expected {', '.join(COMMANDS)}. To say it, begin with //")
         elif line:
-            question = {"role": "user", "content": line}
+            question = {"role": "user", "content": line[1:] if line.startswith("//") else line}
             said = answer(pair, screen, [*messages, question], system, truncate, stats, turn)
             if said is not None:
                 messages += [question, {"role": "assistant", "content": said}]

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from spsbench.cli.doctor.examine import environment
+from spsbench.cli.generate.advice import advice
 from spsbench.library.comparison import Comparison
 from spsbench.library.text import Arm
 from spsbench.settings.records import SCHEMA
@@ -20,6 +21,7 @@ def payload(arm: Arm, engines: Mapping[str, str], comparison: Comparison | None 
         "settings": arm.cell.to_json(),
         "engines": dict(engines),
         **(compared(comparison) if comparison else {}),
+        "advice": list(advice(arm, comparison)),
         "environment": environment(),
     }
     return json.dumps(content, ensure_ascii=True, allow_nan=False)

@@ -31,6 +31,7 @@ def part(kind: Kind, spec: Spec, *site: Any) -> Any:
     maker = plug_in(kind, spec)
     make = maker.open if site else maker
     given = arguments(spec, maker)
+    check_all_there(spec, maker)
     try:
         return make(*site, **given)
     except ValueError as error:
@@ -45,6 +46,22 @@ def _raised_by_call(error: TypeError) -> bool:
     """Whether the call itself did not fit, not something inside it."""
     trace = error.__traceback__
     return trace is not None and trace.tb_next is None
+
+
+def check_all_there(spec: Spec, maker: Any) -> None:
+    """Every parameter without a default must have its value.
+
+    Raises:
+        UsageError: one has none.
+    """
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    there = dict(spec.args)
+    for name, each in parameters(maker).items():
+        if each.kind in named and each.default is each.empty and name not in there:
+            raise UsageError(
+                f"{spec}: expected a value for {name}. Write {spec.name}:{name}=..., or, in the "
+                "plug-in, give it a default or take it from the site in `open`"
+            )
 
 
 def plug_in(kind: Kind, spec: Spec) -> Any:

@@ -4,7 +4,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import Drawn, Plan, Weights
 from spsbench.loop.types import Decoder
-from spsbench.plugins import arguments, part, plug_in
+from spsbench.plugins import arguments, check_all_there, part, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
@@ -49,6 +49,7 @@ def plan_of(drafter: Spec) -> Plan:
         UsageError: no such drafter, or arguments that it refuses.
     """
     maker = plug_in("drafters", drafter)
+    check_all_there(drafter, maker)
     try:
         plan: Plan = maker.plan(**arguments(drafter, maker))
     except ValueError as error:

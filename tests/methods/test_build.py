@@ -8,6 +8,7 @@ import torch
 from spsbench import plugins as parts
 from spsbench.engines import fast, preparing
 from spsbench.errors import DataError, UsageError
+from spsbench.loop.types import Drafter, Drawn
 from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.resolve import resolve, warp
@@ -189,3 +190,21 @@ def test_a_cache_that_cannot_be_rolled_back_is_refused(
     target = save(tmp_path / "target", random_model())
     with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):
         Shelf(offline=True).load(Cell.of(target=ModelSpec(str(target))))
+
+
+class Needy(Drafter):
+    """Has an argument without a default."""
+
+    drawn = Drawn.POINT
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+
+def test_a_drafter_that_cannot_be_made_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("drafters", "needy", "tests.methods.test_build:Needy", "")
+    known = parts.find
+    monkeypatch.setattr(parts, "find", lambda kind, n: entry if n == "needy" else known(kind, n))
+    with pytest.raises(UsageError, match=r"needy: expected a value for width. Write needy:width="):
+        resolve(LOOKED_UP.but(drafter=Spec("needy")))
+    assert resolve(LOOKED_UP.but(drafter=Spec("needy", (("width", 3),))))

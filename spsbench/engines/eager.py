@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from spsbench.engines.limits import context_of, slides
+from spsbench.engines.longrope import bordered
 from spsbench.loop.transfer import send
 from spsbench.loop.trees import additive_mask, depths
 from spsbench.loop.types import LM, Scores
@@ -134,9 +135,9 @@ class Eager:
 
     def session(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
-    ) -> EagerLM:
+    ) -> LM:
         """A session with `model`."""
-        return EagerLM(model, vocab_size=vocab_size, layers=layers)
+        return bordered(EagerLM(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **given: Any) -> None:
         """Nothing is done to a model, but that it is tried.

@@ -13,6 +13,7 @@ from spsbench.engines import graphs
 from spsbench.engines.choice import Choice, remember
 from spsbench.engines.eager import EagerLM, check_rollback
 from spsbench.engines.graphs import GraphLM
+from spsbench.engines.longrope import bordered
 from spsbench.engines.preparing import prepare, unsuitable
 from spsbench.engines.session import FastLM
 from spsbench.loop.types import LM
@@ -34,7 +35,8 @@ class Fast:
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
         """A session with `model`: its own cache over shared weights."""
-        return kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
+        lm = kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
+        return bordered(lm, model)
 
     def prepare(
         self,

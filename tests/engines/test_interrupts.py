@@ -126,7 +126,7 @@ for turn in range(int(sys.argv[1])):
 
 @pytest.mark.slow
 def test_real_interrupts_at_any_moment() -> None:
-    times, rng = 40, random.Random(0)
+    times, rng = 25, random.Random(0)
     program = [sys.executable, "-c", GENERATE_AGAIN_AND_AGAIN, str(times)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(program, **pipes) as child:

@@ -1,0 +1,112 @@
+"""Models with two sets of rotary factors (longrope: Phi-3 128k, Phi-4-mini), as transformers does.
+
+The set goes by the longest position of a pass, for all of its tokens: short up to the length that
+the model was first trained at, long beyond it. A cache made with one set does not go with the
+other, so transformers reads the whole text again at the border; so does this session, and in one
+pass, for a chunk of it alone would be read with the short set.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.loop.trees import depths
+from spsbench.loop.types import LM, Scores
+
+
+def border_of(model: PreTrainedModel) -> int | None:
+    """Tokens up to which `model` uses its short factors; None = it has one set."""
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]
+    borders = [
+        int(kind["original_max_position_embeddings"])
+        for kind in kinds
+        if kind.get("rope_type") == "longrope"
+    ]
+    return min(borders, default=None)
+
+
+def bordered(lm: LM, model: PreTrainedModel) -> LM:
+    """`lm`, a session with `model`, such that each token is scored with its own set of factors."""
+    border = border_of(model)
+    return lm if border is None else TwoRopes(lm, border)
+
+
+class TwoRopes:
+    """A session over a session: a token is scored as in a text that ends with it."""
+
+    def __init__(self, lm: LM, border: int) -> None:
+        self._lm, self._border = lm, border
+        self.vocab_size, self.limit = lm.vocab_size, lm.limit
+        self._text = torch.empty(0, dtype=torch.int64)  # what is cached, tree nodes last
+        self._long = False  # the set with which it was read
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self._lm.length
+
+    @torch.inference_mode()
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        """As `EagerLM.append`; a pass that crosses the border runs as two."""
+        m = len(tokens)
+        places = torch.arange(self.length, self.length + m)
+        if parents is not None:
+            first = m - len(parents)
+            places[first:] = self.length + first + depths(parents)
+        near = places < self._border
+        if bool(near.all()):
+            scores = self._short(tokens, keep, parents)
+        elif bool(near[m - keep :].any()):
+            scores = self._both(tokens, keep, parents, near)
+        else:
+            scores = self._far(tokens, keep, parents)
+        self._text = torch.cat([self._text.to(tokens.device), tokens])
+        return scores
+
+    @torch.inference_mode()
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        """As `EagerLM.commit`."""
+        self._lm.commit(length, path)
+        nodes = [length + node for node in path or ()]
+        self._text = torch.cat([self._text[:length], *(self._text[n : n + 1] for n in nodes)])
+        self._long &= len(self._text) > 0
+
+    def _short(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Scores:
+        if self._long:
+            self._lm.commit(0)
+            self._lm.append(self._text, keep=0)
+            self._long = False
+        return self._lm.append(tokens, keep, parents)
+
+    def _far(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Scores:
+        """In one pass if the cache is short; without a row to keep it would go in chunks."""
+        if self._long:
+            return self._lm.append(tokens, keep, parents)
+        self._lm.commit(0)
+        text = torch.cat([self._text.to(tokens.device), tokens])
+        scores = self._lm.append(text, max(keep, 1), parents)
+        self._long = True
+        hidden = {layer: states[len(self._text) :] for layer, states in scores.hidden.items()}
+        return Scores(scores.logits[len(scores.logits) - keep :], hidden)
+
+    def _both(self, tokens: Tensor, keep: int, parents: Tensor | None, near: Tensor) -> Scores:
+        """First the tokens before the border, with all they see, then all of them with the rest."""
+        m, n, had = len(tokens), 0 if parents is None else len(parents), self.length
+        above = None
+        if parents is not None and bool(near[m - n :].any()):
+            number = near[m - n :].long().cumsum(0) - 1  # parents of near nodes are near
+            above = parents[near[m - n :]]
+            above = torch.where(above < 0, above, number[above.clamp(min=0)])
+        kept = near[m - keep :]
+        short = self._short(tokens[near.to(tokens.device)], int(kept.sum()), above)
+        self._lm.commit(had)
+        far = self._far(tokens, keep, parents)
+        logits = far.logits.clone()
+        logits[kept.to(logits.device)] = short.logits
+        hidden = {layer: states.clone() for layer, states in far.hidden.items()}
+        for layer, states in hidden.items():
+            states[near.to(states.device)] = short.hidden[layer]
+        return Scores(logits, hidden)

@@ -1,0 +1,125 @@
+"""Two sets of rotary factors: the text is that of transformers on either side of the border."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, Phi3Config, PreTrainedModel
+
+from spsbench.audit.law.kinds import FixedDrafter
+from spsbench.engines import eager
+from spsbench.engines.eager import Eager, EagerLM
+from spsbench.engines.fast import Fast
+from spsbench.engines.longrope import border_of, bordered
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Drafter, Limits
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.match import Match
+from tests import tiny_models
+from tests.tiny_models import laws, tiny
+
+BORDER, VOCAB = 20, 24
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[PreTrainedModel, PreTrainedModel]]:
+    """A tiny Phi-3 whose two sets differ much, and a noisy copy of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny_models.ROTARY, "phi3", Phi3Config)
+        patch.setattr(eager, "PREFILL_CHUNK", 7)  # so that prompts go in chunks
+        rope: dict[str, Any] = {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "factor": 3.2,
+            "short_factor": [1.0] * 4,
+            "long_factor": [7.0, 5.0, 3.0, 2.0],
+            "original_max_position_embeddings": BORDER,
+        }
+        given = {"rope_parameters": rope, "original_max_position_embeddings": BORDER}
+        made = [tiny("phi3", vocab=VOCAB, context=64, noise=x, **given) for x in (0.0, 0.2)]
+        yield made[0], made[1]
+
+
+def theirs(model: PreTrainedModel, prompt: list[int], new: int) -> list[int]:
+    config = GenerationConfig(max_new_tokens=new, do_sample=False, pad_token_id=0)
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    return out[0, len(prompt) :].tolist()
+
+
+def ours(engine: Any, models: Any, prompt: list[int], new: int, k: int, tree: bool) -> list[int]:
+    target, draft = (engine.session(model) for model in models)
+    drafter: Drafter = ModelDrafter(draft)
+    if tree:
+        drafter = FixedDrafter([3, 5, 7, 9, 3, 5], [-1, -1, 0, 0, 1, 2])
+    rounds = decode(
+        prompt,
+        target=target,
+        drafter=drafter,
+        verifier=Match(),
+        schedule=Constant(k),
+        warp=Warp(0),
+        noise=PhiloxStream(0),
+        limits=Limits(new),
+    )
+    return [token for turn in rounds for token in turn.tokens]
+
+
+@pytest.fixture(scope="module")
+def prepared(pair: Any) -> list[PreTrainedModel]:
+    made = [copy.deepcopy(model) for model in pair]
+    for model in made:
+        Fast().prepare(model, threads=1)
+    return made
+
+
+@pytest.mark.parametrize("length", [BORDER - 8, BORDER, BORDER + 1, BORDER + 9])
+def test_the_text_is_that_of_transformers(pair: Any, prepared: Any, length: int) -> None:
+    prompt, new = [(5 * i + 3) % VOCAB for i in range(length)], 16
+    wanted = theirs(pair[0], prompt, new)
+    for k, tree in (0, False), (4, False), (3, True):
+        assert ours(Eager(), pair, prompt, new, k, tree) == wanted
+        if not tree:
+            assert ours(Fast(), prepared, prompt, new, k, tree) == wanted
+
+
+def test_a_row_is_that_of_a_text_that_ends_with_it(pair: Any) -> None:
+    """Blocks and trees across the border, with rejections that lead back before it."""
+    model = pair[0]
+
+    def alone(text: list[int]) -> Tensor:
+        return laws(model, text)[-1]
+
+    lm = bordered(EagerLM(model, layers=(1,)), model)
+    text = [(7 * i + 1) % VOCAB for i in range(BORDER - 3)]
+    lm.append(torch.tensor(text), keep=0)
+    for back in 1, 4, 2, 0, 5:
+        block = [(11 * back + 3 * i) % VOCAB for i in range(6)]
+        scores = lm.append(torch.tensor(block), keep=6)
+        rows = [alone(text + block[: i + 1]) for i in range(6)]
+        torch.testing.assert_close(scores.logits, torch.stack(rows))
+        assert scores.hidden[1].shape == (6, 32)
+        lm.commit(len(text) + 6 - back if back < 4 else len(text))
+        text = (text + block)[: lm.length][: BORDER - 2]
+        lm.commit(len(text))
+    nodes, parents = [3, 5, 7, 9, 3, 5], [-1, -1, 0, 0, 1, 2]
+    scores = lm.append(torch.tensor([8, *nodes]), 7, torch.tensor(parents))
+    paths = [[8]]
+    for node, parent in zip(nodes, parents, strict=True):
+        paths.append([*paths[parent + 1], node])
+    torch.testing.assert_close(scores.logits, torch.stack([alone(text + path) for path in paths]))
+    lm.commit(len(text) + 1, [0, 2, 5])
+    after = lm.append(torch.tensor([4]), keep=1).logits[0]
+    torch.testing.assert_close(after, alone([*text, 8, 3, 7, 5, 4]))
+
+
+def test_models_of_one_set_are_left_as_they_are(pair: Any) -> None:
+    assert border_of(pair[0]) == BORDER
+    assert border_of(tiny("llama")) is None
+    assert type(Eager().session(tiny("gpt2"))) is EagerLM

@@ -76,6 +76,7 @@ class Case:
     target_limit: int | None = None
     draft_limit: int | None = None
     address: Address = fresh
+    one_round: bool = False  # walk the first round alone; see `whole_texts`
     lm: Callable[["Case", list[int], bool], LM] | None = None
 
     def session(self, text: list[int], target: bool) -> LM:
@@ -163,7 +164,24 @@ def prove(case: Case) -> Proof:
             if drafted and not accepted:
                 proof.kinds.add("none")
         script = following(walk.trail)
+    if case.one_round:
+        proof.low, proof.high = whole_texts(case, q, low), whole_texts(case, q, high)
     return proof
+
+
+def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, float]:
+    """The law of the texts that begin with a round of law `law` and go on as the target alone.
+
+    It is the target's law of texts if and only if the round is exact, whatever follows it. A rule
+    that is exact in one round after any text is so in all, since the noise of each round is fresh.
+    """
+    texts: dict[Outcome, float] = {}
+    for (output, finish), weight in law.items():
+        left = 0 if finish else case.tokens - len(output)
+        for (rest, end), chance in law_of_outputs(q, case.prompt + output, left).items():
+            text = output + rest, finish or end
+            texts[text] = texts.get(text, 0.0) + weight * chance
+    return texts
 
 
 def following(trail: list[tuple[int, int]]) -> list[int] | None:
@@ -206,6 +224,8 @@ class Walk:
             self.text += turn.tokens
             seen.append((turn.drafted, turn.accepted, tuple(turn.tokens), self.facts.draft_tokens))
             finish = turn.finish or ""
+            if case.one_round:
+                break
         return (tuple(self.text[len(case.prompt) :]), finish), seen
 
     def round(self, index: int) -> "CellNoise":

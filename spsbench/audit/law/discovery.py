@@ -3,10 +3,12 @@
 A verifier is a pure function of draft, laws and uniforms, so where its ruling changes can be
 searched for: each uniform is moved along [0, 1) while those before it stay in their cells and those
 after it try several values; between two points with different rulings the change is bisected down
-to the last bit. What the search may miss is not lost: the walk runs every cell at both ends.
+to the last bit, or to a likely threshold. What the search may miss is not lost: the walk runs every
+cell at both ends.
 """
 
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.audit.law.asking import Asked, Ruling
+from spsbench.audit.law.guesses import guesses
 from spsbench.audit.law.thresholds import Facts, Rule
 from spsbench.loop.types import Draft, Purpose, Verifier
 
@@ -21,11 +25,22 @@ GRID = tuple(i / 12 for i in range(12))
 MOST = 24  # changes along one uniform: more cannot be walked
 LAST = 1.0 - 2.0**-53  # the largest uniform there is
 TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
-
-Ruling = tuple[tuple[int, ...], int]
-"""Accepted nodes and the final token."""
+NEAR = 1e-14  # a change this near to a likely threshold is at it
 
 Ask = Callable[[float], Ruling]
+
+
+@dataclass
+class Question:
+    """What is asked about one draft: the verifier, and where its thresholds are likely to be."""
+
+    asked: Asked
+    likely: list[float]
+
+    @property
+    def around(self) -> list[float]:
+        """Just below and just above each likely threshold."""
+        return [u for at in self.likely for u in (at - NEAR, at + NEAR) if 0 <= u <= LAST]
 
 
 @dataclass
@@ -35,6 +50,7 @@ class DiscoveredRule(Rule):
     verifier: Verifier
     drawn: Callable[[Facts, int], list[float]] = Facts.drawn
     _known: dict[Any, list[float]] = field(default_factory=dict, repr=False)
+    _questions: dict[Any, Question] = field(default_factory=dict, repr=False)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
         """The widths of the cells of one uniform, from 0 up."""
@@ -42,70 +58,86 @@ class DiscoveredRule(Rule):
             return self.drawn(facts, slot)
         draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
         before = {at: u for at, u in facts.middle.items() if at[0] is not Purpose.DRAFT}
-        key = facts.text, shape(draft), tuple(sorted(before.items())), purpose, slot
+        drafted = facts.text, shape(draft)
+        key = drafted, tuple(sorted(before.items())), purpose, slot
         if key not in self._known:
-            q = laws_after(facts, draft)
-
-            def along(later: int) -> Ask:
-                return lambda u: self._ruling(draft, q, {**before, (purpose, slot): u}, later)
-
-            changes: list[float] = []
-            for later in range(LATER):
-                changes += changes_of(along(later), changes)
-                if len(changes) > MOST:
-                    raise ArithmeticError(f"more than {MOST} changes along one uniform")
+            if drafted not in self._questions:
+                self._questions[drafted] = self._question(facts, draft)
+            changes = changes_along(self._questions[drafted], before, (purpose, slot))
             edges = [0.0, *sorted(changes), 1.0]
             self._known[key] = [b - a for a, b in pairwise(edges)]
         return self._known[key]
 
-    def _ruling(
-        self, draft: Draft, q: Tensor, fixed: dict[tuple[Purpose, int], float], later: int
-    ) -> Ruling:
-        path, token, _ = self.verifier(draft, q, Probe(fixed, later))
-        return tuple(int(node) for node in path.tolist() if node >= 0), int(token)
+    def _question(self, facts: Facts, draft: Draft) -> Question:
+        q = laws_after(facts, draft)
+        p = [] if draft.probs is None else draft.probs.tolist()
+        likely = guesses(q.tolist(), p, draft.tokens.tolist())
+        return Question(Asked(self.verifier, draft, q), likely)
 
 
-LATER = 7  # values that the uniforms after the one in question try
+def changes_along(
+    question: Question, fixed: dict[tuple[Purpose, int], float], moved: tuple[Purpose, int]
+) -> list[float]:
+    """Where the ruling changes along one uniform, for any of the values that later ones try.
+
+    Raises:
+        ArithmeticError: in too many places.
+    """
+    asked = question.asked
+    points = sorted({*GRID, LAST, *(question.around if asked.at_once else ())})
+    changes: list[float] = []
+    for later, rulings in enumerate(asked.along(fixed, moved, points)):
+
+        def ask(u: float, later: int = later) -> Ruling:
+            return asked.one({**fixed, moved: u}, later)
+
+        for (low, high), (below, above) in zip(pairwise(points), pairwise(rulings), strict=True):
+            if below != above:
+                known = sorted(at for at in changes if low < at <= high)
+                changes += new_changes(ask, (low, high), (below, above), known, question.likely)
+        if len(changes) > MOST:
+            raise ArithmeticError(f"more than {MOST} changes along one uniform")
+    return changes
 
 
-@dataclass(frozen=True)
-class Probe:
-    """Noise with some uniforms fixed; the others have the values of trial `later`."""
-
-    fixed: dict[tuple[Purpose, int], float]
-    later: int
-
-    def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] the fixed values; low, high, or scattered ones elsewhere."""
-        values = [self.fixed.get((purpose, i), self._other(purpose, i)) for i in range(n)]
-        return torch.tensor(values, dtype=torch.float64)
-
-    def _other(self, purpose: Purpose, slot: int) -> float:
-        if self.later < 2:
-            return (1e-9, 1.0 - 1e-9)[self.later]
-        return (0.5 + 0.381966 * self.later * (1 + int(purpose) + 3 * slot)) % 1.0
-
-
-def changes_of(ask: Ask, known: list[float]) -> list[float]:
-    """Where the ruling changes along one uniform, apart from the changes `known` already."""
-    points = sorted({*GRID, LAST, *(u for at in known for u in (max(at - 1e-14, 0.0), at))})
-    points = [u for u in points if u <= LAST]
-    rulings = [ask(u) for u in points]
-    found: list[float] = []
-    for (low, high), (below, above) in zip(pairwise(points), pairwise(rulings), strict=True):
-        if below != above and not any(low < at <= high for at in known):
-            found += between(ask, low, high, below, above)
-    return found
+def new_changes(
+    ask: Ask,
+    ends: tuple[float, float],
+    rulings: tuple[Ruling, Ruling],
+    known: Sequence[float],
+    likely: Sequence[float],
+) -> list[float]:
+    """The changes between two points with different rulings, without those that are `known`."""
+    marks = [u for at in known for u in (max(at - NEAR, ends[0]), min(at + NEAR, ends[1]))]
+    points = [ends[0], *marks, ends[1]]
+    found = [rulings[0], *(ask(u) for u in marks), rulings[1]]
+    changes = []
+    for index, ((low, high), (below, above)) in enumerate(
+        zip(pairwise(points), pairwise(found), strict=True)
+    ):
+        if below != above and index % 2 == 0:  # between two known ones
+            changes += between(ask, low, high, below, above, likely)
+    return changes
 
 
-def between(ask: Ask, low: float, high: float, below: Ruling, above: Ruling) -> list[float]:
+def between(
+    ask: Ask, low: float, high: float, below: Ruling, above: Ruling, likely: Sequence[float]
+) -> list[float]:
     """All changes between two points with different rulings: the first points of what is new."""
+    inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
+    if inside and high - low <= 3 * NEAR:
+        return [inside[0]]
     middle = (low + high) / 2
+    if inside:
+        at = inside[len(inside) // 2]
+        middle = at - NEAR if low < at - NEAR else at + NEAR
+    if not inside or not low < middle < high:
+        middle = (low + high) / 2
     if high - low <= TINY or middle in (low, high):
         return [high]
     ruling = ask(middle)
-    left = between(ask, low, middle, below, ruling) if ruling != below else []
-    right = between(ask, middle, high, ruling, above) if ruling != above else []
+    left = between(ask, low, middle, below, ruling, likely) if ruling != below else []
+    right = between(ask, middle, high, ruling, above, likely) if ruling != above else []
     return left + right
 
 

@@ -133,9 +133,11 @@ class Kind(NamedTuple):
     drawn: Callable[[Facts, int], list[float]] = Facts.drawn
 
 
+DEEP = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
+
 REFERENCE = (
     Kind("(argmax chain)", ArgmaxDrafter),
-    Kind("(fixed tree)", lambda lm: FixedDrafter((0, 1, 0), (-1, -1, 0))),
+    Kind("(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *DEEP), (-1, -1, 0, 2, 2, 3, 5, 6))),
     Kind("(i.i.d. siblings)", IidSiblings, siblings_drawn),
     Kind("(distinct siblings)", DistinctSiblings, distinct_drawn),
 )

@@ -1,19 +1,21 @@
 """Every verifier with every kind of draft and every schedule: the law that comes out, exactly.
 
-Plug-ins of other packages are enumerated like ours. A pairing that the engine refuses is forced
-past the refusal, to show what it would have done.
+Whole texts at K = 2, and one round at larger K (`rounds`). Plug-ins of other packages are
+enumerated like ours. A pairing that the engine refuses is forced past the refusal, to show what it
+would have done. A plug-in that cannot be made over tables is left out, with the reason.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import EXACT, Case, prove
 from spsbench.audit.law.kinds import REFERENCE, Kind
+from spsbench.audit.law.rounds import one_rounds
 from spsbench.audit.law.tables import Pair, TableLM
 from spsbench.errors import UsageError
 from spsbench.loop.types import (
@@ -66,10 +68,14 @@ class Row:
     emitted: float | None = None  # tokens of a first round, in the first setting
     paths: int = 0
     error: str | None = None
+    lookahead: int = 0  # one round was walked for every K up to this
+    left_out: str | None = None  # why, if a plug-in cannot be made here
 
     @property
     def verdict(self) -> str:
-        """`exact`, `lossy`, `refused`, `BIASED`, or `not shown`."""
+        """`exact`, `lossy`, `refused`, `BIASED`, `left out` or `not shown`."""
+        if self.left_out is not None:
+            return "left out"
         if self.refused is not None:
             return "refused" if self.wrong else "refused, though exact here"
         if self.distance is None:
@@ -84,23 +90,53 @@ class Row:
         return self.error is not None or (self.distance or 0.0) > EXACT
 
 
+class Pairing(NamedTuple):
+    """A row that is to be enumerated, by names: it can be sent to another process."""
+
+    verifier: Spec
+    named: bool  # by the user, so that what is wrong with its spec is an error
+    drafter: str
+    schedule: str
+
+
+def pairings(specs: Sequence[Spec] = ()) -> list[Pairing]:
+    """All pairings, in the order of the table; of all verifiers, or of those in `specs`."""
+    verifiers = specs or [Spec(entry.name) for entry in entries("verifiers")]
+    drafters = [kind.name for kind in drafter_kinds()]
+    names = [name for name, _ in schedules()]
+    return [Pairing(v, bool(specs), d, s) for v in verifiers for d in drafters for s in names]
+
+
 def compatibility(specs: Sequence[Spec] = ()) -> Iterator[Row]:
     """The table, a row at a time; of all verifiers, or of those in `specs`.
 
     Raises:
         UsageError: no such verifier, or one with other arguments.
     """
-    for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
-        try:
-            verifier: Verifier = part("verifiers", spec)
-        except UsageError:
+    return (row_of(each) for each in pairings(specs))
+
+
+def row_of(each: Pairing) -> Row:
+    """Enumerate one pairing by its names.
+
+    Raises:
+        UsageError: as `compatibility`.
+    """
+    known: dict[str, Any] = {
+        "verifier": str(each.verifier),
+        "drafter": each.drafter,
+        "schedule": each.schedule,
+    }
+    try:
+        verifier: Verifier = part("verifiers", each.verifier)
+    except Exception as error:  # other people's plug-in
+        if each.named and isinstance(error, UsageError):
             raise
-        except Exception as error:  # other people's plug-in
-            yield _unloadable(str(spec), "", "", error)
-            continue
-        for kind in drafter_kinds():
-            for name, schedule in schedules():
-                yield pairing(str(spec), verifier, kind, name, schedule)
+        return failed(known, error)
+    kind = next(kind for kind in drafter_kinds() if kind.name == each.drafter)
+    return pairing(
+        known["verifier"], verifier, kind, each.schedule, dict(schedules())[each.schedule]
+    )
 
 
 def drafter_kinds() -> Iterator[Kind]:
@@ -111,10 +147,10 @@ def drafter_kinds() -> Iterator[Kind]:
 
 
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
-    """Every schedule of the registry with its own arguments; the constant one with a small K."""
+    """Every schedule of the registry with its own arguments; the constant one with several K."""
     for entry in entries("schedules"):
         if entry.name == "constant":
-            yield f"constant:lookahead={LOOKAHEAD}", lambda: Constant(LOOKAHEAD)
+            yield entry.name, lambda: Constant(LOOKAHEAD)
         else:
             yield entry.name, lambda e=entry: e.load()()  # type: ignore[misc]
 
@@ -124,61 +160,88 @@ def pairing(
 ) -> Row:
     """Enumerate one pairing, past its refusal if it is refused."""
     known: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
-    claim = Guarantee.LOSSY
+    if reason := impossible_here(kind, schedule):
+        return Row(**known, guarantee="", refused=None, distance=None, left_out=reason)
     refused: str | None = None
     try:
-        claim = verifier.guarantee
+        known["guarantee"] = verifier.guarantee.value
         probe = kind.make(TableLM(SETTINGS[0][1].p, SETTINGS[0][1].vocab))
         refused = verifier.refuses(probe.drawn, probe.tree)
-        known["guarantee"] = claim.value
-        return _enumerated(verifier, kind, schedule, claim, refused, known)
+        return enumerated(Subject(verifier, kind, schedule, refused), known)
     except Exception as error:  # a forced pairing may break anything, and so may a plug-in
-        row = _unloadable(name, kind.name, schedule_name, error)
-        return Row(
-            **known | {"guarantee": claim.value}, refused=refused, distance=None, error=row.error
+        return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | known, error)
+
+
+def impossible_here(kind: Kind, schedule: Callable[[], Schedule]) -> str | None:
+    """Why a pairing cannot be made where the only models are tables."""
+    try:
+        drafter = kind.make(TableLM(SETTINGS[0][1].p, SETTINGS[0][1].vocab))
+    except Exception as error:
+        return f"drafter {kind.name} cannot be made over a table: {in_words(error)}"
+    if drafter.layers:
+        return f"drafter {kind.name} reads hidden layers, and a table has none"
+    try:
+        schedule()
+    except Exception as error:
+        return f"the schedule cannot be made without arguments: {in_words(error)}"
+    return None
+
+
+class Subject(NamedTuple):
+    """The parts of a pairing, and why it is refused."""
+
+    verifier: Verifier
+    kind: Kind
+    schedule: Callable[[], Schedule]
+    refused: str | None
+
+    def case(self, pair: Pair, schedule: Schedule, prompt: tuple[int, ...], **fields: Any) -> Case:
+        """A walk of it."""
+        forced = self.refused is not None
+        return Case(
+            Forced(self.verifier) if forced else self.verifier,
+            DiscoveredRule(self.verifier, self.kind.drawn),
+            pair.q,
+            pair.p,
+            pair.vocab,
+            drafter=self.kind.make,
+            schedule=schedule,
+            prompt=prompt,
+            lm=careless if forced else None,
+            **fields,
         )
 
 
-def _enumerated(
-    verifier: Verifier,
-    kind: Kind,
-    schedule: Callable[[], Schedule],
-    claim: Guarantee,
-    refused: str | None,
-    known: dict[str, Any],
-) -> Row:
-    forced = Forced(verifier) if refused else verifier
-    worst, where, emitted, paths, sound = 0.0, "", None, 0, True
+def enumerated(subject: Subject, known: dict[str, Any]) -> Row:
+    """Whole texts in every setting; for what holds its promise there, rounds of larger K."""
+    claim = subject.verifier.guarantee
+    worst, where, emitted, paths, sound, lookahead = 0.0, "", None, 0, True, LOOKAHEAD
     for setting, pair, fields in GREEDY if claim is Guarantee.GREEDY else SETTINGS:
-        rule = DiscoveredRule(verifier, kind.drawn)
-        done = prove(
-            Case(
-                forced,
-                rule,
-                pair.q,
-                pair.p,
-                pair.vocab,
-                drafter=kind.make,
-                schedule=schedule(),
-                prompt=PROMPT,
-                lm=careless if refused else None,
-                **fields,
-            )
-        )
+        done = prove(subject.case(pair, subject.schedule(), PROMPT, **fields))
         emitted = done.emitted if emitted is None else emitted
         paths += done.paths
         sound = sound and done.whole
         if done.distance > worst:
             worst, where = done.distance, setting
-    error = None if sound else "decisions elsewhere than where they were looked for"
+    promises = subject.refused is None and claim is not Guarantee.LOSSY
+    for one, schedule in one_rounds(claim, subject.schedule) if promises else ():
+        if worst > EXACT or not sound:
+            break
+        done = prove(subject.case(one.pair, schedule, one.prompt, **one.case))
+        paths += done.paths
+        sound = sound and done.whole
+        lookahead = one.lookahead
+        if done.distance > worst:
+            worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
     return Row(
         **known,
-        refused=refused,
+        refused=subject.refused,
         distance=worst if sound or worst > EXACT else None,
         worst=where,
         emitted=emitted,
         paths=paths,
-        error=error,
+        error=None if sound else "decisions elsewhere than where they were looked for",
+        lookahead=lookahead,
     )
 
 
@@ -213,14 +276,12 @@ def _maker(entry: Entry) -> Callable[[LM], Drafter]:
     return make
 
 
-def _unloadable(verifier: str, drafter: str, schedule: str, error: Exception) -> Row:
+def failed(known: dict[str, Any], error: Exception) -> Row:
+    """The row of what could not be enumerated."""
+    return Row(**{"guarantee": "", "refused": None} | known, distance=None, error=in_words(error))
+
+
+def in_words(error: Exception) -> str:
+    """The kind of an error and its first line."""
     lines = str(error).strip().splitlines() or ["no message"]
-    return Row(
-        verifier=verifier,
-        drafter=drafter,
-        schedule=schedule,
-        guarantee="",
-        refused=None,
-        distance=None,
-        error=f"{type(error).__name__}: {lines[0][:200]}",
-    )
+    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -1,0 +1,118 @@
+"""Asking a verifier how it would rule, for many settings of its uniforms at once.
+
+A verifier that never reads a value on the host can be asked for hundreds of settings in one call,
+by `torch.func.vmap`; any other is asked one by one. This is how thresholds are searched for; what
+is found is then run as it is.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.types import Draft, Noise, Purpose, Verdict, Verifier
+
+Fixed = Mapping[tuple[Purpose, int], float]
+"""Uniforms whose values are given."""
+
+Ruling = tuple[int, ...]
+"""The padded path of accepted nodes, then the final token."""
+
+LATER = 7  # values that the uniforms which are not fixed try
+
+
+@dataclass
+class Asked:
+    """A verifier with one draft and the target's laws `q` [N + 1, V] of it."""
+
+    verifier: Verifier
+    draft: Draft
+    q: Tensor
+    at_once: bool = field(init=False, default=True)  # until it turns out that it cannot be
+
+    def one(self, fixed: Fixed, later: int) -> Ruling:
+        """The ruling with some uniforms fixed and the others as trial `later` has them."""
+        path, token, _ = self.verifier(self.draft, self.q, Probe(fixed, later))
+        return (*path.tolist(), int(token))
+
+    def along(
+        self, fixed: Fixed, moved: tuple[Purpose, int], points: Sequence[float]
+    ) -> list[list[Ruling]]:
+        """[LATER][points] the rulings while one uniform moves along `points`."""
+        if self.at_once:
+            try:
+                with quietly():
+                    return self._together(fixed, moved, points)
+            except Exception:  # it reads a value, or does what vmap cannot: whatever vmap raises
+                self.at_once = False
+        return [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
+
+    def _together(
+        self, fixed: Fixed, moved: tuple[Purpose, int], points: Sequence[float]
+    ) -> list[list[Ruling]]:
+        uniforms = trials(len(self.draft.tokens) + 2)[:, None].repeat(1, len(points), 1, 1)
+        for (purpose, slot), u in fixed.items():
+            uniforms[:, :, purpose, slot] = u
+        uniforms[:, :, moved[0], moved[1]] = torch.tensor(points, dtype=torch.float64)
+
+        def ruled(u: Tensor) -> tuple[Tensor, Tensor]:
+            verdict: Verdict = self.verifier(self.draft, self.q, Given(u))
+            return verdict.path, verdict.token
+
+        paths, tokens = torch.func.vmap(ruled)(uniforms.flatten(0, 1))
+        rulings = list(map(tuple, torch.cat([paths, tokens[:, None]], 1).tolist()))
+        return [rulings[i * len(points) : (i + 1) * len(points)] for i in range(LATER)]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Noise):
+    """Noise with some uniforms fixed; the others have the values of trial `later`."""
+
+    fixed: Fixed
+    later: int
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] the fixed values; low, high, or scattered ones elsewhere."""
+        values = [self.fixed.get((purpose, i), other(self.later, purpose, i)) for i in range(n)]
+        return torch.tensor(values, dtype=torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Given(Noise):
+    """Noise whose uniforms are `values` [purposes, width]."""
+
+    values: Tensor
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] of them."""
+        if n > self.values.shape[-1]:
+            raise ValueError(f"{n} uniforms: {self.values.shape[-1]} are there")
+        return self.values[purpose, :n]
+
+
+def other(later: int, purpose: Purpose, slot: int) -> float:
+    """The value of a uniform that is not fixed, in one of `LATER` trials."""
+    if later < 2:
+        return (1e-9, 1.0 - 1e-9)[later]
+    return (0.5 + 0.381966 * later * (1 + int(purpose) + 3 * slot)) % 1.0
+
+
+@cache
+def trials(width: int) -> Tensor:
+    """[LATER, purposes, width] the values of all uniforms in each trial."""
+    return torch.tensor(
+        [[[other(later, p, i) for i in range(width)] for p in Purpose] for later in range(LATER)],
+        dtype=torch.float64,
+    )
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without vmap's warnings of what is slow."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,44 @@
+"""Where a rule's decisions are likely to change: points to look at first, never taken on trust.
+
+The thresholds of acceptance rules are made of the same few numbers: quotients q / p, their running
+product, the chances of block verification, sums of laws and residuals. A search that looks there
+first need not halve intervals fifty times; a rule whose thresholds are elsewhere is searched as
+before.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+Law = Sequence[float]
+
+
+def guesses(q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int]) -> list[float]:
+    """Points inside (0, 1), in order, for a draft of `tokens`.
+
+    Args:
+        q: [N + 1] the target's laws as a verifier is given them.
+        p: [N] the draft's, or none for tokens that came by rule.
+    """
+    found = {edge for law in q for edge in edges(law)}
+    weight = 1.0
+    if p:
+        for slot, token in enumerate(tokens):
+            found.update(edge for w in {1.0, weight} for edge in edges(over(w, q[slot], p[slot])))
+            quotient = q[slot][token] / p[slot][token] if p[slot][token] > 0 else 0.0
+            weight = min(1.0, weight * quotient)
+            found |= {quotient, weight}
+            if slot + 1 < len(p):
+                excess = sum(over(weight, q[slot + 1], p[slot + 1]))
+                found.add(excess / (excess + 1 - weight) if excess + 1 > weight else 1.0)
+    return sorted(point for point in found if 0 < point < 1)
+
+
+def over(weight: float, q: Law, p: Law) -> list[float]:
+    """(weight q - p)+."""
+    return [max(weight * a - b, 0.0) for a, b in zip(q, p, strict=True)]
+
+
+def edges(weights: Law) -> Iterator[float]:
+    """Where the cells of an inverse CDF end."""
+    total = sum(weights)
+    return (edge / total for edge in accumulate(weights) if total > 0)

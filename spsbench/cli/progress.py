@@ -24,12 +24,12 @@ class Counted(Protocol):
 class Progress:
     """Shows a pace."""
 
-    def __init__(self, pace: Counted) -> None:
-        self._pace, self._last = pace, time.monotonic()
+    def __init__(self, pace: Counted, every: float = EVERY) -> None:
+        self._pace, self._last, self._every = pace, time.monotonic(), every
 
     def show(self) -> None:
         """Say where the run stands, if the last time was long enough ago."""
-        if time.monotonic() - self._last >= EVERY:
+        if time.monotonic() - self._last >= self._every:
             self._last = time.monotonic()
             say(str(self._pace))
 
@@ -53,10 +53,10 @@ class Bar(Progress):
 
 
 @contextmanager
-def progress(pace: Counted) -> Iterator[Progress]:
-    """The bar, or the lines, while something lasts."""
+def progress(pace: Counted, every: float = EVERY) -> Iterator[Progress]:
+    """The bar, or a line every so many seconds, while a run lasts."""
     if not is_terminal(sys.stderr):
-        yield Progress(pace)
+        yield Progress(pace, every)
         return
     bar = Bar(pace)
     with bar.drawn:

@@ -9,24 +9,52 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.audit.law.rules import Row, compatibility
+from spsbench.audit.law.crew import rows_of
+from spsbench.audit.law.rules import LOOKAHEAD, Pairing, Row, pairings
 from spsbench.cli.notes import say
+from spsbench.cli.progress import progress
 from spsbench.cli.safe import one_line, write
 from spsbench.errors import Exit
 from spsbench.loop.types import Guarantee
+from spsbench.machine.environment import usable_cores
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 
 WIDTH = 160
-HEADINGS = ("verifier", "drafter", "schedule", "claims", "verdict", "total variation", "where")
+HEADINGS = ("verifier", "drafter", "schedule", "claims", "verdict", "K to", "total variation")
+HEADINGS += ("where",)
+RIGHT = ("K to", "total variation")
+EVERY = 10.0  # seconds between two lines where there is no terminal
+PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)
+
+
+class Count:
+    """Pairings that are done."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self._last = total, 0, ""
+
+    def add(self, each: Pairing, row: Row) -> None:
+        """Count one."""
+        self.done += 1
+        self._last = f"{each.verifier} x {each.drafter} x {each.schedule}: {row.verdict}"
+
+    def __str__(self) -> str:
+        """`12/28 pairings, sps x model x constant: exact`."""
+        return ", ".join([f"{self.done}/{self.total} pairings", self._last][: 1 + bool(self.done)])
 
 
 def enumerate_rules(specs: Sequence[Spec], form: str) -> int:
     """Enumerate, print, and judge; the exit code."""
-    rows = []
-    for row in compatibility(specs):
-        rows.append(row)
-        say(f"{row.verifier} x {row.drafter} x {row.schedule}: {row.verdict}")
+    work = pairings(specs)
+    count = Count(len(work))
+    with progress(count, EVERY) as shown:
+
+        def told(each: Pairing, row: Row) -> None:
+            count.add(each, row)
+            shown.show()
+
+        rows = rows_of(work, usable_cores(), told)
     code = judge(rows)
     if form == "json":
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
@@ -51,25 +79,31 @@ def conclusion(rows: Sequence[Row]) -> str:
         return f"BIAS FOUND: {', '.join(biased)} claims what its law does not keep"
     if hidden := sorted({row.verifier for row in rows if row.verdict == "not shown"}):
         return f"NOT VALID: could not enumerate {', '.join(hidden)}"
-    proved = sum(row.verdict in (Guarantee.EXACT.value, Guarantee.GREEDY.value) for row in rows)
+    proved = [row for row in rows if row.verdict in PROVED]
     refused = [row for row in rows if row.refused is not None]
     rightly = sum(row.wrong for row in refused)
-    return (
-        f"held: {proved} pairings keep their promise to 1e-12; "
-        f"{rightly} of {len(refused)} refused ones would have been wrong"
-    )
+    upto = min((row.lookahead for row in proved), default=LOOKAHEAD)
+    parts = [
+        f"held: {len(proved)} pairings keep their promise to 1e-12, whole texts up to K = "
+        f"{LOOKAHEAD} and single rounds up to K = {upto}",
+        f"{rightly} of {len(refused)} refused ones would have been wrong",
+    ]
+    if left := sum(row.left_out is not None for row in rows):
+        parts.append(f"{left} left out, see above")
+    return "; ".join(parts)
 
 
 def drawn(rows: Sequence[Row]) -> str:
     """The table, without colours."""
     grid = Table(title="Verifier x drafter x schedule, by enumeration of every uniform")
     for heading in HEADINGS:
-        grid.add_column(heading, justify="right" if heading == "total variation" else "left")
+        grid.add_column(heading, justify="right" if heading in RIGHT else "left")
     for row in rows:
         distance = "n/a" if row.distance is None else f"{row.distance:.3g}"
-        where = row.error or (row.worst if row.wrong else "")
+        upto = "n/a" if row.distance is None else str(row.lookahead)
+        where = row.left_out or row.error or (row.worst if row.wrong else "")
         names = (row.verifier, row.drafter, row.schedule, row.guarantee, row.verdict)
-        grid.add_row(*(Text(one_line(cell)) for cell in (*names, distance, where)))
+        grid.add_row(*(Text(one_line(cell)) for cell in (*names, upto, distance, where)))
     file = StringIO()
     console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
     console.print(grid)

@@ -50,6 +50,10 @@ class DataError(SpsError):
     code = Exit.DATA
 
 
+class PlugInError(DataError):
+    """A part of another package that failed, or returned what the loop cannot take."""
+
+
 class MissingError(SpsError):
     """An input that is not there."""
 

@@ -39,7 +39,14 @@ def part(kind: Kind, spec: Spec, *site: Any) -> Any:
     except TypeError as error:
         if not _raised_by_call(error):
             raise
-        raise UsageError(f"{spec}: it cannot be made so ({first_line(error)})") from error
+        what = f"{kind.removesuffix('s')} {spec} ({path_of(kind, spec)}) cannot be made"
+        todo = f"Give its arguments as {spec.name}:name=value"
+        raise UsageError(f"{what}: {first_line(error)}. {todo}") from error
+
+
+def path_of(kind: Kind, spec: Spec) -> str:
+    """Where a plug-in is."""
+    return spec.path or find(kind, spec.name).where
 
 
 def _raised_by_call(error: TypeError) -> bool:

@@ -5,6 +5,9 @@ zeros, equal laws and disjoint supports, for every exact verifier of the registr
 and every way to end. Equal means within 1e-12 in total variation, at both ends of every cell.
 """
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from spsbench.audit.law.enumeration import Case, case, prove
@@ -17,6 +20,7 @@ from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.none import NoDrafter
 from spsbench.methods.schedules.constant import Constant
 from spsbench.registry import BUILT_IN
+from tests.late_faults import LATE_FAULTS
 from tests.parts import ByHistory, ByLaw, ends_with
 
 # A new exact verifier needs its thresholds in `audit.thresholds.RULES`, and is then proved here.
@@ -103,6 +107,54 @@ def test_context_limits(name: str, target: int | None, draft: int | None) -> Non
 def test_lengths_from_the_past_or_from_the_law(name: str, schedule: object) -> None:
     proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=schedule)
     proved(name, Pair(2, 1), tokens=4, schedule=schedule)
+
+
+@every_rule
+@pytest.mark.parametrize("k", [3, 4, 5, 6])
+def test_one_round_of_larger_k(name: str, k: int) -> None:
+    """All paths of one round: a text of K + 1 tokens that the target alone completes."""
+    alone = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
+    proved(name, Pair(2, 10 + k, ("plain",)), prompt=(0, 1, 0), **alone)
+    if k == 4:
+        proved(name, Pair(2, 3), **alone)
+        proved(name, Pair(2, 3), eos=frozenset({1}), **alone)
+    if k == 3:
+        proved(name, Pair(3, 8, ("plain", "ties")), warp={"top_k": 2}, **alone)
+
+
+@pytest.mark.parametrize("k", [3, 6])
+def test_match_is_exact_for_each_chain_in_one_round(k: int) -> None:
+    alone = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
+    for chain in product(range(2), repeat=k):
+        drafter = FixedDrafter(chain)
+        proved("match", Pair(2, k, ("plain",)), drafter=lambda lm, d=drafter: d, **alone)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("name", EXACT)
+def test_a_round_and_a_text_agree_where_both_can_be_walked(name: str, k: int) -> None:
+    """The target's completion of a round is what the rounds that follow it would make."""
+    setting = case(name, EXACT[name](), Pair(2, 3), tokens=k + 1, schedule=Constant(k))
+    one, whole = prove(replace(setting, one_round=True)), prove(setting)
+    assert one.low.keys() == whole.low.keys()
+    assert one.low == pytest.approx(whole.low, abs=1e-12)
+    assert one.paths <= whole.paths
+
+
+@pytest.mark.parametrize("planted", LATE_FAULTS)
+def test_rules_that_are_wrong_from_the_third_slot_on_are_seen(planted: str) -> None:
+    """Up to K = 2 they are exact, so that only larger K can tell."""
+    name, verifier = LATE_FAULTS[planted]
+    pair, worst = Pair(2, 14, ("plain",)), 0.0
+    for k in range(1, 7):
+        proof = prove(
+            case(name, verifier, pair, tokens=k + 1, schedule=Constant(k), one_round=True)
+        )
+        assert proof.exact or k > 2
+        worst = max(worst, proof.distance)
+        if not proof.exact:
+            break
+    assert worst > 1e-3
 
 
 @pytest.mark.parametrize("drafter", MODEL_FREE)

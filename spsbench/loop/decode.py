@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.loop.guards import check_ruling, guarded
 from spsbench.loop.noise import on_device
 from spsbench.loop.prompts import PromptError, token_ids
 from spsbench.loop.transfer import send
@@ -20,7 +21,6 @@ from spsbench.loop.types import (
     Context,
     Draft,
     Drafter,
-    Drawn,
     Finish,
     Limits,
     NoiseStream,
@@ -69,9 +69,11 @@ def decode(
 
     Raises:
         PairingError: the verifier refuses the drafter.
+        PlugInError: a part that is not ours failed, or returned what does not fit; names it.
         NonFiniteError: NaN or +inf logits; says which model and which position.
         PromptError: the prompt is empty, no ids, or longer than the target's context.
     """
+    drafter, verifier, schedule = guarded(drafter, verifier, schedule, target.vocab_size)
     if reason := verifier.refuses(drafter.drawn, drafter.tree):
         raise PairingError(reason)
     prompt = token_ids(prompt)
@@ -97,7 +99,6 @@ def decode(
         k = min(schedule.k(history), room(len(x), end, drafter.limit))
         nodes = None if target.limit is None else target.limit - len(x)
         draft = drafter.draft(Context(x, warp, last, nodes), k, fresh, schedule.go_on)
-        check(draft, drafter)
         draft = draft.within(nodes)
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
 
@@ -107,6 +108,7 @@ def decode(
         q = warp(scores.logits)  # [N + 1, V]
         verdict = verifier(draft, q, fresh)
         ruling = read(draft, q, verdict, len(x), laws)  # the round's one host read
+        check_ruling(ruling.path, ruling.tokens[-1], draft, verifier, q.shape[-1])
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
         kept = len(tokens) - 1  # of the accepted; the last token is pending again
@@ -142,15 +144,6 @@ def room(length: int, end: int, drafter_limit: int | None) -> int:
     return max(0, ends - length)
 
 
-def check(draft: Draft, drafter: Drafter) -> None:
-    """A draft must be of the kind that its drafter declared and the verifier was asked about."""
-    if draft.parents is not None and not drafter.tree:
-        raise PairingError(f"{type(drafter).__name__} drafted a tree but declares tree = False")
-    lawless = draft.probs is None and len(draft.tokens) > 0
-    if lawless and drafter.drawn is not Drawn.POINT:
-        raise PairingError(f"{type(drafter).__name__} declares {drafter.drawn} but gave no laws")
-
-
 class Ruling(NamedTuple):
     """A verdict on the host."""
 
@@ -168,7 +161,7 @@ def read(draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = 
     tested_slots = torch.arange(n, device=q.device) < verdict.tested
     overlap = (overlaps(draft, q) * tested_slots).sum()
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
-    picked = draft.tokens[verdict.path.clamp(min=0)]
+    picked = draft.tokens[verdict.path.clamp(0, max(n - 1, 0))]
     parts = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
     audited = laws and draft.parents is None
     host = torch.cat([*parts, *(drafted_laws(draft, q) if audited else ())]).cpu().tolist()

@@ -87,6 +87,7 @@ class TimedDrafter(Drafter):
 
     def __init__(self, drafter: Drafter, watch: Stopwatch) -> None:
         self._drafter, self._watch = drafter, watch
+        self.__wrapped__ = drafter  # whose faults are named
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
     @property

@@ -1,21 +1,23 @@
 """The compatibility table: right for our rules, and honest about other people's."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law import discovery, rules
+from spsbench.audit.law import discovery, rounds, rules
+from spsbench.audit.law.crew import crew, rows_of
 from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import Case, case, prove
 from spsbench.audit.law.kinds import REFERENCE, Kind
-from spsbench.audit.law.rules import compatibility, drafter_kinds, pairing, schedules
+from spsbench.audit.law.rules import Pairing, compatibility, drafter_kinds, pairing, schedules
 from spsbench.audit.law.tables import Pair
-from spsbench.cli.verify.rules import judge
+from spsbench.cli.verify.rules import conclusion, judge
 from spsbench.errors import Exit, UsageError
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict
+from spsbench.loop.types import LM, Draft, Drawn, Guarantee, Noise, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.block import Block
@@ -23,6 +25,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
 from spsbench.registry import Entry, entries
 from spsbench.spec import Spec
+from tests.late_faults import LATE_FAULTS
 from tests.test_mutations import Lenient, RowBefore
 
 MODEL = Kind("model", ModelDrafter)
@@ -61,6 +64,7 @@ def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
     if "slow" not in request.keywords:
         small = ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3})
         monkeypatch.setattr(rules, "SETTINGS", (small, rules.SETTINGS[5]))
+        monkeypatch.setattr(rounds, "ROUNDS", rounds.ROUNDS[:2] + rounds.ROUNDS[-1:])
 
 
 def row(verifier: object, kind: Kind = MODEL) -> rules.Row:
@@ -141,12 +145,83 @@ def test_a_greedy_promise_is_held_to_greedy_decoding() -> None:
 def test_what_breaks_or_cannot_be_walked_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     found = row(Breaks())
     assert (found.verdict, found.distance) == ("not shown", None)
-    assert found.error == "OSError: no such file"
+    line = "PlugInError: verifier tests.audit.test_rules:Breaks failed: OSError: no such file"
+    assert found.error == line
     assert judge([found]) is Exit.NOT_VALID
     monkeypatch.setattr(discovery, "MOST", 0)
     found = row(Sps())
     assert found.verdict == "not shown"
     assert "more than" in (found.error or "")
+
+
+@pytest.mark.parametrize("planted", LATE_FAULTS)
+def test_a_rule_that_is_wrong_in_a_later_slot_is_found_out(planted: str) -> None:
+    found = row(LATE_FAULTS[planted][1])
+    assert found.verdict == "BIASED"
+    assert (found.distance or 0) > 1e-3
+    assert found.lookahead in (3, 4, 5)
+    assert found.worst.startswith(f"one round of K = {found.lookahead}")
+
+
+def test_the_last_line_says_how_far_it_is_proved() -> None:
+    found = [row(Sps()), row(Match(), REFERENCE[0])]
+    assert {each.lookahead for each in found} == {6}
+    assert "whole texts up to K = 2 and single rounds up to K = 6" in conclusion(found)
+    assert "single rounds up to K = 4" in conclusion([replace(found[0], lookahead=4), found[1]])
+
+
+class NeedsWeights(ModelDrafter):
+    """More than a session is asked for."""
+
+    def __init__(self, lm: LM, weights: str) -> None:
+        super().__init__(lm)
+
+
+class ReadsLayers(ModelDrafter):
+    layers = (1,)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"), [(NeedsWeights, "TypeError: .*'weights'"), (ReadsLayers, "hidden layers")]
+)
+def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made: type, says: str) -> None:
+    found = row(Sps(), Kind("eagle", made))
+    assert found.verdict == "left out"
+    assert re.search(says, found.left_out or "")
+    rest = [row(Match(), REFERENCE[0]), found]
+    assert judge(rest) is Exit.OK
+    assert conclusion(rest).endswith("1 left out, see above")
+    assert judge([*rest, row(Breaks())]) is Exit.NOT_VALID
+    assert judge([*rest, row(RowBefore())]) is Exit.BIAS
+    assert judge([found]) is Exit.NOT_VALID
+
+
+def test_rows_come_in_order_from_other_processes_and_as_from_this_one() -> None:
+    work = [
+        Pairing(Spec("synthetic", (("alpha", 0.5),)), True, "none", "constant"),
+        Pairing(Spec("sps"), True, "(argmax chain)", "constant"),
+        Pairing(Spec("synthetic"), True, "none", "constant"),
+    ]
+    told: list[Pairing] = []
+    found = rows_of(work, 2, lambda each, row: told.append(each))
+    assert [(each.verifier, each.drafter) for each in found] == [
+        (str(each.verifier), each.drafter) for each in work
+    ]
+    assert [each.verdict for each in found] == ["lossy", "refused", "lossy"]
+    assert sorted(map(str, told)) == sorted(map(str, work))
+    with pytest.raises(UsageError, match="no verifier 'beam'"):
+        rows_of([Pairing(Spec("beam"), True, "none", "constant")], 2, lambda *_: None)
+
+
+def test_a_process_that_dies_is_a_row_and_the_next_one_goes_on() -> None:
+    with crew(1) as (hand,):
+        hand._process.kill()
+        dead = hand.row_of(Pairing(Spec("synthetic"), True, "none", "constant"))
+        assert (dead.verdict, dead.error) == (
+            "not shown",
+            "ChildProcessError: its process ended with -9",
+        )
+        assert hand.row_of(Pairing(Spec("synthetic"), True, "none", "constant")).verdict == "lossy"
 
 
 def test_a_needless_refusal_is_told() -> None:

@@ -7,8 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.audit.law import rules
+from spsbench.audit.law import rounds, rules
 from spsbench.audit.law.tables import Pair as Tables
+from spsbench.cli.verify import rules as enumerating
 from spsbench.errors import Exit
 from tests.audit.test_pair import RULE, Always, HalfLenient
 from tests.cli.conftest import Pair, Ran
@@ -124,9 +125,12 @@ def test_a_greedy_run(sps: Callable[..., Ran], run: Callable[..., Path]) -> None
 def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     small = (("two tokens", Tables(2, 3, ("plain",)), {"tokens": 2}),)
     monkeypatch.setattr(rules, "SETTINGS", small)
+    monkeypatch.setattr(rounds, "ROUNDS", rounds.ROUNDS[:1] + rounds.ROUNDS[-1:])
+    monkeypatch.setattr(enumerating, "usable_cores", lambda: 1)  # others would not see the patches
     ran = sps("verify", "rules", "--verifier", "sps", "--verifier", "synthetic")
     assert ran.code == 0, ran.err
     assert "held: " in ran.err
+    assert "single rounds up to K = 6" in ran.err.splitlines()[-1]
     assert "lossy" in ran.out
     with patch(RULE, RowBefore):
         ran = sps("verify", "rules", "--verifier", "sps", "--format", "json")

@@ -12,6 +12,7 @@ from torch import Tensor
 from spsbench.audit.law.kinds import FixedDrafter
 from spsbench.audit.law.oracle import warped
 from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.errors import PlugInError
 from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -313,9 +314,9 @@ def test_a_drafter_must_draft_what_it_declares() -> None:
     lawless, sprouting = FixedDrafter((0,)), FixedDrafter((0, 1), (-1, -1))
     lawless.drawn = Drawn.IID
     sprouting.tree = False
-    with pytest.raises(PairingError, match="gave no laws"):
+    with pytest.raises(PlugInError, match="gave no laws"):
         run(drafter=lawless)
-    with pytest.raises(PairingError, match="FixedDrafter drafted a tree"):
+    with pytest.raises(PlugInError, match="FixedDrafter drafted a tree"):
         run(drafter=sprouting, verifier=Match())
 
 

@@ -277,6 +277,7 @@ class Watched(Drafter):
 
     def __init__(self, drafter: Drafter, walk: Walk) -> None:
         self._drafter, self._walk = drafter, walk
+        self.__wrapped__ = drafter  # whose faults are named
         self.drawn = drafter.drawn
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 

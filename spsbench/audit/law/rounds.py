@@ -1,8 +1,8 @@
 """Cases of one round at larger K: what a walk over whole texts cannot reach.
 
-A text of K + 1 tokens takes up to K + 1 rounds, and their paths multiply: whole texts are walked at
-K = 2. One round has few: some hundreds at K = 6 with two tokens. The noise of a round is fresh, so a
-round that is exact after any text makes texts that are.
+A text of K + 1 tokens takes up to K + 1 rounds, and their paths multiply: whole texts are walked
+at K = 2. One round has few: some hundreds at K = 6 with two tokens. The noise of a round is fresh,
+so a round that is exact after any text makes texts that are.
 """
 
 from collections.abc import Callable, Iterator

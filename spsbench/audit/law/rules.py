@@ -252,6 +252,11 @@ class Forced:
     verifier: Verifier
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
 
+    @property
+    def __wrapped__(self) -> Verifier:
+        """Whose faults are named."""
+        return self.verifier
+
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
         """Nothing."""
         return None

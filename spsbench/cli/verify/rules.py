@@ -66,10 +66,15 @@ def enumerate_rules(specs: Sequence[Spec], form: str) -> int:
 
 
 def judge(rows: Sequence[Row]) -> Exit:
-    """Bias where a promise is broken; not valid where one could not be looked at."""
+    """Bias where a promise is broken; not valid where one could not be looked at.
+
+    What is left out says nothing, unless nothing else is there.
+    """
     if any(row.verdict == "BIASED" for row in rows):
         return Exit.BIAS
-    return Exit.NOT_VALID if any(row.verdict == "not shown" for row in rows) else Exit.OK
+    shown = any(row.left_out is None for row in rows)
+    hidden = any(row.verdict == "not shown" for row in rows)
+    return Exit.NOT_VALID if hidden or not shown else Exit.OK
 
 
 def conclusion(rows: Sequence[Row]) -> str:
@@ -79,6 +84,8 @@ def conclusion(rows: Sequence[Row]) -> str:
         return f"BIAS FOUND: {', '.join(biased)} claims what its law does not keep"
     if hidden := sorted({row.verifier for row in rows if row.verdict == "not shown"}):
         return f"NOT VALID: could not enumerate {', '.join(hidden)}"
+    if all(row.left_out is not None for row in rows):
+        return "NOT VALID: nothing could be made here"
     proved = [row for row in rows if row.verdict in PROVED]
     refused = [row for row in rows if row.refused is not None]
     rightly = sum(row.wrong for row in refused)

@@ -13,7 +13,7 @@ import torch
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 
 
-@dataclass(slots=True)
+@dataclass
 class NgramDrafter(Drafter):
     """Copies what followed the last `n` (down to `min_n`) tokens where they occurred before."""
 

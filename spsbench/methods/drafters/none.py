@@ -8,7 +8,7 @@ import torch
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NoDrafter(Drafter):
     """Leaves every token to the target, and costs nothing."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from spsbench.loop.types import Round
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Constant:
     """K tokens a round; 0 is auto-regressive sampling."""
 

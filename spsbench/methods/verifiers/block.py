@@ -12,7 +12,7 @@ from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.sps import chain_laws, refuses_unless_sampled_chain
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """Test prefixes jointly and keep the longest that passes: never fewer tokens than sps."""
 

@@ -16,7 +16,7 @@ from spsbench.loop.trees import follow
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Match:
     """Draw the target's token at every node; descend while a drafted child equals it."""
 

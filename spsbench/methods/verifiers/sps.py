@@ -12,7 +12,7 @@ from spsbench.loop.transfer import send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sps:
     """Keep x with probability min(1, q/p); at the first rejection draw from (q - p)+."""
 

@@ -11,7 +11,7 @@ from spsbench.loop.transfer import send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Synthetic:
     """Keeps each draft token with probability `alpha`, whatever the models say: timing only."""
 

@@ -1,0 +1,216 @@
+"""Where other people's parts are called: what they raise names them, what they return is checked.
+
+Shapes and kinds are known on the host; values are looked at where they are on the host anyway, or
+after they have come with the round's one read. So a guard costs a call and waits for no device.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.errors import PlugInError, SpsError, first_line, is_out_of_memory
+from spsbench.loop.types import (
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    GoOn,
+    Guarantee,
+    Noise,
+    Round,
+    Schedule,
+    Scores,
+    Verdict,
+    Verifier,
+)
+from spsbench.registry import Kind, entries
+
+
+def guarded(
+    drafter: Drafter, verifier: Verifier, schedule: Schedule, vocab_size: int
+) -> tuple[Drafter, Verifier, Schedule]:
+    """The same parts under guard.
+
+    Raises:
+        PlugInError: a drafter or a verifier that lacks what its protocol has.
+    """
+    return (
+        calling("drafters", drafter, GuardedDrafter, drafter, vocab_size),
+        calling("verifiers", verifier, GuardedVerifier, verifier),
+        GuardedSchedule(schedule),
+    )
+
+
+class GuardedDrafter(Drafter):
+    """A drafter whose drafts fit the loop, or are an error that names it."""
+
+    def __init__(self, drafter: Drafter, vocab_size: int) -> None:
+        self._drafter, self._vocab_size = drafter, vocab_size
+        self.drawn = drafter.drawn  # type: ignore[misc]
+        self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """As it is."""
+        calling("drafters", self._drafter, self._drafter.begin, prompt, prefill)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """As it is, if it is a draft of at most `k` tokens in depth."""
+        made = self._drafter.draft
+        draft: Draft = calling("drafters", self._drafter, made, context, k, noise, go_on)
+        if wrong := what_is_wrong(draft, self, k, self._vocab_size):
+            raise PlugInError(f"{named('drafters', self._drafter)} {wrong}")
+        return draft
+
+
+class GuardedVerifier:
+    """A verifier whose verdicts have the right shapes, or are an error that names it."""
+
+    guarantee = Guarantee.LOSSY  # it promises nothing itself
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self.__wrapped__ = verifier
+        self._rule = verifier.__call__
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """As it is."""
+        reason: str | None = calling(
+            "verifiers", self._verifier, self._verifier.refuses, drawn, tree
+        )
+        return reason
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """As it is."""
+        verdict: Verdict = calling("verifiers", self._verifier, self._rule, draft, q, noise)
+        shapes = [tuple(x.shape) if isinstance(x, Tensor) else None for x in tuple(verdict or ())]
+        wanted = [(len(draft.tokens),), (), ()]
+        if shapes != wanted:
+            raise PlugInError(
+                f"{named('verifiers', self._verifier)} ruled with shapes {shapes}: expected a "
+                f"Verdict of tensors {wanted}"
+            )
+        return verdict
+
+
+class GuardedSchedule:
+    """A schedule that chooses whole numbers, or is an error that names it."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def k(self, history: Sequence[Round]) -> int:
+        """As it is."""
+        k: int = calling("schedules", self._schedule, self._schedule.k, history)
+        if not isinstance(k, int) or k < 0:
+            line = f"{named('schedules', self._schedule)} chose K = {k!r}: expected an int >= 0"
+            raise PlugInError(line)
+        return k
+
+    def go_on(self, p: Tensor) -> Tensor:
+        """As it is."""
+        further: Tensor = calling("schedules", self._schedule, self._schedule.go_on, p)
+        return further
+
+
+def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) -> Any:
+    """`call(*given)` in the name of `part`.
+
+    Raises:
+        PlugInError: whatever it raises, if the part is not ours.
+    """
+    try:
+        return call(*given)
+    except Exception as error:
+        nobody_s = isinstance(error, SpsError) or is_out_of_memory(error)
+        if nobody_s or type(inspect.unwrap(part)).__module__.startswith("spsbench."):  # type: ignore[arg-type]
+            raise
+        line = f"{named(kind, part)} failed: {type(error).__name__}: {first_line(error)}"
+        raise PlugInError(line) from error
+
+
+def named(kind: Kind, part: object) -> str:
+    """`drafter repeat (mypackage.repeat:Repeat)`, of whatever is inside a wrapper."""
+    made = type(inspect.unwrap(part))  # type: ignore[arg-type]
+    names = [entry.name for entry in entries(kind) if is_at(entry.path, made)]
+    where = f"{made.__module__}:{made.__qualname__}"
+    return f"{kind.removesuffix('s')} {names[0]} ({where})" if names else f"{kind[:-1]} {where}"
+
+
+def is_at(path: str, made: type) -> bool:
+    """Whether `made` is what `module:attribute` names, as far as that is loaded."""
+    module, _, attribute = path.partition(":")
+    return getattr(sys.modules.get(module), attribute, None) is made
+
+
+def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:
+    """Why the loop cannot take `draft`, or None."""
+    if not isinstance(draft, Draft):
+        return f"drafted a {type(draft).__name__}: expected a Draft"
+    tokens, probs, parents = draft.tokens, draft.probs, draft.parents
+    if not isinstance(tokens, Tensor) or tokens.dim() != 1 or tokens.dtype != torch.int64:
+        return f"drafted tokens {described(tokens)}: expected int64 [N]"
+    n = len(tokens)
+    if parents is None and n > k:
+        return f"drafted {n} tokens: expected at most {k}"
+    if parents is not None and (wrong := wrong_tree(parents, drafter, n, k)):
+        return wrong
+    if probs is None and n > 0 and drafter.drawn is not Drawn.POINT:
+        return f"declares {drafter.drawn} but gave no laws"
+    if probs is not None and not (
+        isinstance(probs, Tensor) and probs.shape == (n, vocab_size) and probs.is_floating_point()
+    ):
+        return f"gave laws {described(probs)}: expected floats [{n}, {vocab_size}]"
+    if (
+        n
+        and tokens.device.type == "cpu"
+        and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size
+    ):
+        return f"drafted {tokens.tolist()}: expected token ids of 0 to {vocab_size - 1}"
+    return None
+
+
+def wrong_tree(parents: object, drafter: Drafter, n: int, k: int) -> str | None:
+    """Why `parents` are not those of a tree of `n` nodes and depth `k`, or None."""
+    if not drafter.tree:
+        return "drafted a tree but declares tree = False"
+    if not isinstance(parents, Tensor) or parents.shape != (n,) or parents.dtype != torch.int64:
+        return f"gave parents {described(parents)}: expected int64 [{n}]"
+    if parents.device.type != "cpu":
+        return None  # its values would have to be waited for
+    depth: list[int] = []
+    for node, parent in enumerate(parents.tolist()):
+        if not -1 <= parent < node:
+            return f"gave node {node} the parent {parent}: expected -1 to {node - 1}"
+        depth.append(1 if parent < 0 else depth[parent] + 1)
+    deepest = max(depth, default=0)
+    return f"drafted a tree of depth {deepest}: expected at most {k}" if deepest > k else None
+
+
+def described(value: object) -> str:
+    """`torch.float32 [3, 2]`, or what it is instead."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__
+
+
+def check_ruling(
+    path: Sequence[int], token: int, draft: Draft, verifier: Verifier, vocab_size: int
+) -> None:
+    """A verdict's values, once they are on the host.
+
+    Raises:
+        PlugInError: nodes that were not drafted, a chain with holes, a token that is none.
+    """
+    n = len(draft.tokens)
+    fits = all(node < n for node in path)
+    if draft.parents is None:
+        fits = list(path) == list(range(len(path)))
+    if not fits or not 0 <= token < vocab_size:
+        raise PlugInError(
+            f"{named('verifiers', verifier)} accepted {list(path)} of {n} and ruled token {token}: "
+            f"expected nodes from the first on, and a token id of 0 to {vocab_size - 1}"
+        )

@@ -50,7 +50,7 @@ class GuardedDrafter(Drafter):
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:
         self._drafter, self._vocab_size = drafter, vocab_size
-        self.drawn = drafter.drawn  # type: ignore[misc]
+        self.drawn = drafter.drawn
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
@@ -85,15 +85,15 @@ class GuardedVerifier:
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         """As it is."""
-        verdict: Verdict = calling("verifiers", self._verifier, self._rule, draft, q, noise)
-        shapes = [tuple(x.shape) if isinstance(x, Tensor) else None for x in tuple(verdict or ())]
-        wanted = [(len(draft.tokens),), (), ()]
-        if shapes != wanted:
+        verdict = calling("verifiers", self._verifier, self._rule, draft, q, noise)
+        n = len(draft.tokens)
+        if not isinstance(verdict, tuple) or list(map(shape, verdict)) != [(n,), (), ()]:
+            ruled = list(map(described, verdict)) if isinstance(verdict, tuple) else verdict
             raise PlugInError(
-                f"{named('verifiers', self._verifier)} ruled with shapes {shapes}: expected a "
-                f"Verdict of tensors {wanted}"
+                f"{named('verifiers', self._verifier)} ruled {ruled}: expected a Verdict with a "
+                f"path of {n} nodes and two numbers, all tensors"
             )
-        return verdict
+        return Verdict(*verdict)
 
 
 class GuardedSchedule:
@@ -188,6 +188,11 @@ def wrong_tree(parents: object, drafter: Drafter, n: int, k: int) -> str | None:
         depth.append(1 if parent < 0 else depth[parent] + 1)
     deepest = max(depth, default=0)
     return f"drafted a tree of depth {deepest}: expected at most {k}" if deepest > k else None
+
+
+def shape(value: object) -> tuple[int, ...] | None:
+    """Of a tensor."""
+    return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
 def described(value: object) -> str:

@@ -1,7 +1,8 @@
 """The compatibility table: right for our rules, and honest about other people's."""
 
+import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -9,11 +10,19 @@ import torch
 from torch import Tensor
 
 from spsbench.audit.law import discovery, rounds, rules
-from spsbench.audit.law.crew import crew, rows_of
+from spsbench.audit.law.crew import answer, rows_of
 from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import Case, case, prove
 from spsbench.audit.law.kinds import REFERENCE, Kind
-from spsbench.audit.law.rules import Pairing, compatibility, drafter_kinds, pairing, schedules
+from spsbench.audit.law.rules import (
+    Pairing,
+    Row,
+    compatibility,
+    drafter_kinds,
+    pairing,
+    row_of,
+    schedules,
+)
 from spsbench.audit.law.tables import Pair
 from spsbench.cli.verify.rules import conclusion, judge
 from spsbench.errors import Exit, UsageError
@@ -76,7 +85,7 @@ def test_our_rules_are_exact_with_sampled_chains(verifier: object) -> None:
     found = row(verifier)
     assert (found.verdict, found.refused, found.error) == ("exact", None, None)
     assert found.distance is not None
-    assert found.distance < 1e-14
+    assert found.distance < 1e-13  # block's own thresholds are rounded so
     assert found.emitted is not None
     assert found.emitted > 1.3
 
@@ -164,7 +173,7 @@ def test_a_rule_that_is_wrong_in_a_later_slot_is_found_out(planted: str) -> None
 
 
 def test_the_last_line_says_how_far_it_is_proved() -> None:
-    found = [row(Sps()), row(Match(), REFERENCE[0])]
+    found = [row(Match(), REFERENCE[0]), row(Match(), REFERENCE[1])]
     assert {each.lookahead for each in found} == {6}
     assert "whole texts up to K = 2 and single rounds up to K = 6" in conclusion(found)
     assert "single rounds up to K = 4" in conclusion([replace(found[0], lookahead=4), found[1]])
@@ -191,37 +200,47 @@ def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made: type, says
     rest = [row(Match(), REFERENCE[0]), found]
     assert judge(rest) is Exit.OK
     assert conclusion(rest).endswith("1 left out, see above")
-    assert judge([*rest, row(Breaks())]) is Exit.NOT_VALID
-    assert judge([*rest, row(RowBefore())]) is Exit.BIAS
+    assert judge([*rest, replace(found, left_out=None, error="OSError")]) is Exit.NOT_VALID
+    assert judge([*rest, replace(rest[0], distance=0.1)]) is Exit.BIAS
     assert judge([found]) is Exit.NOT_VALID
 
 
-def test_rows_come_in_order_from_other_processes_and_as_from_this_one() -> None:
-    work = [
-        Pairing(Spec("synthetic", (("alpha", 0.5),)), True, "none", "constant"),
-        Pairing(Spec("sps"), True, "(argmax chain)", "constant"),
-        Pairing(Spec("synthetic"), True, "none", "constant"),
-    ]
+WORK = [
+    Pairing(Spec("synthetic", (("alpha", 0.5),)), "none", "constant"),
+    Pairing(Spec("sps"), "(argmax chain)", "constant"),
+    Pairing(Spec("synthetic"), "none", "constant"),
+]
+STAND_IN = """
+import json, sys, time
+for line in sys.stdin:
+    spec, drafter, schedule = json.loads(line)
+    time.sleep(0.05 * (spec["name"] == "sps"))
+    if spec["args"]: sys.exit(3)
+    print(json.dumps(dict(verifier=spec["name"], drafter=drafter, schedule=schedule,
+        guarantee="lossy", refused=None, distance=0.5)), flush=True)
+"""
+
+
+def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spsbench.audit.law.crew.PROGRAM", ("-S", "-c", STAND_IN))
     told: list[Pairing] = []
-    found = rows_of(work, 2, lambda each, row: told.append(each))
-    assert [(each.verifier, each.drafter) for each in found] == [
-        (str(each.verifier), each.drafter) for each in work
-    ]
-    assert [each.verdict for each in found] == ["lossy", "refused", "lossy"]
-    assert sorted(map(str, told)) == sorted(map(str, work))
-    with pytest.raises(UsageError, match="no verifier 'beam'"):
-        rows_of([Pairing(Spec("beam"), True, "none", "constant")], 2, lambda *_: None)
+    found = rows_of(WORK, 2, lambda each, row: told.append(each))
+    names = [(str(each.verifier), each.drafter) for each in WORK]
+    assert [(each.verifier, each.drafter) for each in found] == names
+    assert found[0].error == "ChildProcessError: its process ended with 3"
+    assert [each.verdict for each in found] == ["not shown", "lossy", "lossy"]
+    assert sorted(map(str, told)) == sorted(map(str, WORK))
 
 
-def test_a_process_that_dies_is_a_row_and_the_next_one_goes_on() -> None:
-    with crew(1) as (hand,):
-        hand._process.kill()
-        dead = hand.row_of(Pairing(Spec("synthetic"), True, "none", "constant"))
-        assert (dead.verdict, dead.error) == (
-            "not shown",
-            "ChildProcessError: its process ended with -9",
-        )
-        assert hand.row_of(Pairing(Spec("synthetic"), True, "none", "constant")).verdict == "lossy"
+def test_a_worker_answers_with_the_row_of_this_process() -> None:
+    for each in WORK:
+        line = json.dumps([asdict(each.verifier), each.drafter, each.schedule])
+        assert Row(**json.loads(answer(line))) == row_of(each)
+
+
+@pytest.mark.slow
+def test_rows_of_other_processes_are_those_of_this_one() -> None:
+    assert rows_of(WORK, 2, lambda *_: None) == rows_of(WORK, 1, lambda *_: None)
 
 
 def test_a_needless_refusal_is_told() -> None:
@@ -276,3 +295,4 @@ def test_the_whole_table() -> None:
     assert judge(found) is Exit.OK
     assert all(row.wrong for row in found if row.refused)
     assert {row.verdict for row in found} == {"exact", "lossy", "refused"}
+    assert {row.lookahead for row in found if row.verdict == "exact"} == {6}

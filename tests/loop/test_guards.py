@@ -117,8 +117,11 @@ TREES = {
     "few parents": (Draft(NODES, None, torch.tensor([-1])), r"parents torch.int64 \[1\]"),
 }
 VERDICTS = {
-    "nothing": (None, r"shapes \[\]"),
-    "a long path": (Verdict(torch.tensor([0, 1, -1]), *torch.tensor([1, 1])), r"\[\(3,\), "),
+    "nothing": (None, "ruled None: expected a Verdict"),
+    "a long path": (
+        Verdict(torch.tensor([0, 1, -1]), *torch.tensor([1, 1])),
+        r"torch.int64 \[3\].*path of 2",
+    ),
     "a hole": (Verdict(torch.tensor([-1, 1]), *torch.tensor([1, 1])), r"accepted \[1\] of 2"),
     "no node": (Verdict(torch.tensor([0, 7]), *torch.tensor([1, 1])), r"accepted \[0, 7\] of 2"),
     "no token": (Verdict(torch.tensor([0, -1]), *torch.tensor([3, 1])), "token 3: .* 0 to 2"),

@@ -12,27 +12,24 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from queue import Empty, SimpleQueue
-from typing import IO, Any
+from typing import IO
 
 import torch
 
 from spsbench.audit.law.rules import Pairing, Row, failed, row_of
-from spsbench.errors import UsageError
 from spsbench.spec import Spec
+
+PROGRAM = ("-m", "spsbench.audit.law.crew")  # of a worker
 
 Told = Callable[[Pairing, Row], None]
 """Called for each row as it comes, in no order."""
 
 
 def rows_of(pairings: Sequence[Pairing], workers: int, told: Told) -> list[Row]:
-    """The rows of `pairings` in their order, from `workers` other processes, or from this one.
-
-    Raises:
-        UsageError: as `rules.row_of`.
-    """
+    """The rows of `pairings` in their order, from `workers` other processes, or from this one."""
     if workers == 1:
         return [_told(each, row_of(each), told) for each in pairings]
     waiting: SimpleQueue[int] = SimpleQueue()
@@ -100,27 +97,24 @@ class Worker:
         if not line:
             code = self._process.wait()
             if not self._ended:
+                close(self._process)
                 self._process = self._started()
             known = {"verifier": str(each.verifier), "drafter": each.drafter}
             ended = ChildProcessError(f"its process ended with {code}")
             return failed(known | {"schedule": each.schedule}, ended)
-        answer: dict[str, Any] = json.loads(line)
-        if "usage" in answer:
-            raise UsageError(answer["usage"])
-        return Row(**answer)
+        return Row(**json.loads(line))
 
     def end(self) -> None:
         """Stop it, whatever it is doing."""
         self._ended = True
         self._process.kill()
         self._process.wait()
-        for pipe in pipes(self._process):
-            pipe.close()
+        close(self._process)
 
     def _started(self) -> subprocess.Popen[str]:
         paths = os.pathsep.join(path for path in sys.path if path)
         return subprocess.Popen(
-            [sys.executable, "-m", "spsbench.audit.law.crew"],
+            [sys.executable, *PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -136,6 +130,13 @@ def pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
     return process.stdin, process.stdout
 
 
+def close(process: subprocess.Popen[str]) -> None:
+    """Close what leads to a process that has ended."""
+    for pipe in pipes(process):
+        with suppress(BrokenPipeError):  # a line that it has not read
+            pipe.close()
+
+
 def work() -> None:
     """Be a worker: until the input ends, a line in, a line out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started this one ends it
@@ -143,13 +144,14 @@ def work() -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)  # what a plug-in prints is no answer
         for line in sys.stdin:
-            spec, *rest = json.loads(line)
-            verifier = Spec(spec["name"], tuple((key, value) for key, value in spec["args"]))
-            try:
-                answer = asdict(row_of(Pairing(verifier, *rest)))
-            except UsageError as error:
-                answer = {"usage": str(error)}
-            print(json.dumps(answer), file=answers, flush=True)
+            print(answer(line), file=answers, flush=True)
+
+
+def answer(line: str) -> str:
+    """The row of the pairing in a line, as a line."""
+    spec, drafter, schedule = json.loads(line)
+    verifier = Spec(spec["name"], tuple((key, value) for key, value in spec["args"]))
+    return json.dumps(asdict(row_of(Pairing(verifier, drafter, schedule))))
 
 
 if __name__ == "__main__":

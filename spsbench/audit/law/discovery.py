@@ -25,7 +25,7 @@ GRID = tuple(i / 12 for i in range(12))
 MOST = 24  # changes along one uniform: more cannot be walked
 LAST = 1.0 - 2.0**-53  # the largest uniform there is
 TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
-NEAR = 1e-14  # a change this near to a likely threshold is at it
+NEAR = 2e-15  # a change this near to a likely threshold is at it
 
 Ask = Callable[[float], Ruling]
 

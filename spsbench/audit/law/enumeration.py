@@ -178,7 +178,15 @@ def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, 
     texts: dict[Outcome, float] = {}
     for (output, finish), weight in law.items():
         left = 0 if finish else case.tokens - len(output)
-        for (rest, end), chance in law_of_outputs(q, case.prompt + output, left).items():
+        after = law_of_outputs(
+            q,
+            case.prompt + output,
+            left,
+            eos=case.eos,
+            limit=case.target_limit,
+            stop=lambda rest, begun=output: case.stop((*begun, *rest)),  # type: ignore[misc]
+        )
+        for (rest, end), chance in after.items():
             text = output + rest, finish or end
             texts[text] = texts.get(text, 0.0) + weight * chance
     return texts

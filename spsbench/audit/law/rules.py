@@ -94,17 +94,29 @@ class Pairing(NamedTuple):
     """A row that is to be enumerated, by names: it can be sent to another process."""
 
     verifier: Spec
-    named: bool  # by the user, so that what is wrong with its spec is an error
-    drafter: str
+    drafter: str  # none, as the schedule, where the verifier cannot be made
     schedule: str
 
 
 def pairings(specs: Sequence[Spec] = ()) -> list[Pairing]:
-    """All pairings, in the order of the table; of all verifiers, or of those in `specs`."""
-    verifiers = specs or [Spec(entry.name) for entry in entries("verifiers")]
+    """All pairings, in the order of the table; of all verifiers, or of those in `specs`.
+
+    Raises:
+        UsageError: no such verifier, or one with other arguments.
+    """
     drafters = [kind.name for kind in drafter_kinds()]
     names = [name for name, _ in schedules()]
-    return [Pairing(v, bool(specs), d, s) for v in verifiers for d in drafters for s in names]
+    found: list[Pairing] = []
+    for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
+        try:
+            part("verifiers", spec, {})
+        except Exception as error:  # other people's plug-in
+            if specs and isinstance(error, UsageError):
+                raise
+            found.append(Pairing(spec, "", ""))
+            continue
+        found += [Pairing(spec, drafter, name) for drafter in drafters for name in names]
+    return found
 
 
 def compatibility(specs: Sequence[Spec] = ()) -> Iterator[Row]:
@@ -117,11 +129,7 @@ def compatibility(specs: Sequence[Spec] = ()) -> Iterator[Row]:
 
 
 def row_of(each: Pairing) -> Row:
-    """Enumerate one pairing by its names.
-
-    Raises:
-        UsageError: as `compatibility`.
-    """
+    """Enumerate one pairing by its names."""
     known: dict[str, Any] = {
         "verifier": str(each.verifier),
         "drafter": each.drafter,
@@ -130,8 +138,6 @@ def row_of(each: Pairing) -> Row:
     try:
         verifier: Verifier = part("verifiers", each.verifier)
     except Exception as error:  # other people's plug-in
-        if each.named and isinstance(error, UsageError):
-            raise
         return failed(known, error)
     kind = next(kind for kind in drafter_kinds() if kind.name == each.drafter)
     return pairing(

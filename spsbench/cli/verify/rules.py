@@ -21,8 +21,8 @@ from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 
 WIDTH = 160
-HEADINGS = ("verifier", "drafter", "schedule", "claims", "verdict", "K to", "total variation")
-HEADINGS += ("where",)
+NAMES = ("verifier", "drafter", "schedule", "claims", "verdict")
+HEADINGS = (*NAMES, "K to", "total variation", "where")
 RIGHT = ("K to", "total variation")
 EVERY = 10.0  # seconds between two lines where there is no terminal
 PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)

@@ -1,7 +1,7 @@
 """From what a user gives as a prompt to token ids that fit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError, UsageError
@@ -35,7 +35,7 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
         raise UsageError("--system without --chat: expected both or none")
     if isinstance(prompt, str):
         return encode(loaded.tokenizer, prompt)
-    return token_ids(prompt, rows_of(loaded.target))
+    return token_ids(cast("Sequence[int]", prompt), rows_of(loaded.target))
 
 
 def _messages(prompt: Sequence[Any]) -> list[dict[str, str]] | None:

@@ -135,7 +135,7 @@ def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) 
 def named(kind: Kind, part: object) -> str:
     """`drafter repeat (mypackage.repeat:Repeat)`, of whatever is inside a wrapper."""
     made = type(inspect.unwrap(part))  # type: ignore[arg-type]
-    names = [entry.name for entry in entries(kind) if is_at(entry.path, made)]
+    names = [entry.name for entry in entries(kind) if is_at(entry.where, made)]
     where = f"{made.__module__}:{made.__qualname__}"
     return f"{kind.removesuffix('s')} {names[0]} ({where})" if names else f"{kind[:-1]} {where}"
 

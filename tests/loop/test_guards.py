@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from spsbench.spec import Spec
 from torch import Tensor
 
 from spsbench import registry
@@ -25,6 +24,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.plugins import part
 from spsbench.registry import Entry
+from spsbench.spec import Spec
 
 PAIR = Pair(3, 8, ("plain",))
 NODES = torch.tensor([0, 1])

@@ -1,8 +1,8 @@
 """The compatibility table by several processes: each enumerates pairings, one after the other.
 
-The workers are programs of their own (`python -m spsbench.audit.law.crew`), so that they start the same
-from a command, a script without a guard, or a notebook. A pairing goes in by names, its row comes
-back, each as a line of JSON.
+The workers are programs of their own (`python -m spsbench.audit.law.crew`), so that they start the
+same from a command, a script without a guard, or a notebook. A pairing goes in by names, its row
+comes back, each as a line of JSON.
 """
 
 import json

@@ -13,7 +13,6 @@ __all__ = [
     "MS",
     "Estimate",
     "Metrics",
-    "acceptance_rate",
     "metrics",
     "ratio",
     "segments",
@@ -99,11 +98,6 @@ def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:
         verify_share=None if draft is None or target is None else 1 - draft - target,
         **figures,
     )
-
-
-def acceptance_rate(rounds: Sequence[RoundRecord]) -> float | None:
-    """Alpha; None when nothing was tested one by one (block verification, trees, K = 0)."""
-    return metrics(rounds, 0.0).alpha
 
 
 def ratio(numerator: float, denominator: float) -> float | None:

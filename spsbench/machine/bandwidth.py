@@ -17,7 +17,6 @@ import numpy as np
 
 from spsbench.machine.huge_pages import huge_mapping
 
-GIB = 2**30
 LARGE = 256 * 2**20  # bytes a thread reads: several times the caches
 PASSES = 5
 BYTES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}

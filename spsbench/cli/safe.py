@@ -67,6 +67,23 @@ def write(text: str) -> None:
         raise CannotWriteError(f"stdout cannot be written ({error.strerror})") from error
 
 
+def write_bytes(content: bytes) -> None:
+    """`content` on stdout at once, as it is.
+
+    Raises:
+        CannotWriteError: the disk is full, or the like.
+        BrokenPipeError: the reader has gone.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CannotWriteError(f"stdout cannot be written ({error.strerror})") from error
+
+
 class CannotWriteError(SpsError):
     """An output that takes no more."""
 

@@ -134,6 +134,7 @@ def _summary(
         verify_share=jackknife.estimate(rest, AT["parted"], SHARE),
         **known,
         quality={name: of_means(np.array(list(v.values()))) for name, v in quality.items()},
+        terms={},
     )
 
 

@@ -63,15 +63,17 @@ class Summary:
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, c and v(K)
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
+    terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `terms.py`, if asked
 
     @property
     def figures(self) -> dict[str, Estimate | None]:
-        """Every estimate by name: fields in order, `alpha_at.1` ..., then `quality.rouge2` ..."""
+        """Every estimate by name: fields, `alpha_at.1` ..., `quality.rouge2` ..., `terms.` ..."""
         named: dict[str, Estimate | None] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
         named |= {f"alpha_at.{i}": at for i, at in enumerate(self.alpha_at, start=1)}
-        return named | {f"quality.{name}": value for name, value in self.quality.items()}
+        named |= {f"quality.{name}": value for name, value in self.quality.items()}
+        return named | {f"terms.{name}": value for name, value in self.terms.items()}
 
 
 FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None)

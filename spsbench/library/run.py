@@ -1,5 +1,6 @@
 """A benchmark's run on disk, as a library gives it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from spsbench.errors import UsageError
 from spsbench.figures.summary import Summary
 from spsbench.reports.markdown import markdown
-from spsbench.reports.run_tables import Table
+from spsbench.reports.reporter import Report, Table
 from spsbench.runs.conduct import Outcome
 from spsbench.settings.names import method, setting
 
@@ -24,9 +25,20 @@ class Run:
         return self.outcome.folder
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def report(self) -> Report:
+        """Its tables and figures, for a reporter.
+
+        Raises:
+            UsageError: it was stopped before all records were there.
+        """
+        if self.outcome.report is None:
+            raise UsageError(f"{self.folder} is not finished: expected all records. Resume it")
+        return self.outcome.report
+
+    @property
+    def tables(self) -> Sequence[Table]:
         """One a machine that worked on it."""
-        return self.outcome.tables
+        return self.report.tables
 
     @property
     def summary(self) -> list[Summary]:
@@ -61,13 +73,14 @@ class Run:
         from spsbench.reports.plots import png
 
         table = self.tables[0]
-        image = png(table.whole, table.title, ceiling_ms=table.ceiling_ms)
+        image = png(table.figure)
         if path is not None:
             Path(path).write_bytes(image)
         return image
 
     def __str__(self) -> str:
-        return "\n".join(markdown(table.rows, table.title).decode() for table in self.tables)
+        made = markdown(self.report)
+        return made if isinstance(made, str) else made.decode()
 
     def _repr_markdown_(self) -> str:
         """For a notebook."""

@@ -1,12 +1,12 @@
 """Headings and lines of a table as text: measured rows, and below each the paper's own."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
-from spsbench.reports.columns import ABSENT, NAMES, Column, Show, columns, counted, full
-from spsbench.reports.paper import DRAFT, TARGET, PaperRow, beside
+from spsbench.reports.columns import ABSENT, NAMES, Column, Show, counted, full
+from spsbench.reports.paper import DRAFT, TARGET, PaperRow
+from spsbench.reports.reporter import Table
 from spsbench.settings.names import method, setting
 
 
@@ -17,7 +17,7 @@ class Line(NamedTuple):
     figures: list[str]
 
 
-def body(rows: Sequence[Summary], show: Show = full) -> tuple[list[str], list[Line]]:
+def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
     """Headings and lines.
 
     Names but the method and setting are left out where no two rows differ in them, for the width;
@@ -26,17 +26,16 @@ def body(rows: Sequence[Summary], show: Show = full) -> tuple[list[str], list[Li
     named = [
         (heading, read)
         for heading, read in NAMES
-        if heading in ("method", "setting") or len({read(s) for s in rows} - {""}) > 1
+        if heading in ("method", "setting") or len({read(s) for s in table.rows} - {""}) > 1
     ]
-    chosen = columns(rows)
-    headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in chosen]
+    headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in table.columns]
     lines = []
-    for s in rows:
-        figures = [counted(s), *(c.text(s, show) for c in chosen)]
+    for s, theirs in zip(table.rows, table.paper, strict=True):
+        figures = [counted(s), *(c.text(s, show) for c in table.columns)]
         lines.append(Line([read(s) for _, read in named], figures))
-        if (theirs := beside(s)) is not None:
+        if theirs is not None:
             known = _names(theirs, s)
-            shown = [_figure(theirs, c) for c in chosen]
+            shown = [_figure(theirs, c) for c in table.columns]
             names = [known.get(heading, ABSENT) for heading, _ in named]
             lines.append(Line(names, [str(theirs.sequences), *shown]))
     return headings, lines

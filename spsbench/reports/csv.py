@@ -1,20 +1,18 @@
-"""Comma-separated values: one row a cell, four columns a figure."""
+"""Comma-separated values: one row a cell, four columns a figure, all tables in one."""
 
 import csv as writer
-from collections.abc import Sequence
 from io import StringIO
 
-from spsbench.figures.summary import Summary
 from spsbench.reports.columns import NAMES
 from spsbench.reports.quoting import csv_text
-from spsbench.reports.reporter import Title
+from spsbench.reports.reporter import Report
 
 COUNTS = ("samples", "n", "failures", "cut", "timed", "horizon")
 
 
-def csv(rows: Sequence[Summary], title: Title) -> bytes:
-    """UTF-8 (RFC 4180); a figure that does not apply is empty. Numbers are in full."""
-    figures = list(dict.fromkeys(name for s in rows for name in s.figures))
+def csv(report: Report) -> str:
+    """RFC 4180; a figure that does not apply is empty. Numbers are in full."""
+    figures = list(dict.fromkeys(name for t in report.tables for s in t.rows for name in s.figures))
     parts = ("mean", "low", "high", "n")
     file = StringIO()
     out = writer.writer(file)
@@ -26,12 +24,13 @@ def csv(rows: Sequence[Summary], title: Title) -> bytes:
             for part in parts
         ]
     )
-    for s in rows:
-        known = s.figures
-        out.writerow(
-            [csv_text(title.run), s.cell.id, "" if s.cell.k is None else s.cell.k]
-            + [csv_text(read(s)) for _, read in NAMES]
-            + [getattr(s, count) for count in COUNTS]
-            + [value for name in figures for value in (known.get(name) or (None,) * len(parts))]
-        )
-    return file.getvalue().encode()
+    for table in report.tables:
+        for s in table.rows:
+            known = s.figures
+            out.writerow(
+                [csv_text(table.title.run), s.cell.id, "" if s.cell.k is None else s.cell.k]
+                + [csv_text(read(s)) for _, read in NAMES]
+                + [getattr(s, count) for count in COUNTS]
+                + [value for name in figures for value in (known.get(name) or (None,) * len(parts))]
+            )
+    return file.getvalue()

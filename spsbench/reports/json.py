@@ -1,32 +1,36 @@
 """`summary.json`: every figure with its interval, for programs."""
 
 import json as encoder
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from spsbench.figures.summary import Summary
-from spsbench.reports.paper import beside
-from spsbench.reports.reporter import Title, remarks
+from spsbench.reports.paper import PaperRow
+from spsbench.reports.reporter import Report, Table
 from spsbench.settings.records import SCHEMA
 
 
-def json(rows: Sequence[Summary], title: Title) -> bytes:
-    """ASCII; null where a figure does not apply.
+def json(report: Report) -> str:
+    """ASCII; null where a figure does not apply. Several tables become an array.
 
     Raises:
         ValueError: a figure that is no finite number.
     """
-    report = {
+    made = [_table(table) for table in report.tables]
+    content = made[0] if len(made) == 1 else made
+    return encoder.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _table(table: Table) -> dict[str, object]:
+    return {
         "schema": SCHEMA,
-        "run": title.run,
-        "task": title.task,
-        "remarks": remarks(rows, title),
-        "rows": [_row(s) for s in rows],
+        "run": table.title.run,
+        "task": table.title.task,
+        "remarks": list(table.remarks),
+        "rows": [_row(s, paper) for s, paper in zip(table.rows, table.paper, strict=True)],
     }
-    return (encoder.dumps(report, indent=2, allow_nan=False) + "\n").encode("ascii")
 
 
-def _row(summary: Summary) -> dict[str, object]:
+def _row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
     return {
         "id": summary.cell.id,
         "k": summary.cell.k,
@@ -43,5 +47,5 @@ def _row(summary: Summary) -> dict[str, object]:
             name: estimate._asdict() if estimate else None
             for name, estimate in summary.figures.items()
         },
-        "paper": theirs._asdict() if (theirs := beside(summary)) else None,
+        "paper": paper._asdict() if paper else None,
     }

@@ -1,22 +1,24 @@
-"""A table for a paper: `tabular` with booktabs rules."""
+"""Tables for a paper: `tabular` with booktabs rules."""
 
 from collections.abc import Sequence
 
-from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.quoting import latex_text
-from spsbench.reports.reporter import Title, remarks
+from spsbench.reports.reporter import Report, Table
 
 
-def latex(rows: Sequence[Summary], title: Title) -> bytes:
-    r"""UTF-8, to be `\input` in a document that loads booktabs."""
-    headings, lines = body(rows)
+def latex(report: Report) -> str:
+    r"""To be `\input` in a document that loads booktabs; each table floats on its own."""
+    return "\n".join(map(_table, report.tables))
+
+
+def _table(table: Table) -> str:
+    headings, lines = body(table)
     names = len(lines[0][0]) if lines else len(headings)
     figures = len(headings) - names
-    caption = f"{title.run}: {title.task}" if title.task else title.run
     text = [
         r"\begin{table}",
-        rf"\caption{{{latex_text(' '.join([caption + '.', *remarks(rows, title)]))}}}",
+        rf"\caption{{{latex_text(' '.join([f'{table.title}.', *table.remarks]))}}}",
         rf"\begin{{tabular}}{{{'l' * names}{'r' * figures}}}",
         r"\toprule",
         _row(headings),
@@ -26,7 +28,7 @@ def latex(rows: Sequence[Summary], title: Title) -> bytes:
         r"\end{tabular}",
         r"\end{table}",
     ]
-    return ("\n".join(text) + "\n").encode()
+    return "\n".join(text) + "\n"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,24 +1,31 @@
-"""A table in GitHub's Markdown."""
+"""Tables in GitHub's Markdown."""
 
 from collections.abc import Sequence
 
-from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.quoting import markdown_text
-from spsbench.reports.reporter import Title, remarks
+from spsbench.reports.reporter import Report, Table
 
 
-def markdown(rows: Sequence[Summary], title: Title) -> bytes:
-    """UTF-8, with a heading, the table, and what it stands on below it."""
-    headings, lines = body(rows)
+def markdown(report: Report) -> str:
+    """A heading, the table, and what it stands on below it; of several, one title above all."""
+    text = "\n".join(map(_table, report.tables))
+    if len(report.tables) == 1:
+        return text
+    return f"# {markdown_text(report.title)}\n\n{text}"
+
+
+def _table(table: Table) -> str:
+    headings, lines = body(table)
+    title = table.title
     text_rows = [[markdown_text(name) for name in names] + figures for names, figures in lines]
     names = len(lines[0][0]) if lines else len(headings)
     rule = [":--" if i < names else "--:" for i in range(len(headings))]
     text = [f"## {markdown_text(title.run)}", ""]
     text += [markdown_text(title.task), ""] if title.task else []
     text += [_row([markdown_text(h) for h in headings]), _row(rule), *map(_row, text_rows), ""]
-    text += [f"- {markdown_text(line)}" for line in remarks(rows, title)]
-    return ("\n".join(text) + "\n").encode()
+    text += [f"- {markdown_text(line)}" for line in table.remarks]
+    return "\n".join(text) + "\n"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,23 +1,98 @@
-"""What a report is, and what every one of them must say beside its figures."""
+"""What a report is: all figures and lines are made before a reporter lays them out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spsbench.figures.intervals import FEWEST
 from spsbench.figures.summary import Summary
+from spsbench.reports.columns import Column, columns
+from spsbench.reports.figure import Figure
+from spsbench.reports.figure1 import figure1
+from spsbench.reports.paper import PaperRow, beside
+from spsbench.settings.records import Record
 
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """The heading of a report."""
+    """The heading of a table."""
 
     run: str
     task: str = ""  # what was used, in words: data, count, revision
     notes: tuple[str, ...] = ()  # for instance whose figures stand beside the measured ones
 
+    def __str__(self) -> str:
+        return f"{self.run}: {self.task}" if self.task else self.run
 
-Reporter = Callable[[Sequence[Summary], Title], bytes]
-"""Summaries and their heading -> the bytes of a file."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows that may be compared with each other: a run, on one machine."""
+
+    title: Title
+    rows: Sequence[Summary]
+    columns: Sequence[Column]  # the figures to show, the headline first
+    paper: Sequence[PaperRow | None]  # beside each row, the paper's own
+    remarks: Sequence[str]  # the lines below it: what it stands on, and what it shows
+    figure: Figure
+    provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
+    records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
+
+    @property
+    def whole(self) -> list[Summary]:
+        """The rows over all groups: one a cell."""
+        return [row for row in self.rows if row.group is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """Where a text will be seen."""
+
+    width: int = 160  # columns
+    plain: bool = False  # it has no more than ASCII
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One document."""
+
+    title: str
+    tables: Sequence[Table]
+    medium: Medium = Medium()
+
+
+Reporter = Callable[[Report], bytes | str]
+"""A report -> the content of a file. Text is UTF-8."""
+
+
+def table_of(
+    rows: Sequence[Summary],
+    title: Title,
+    *,
+    shown: Sequence[Column] | None = None,
+    ceiling_ms: float | None = None,
+    provenance: Sequence[Mapping[str, Any]] = (),
+    records: Callable[[], Iterator[Record]] = lambda: iter(()),
+) -> Table:
+    """Rows with all that is said of them.
+
+    Args:
+        rows: those of groups among them, if there are.
+        shown: other columns than the usual ones, which the paper has no figures for.
+        ceiling_ms: the least time of an ArS token that memory allows; None = unknown.
+        provenance, records: see `Table`.
+    """
+    whole = [row for row in rows if row.group is None]
+    return Table(
+        title=title,
+        rows=rows,
+        columns=columns(rows) if shown is None else shown,
+        paper=[beside(row) if shown is None else None for row in rows],
+        remarks=remarks(rows, title),
+        figure=figure1(whole, str(title), ceiling_ms),
+        provenance=provenance,
+        records=records,
+    )
 
 
 def remarks(rows: Sequence[Summary], title: Title) -> list[str]:

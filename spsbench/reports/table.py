@@ -1,35 +1,35 @@
-"""A table for a terminal."""
+"""Tables for a terminal."""
 
 from collections.abc import Sequence
 from io import StringIO
 from itertools import accumulate
 from typing import Literal
 
-from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.columns import brief
 from spsbench.reports.quoting import visible
-from spsbench.reports.reporter import Title, remarks
+from spsbench.reports.reporter import Medium, Report, Table
 
-WIDTH = 160
 LONGEST = 24  # characters of a word that are never parted
 FRAME = 3  # characters beside the text of each column
 
 
-def table(
-    rows: Sequence[Summary], title: Title, *, width: int = WIDTH, plain: bool = False
-) -> bytes:
-    """UTF-8 text of at most `width` columns, without colours; ± is the longer side of an interval.
+def table(report: Report) -> str:
+    """Text as wide as its medium, without colours; ± is the longer side of an interval.
 
-    Where not all figures fit, the last ones are left out, and a line says which. `plain` draws in
-    ASCII, for an output that has no more.
+    Where not all figures fit, the last ones are left out, and a line says which.
     """
+    return "\n".join(_table(each, report.medium) for each in report.tables)
+
+
+def _table(table: Table, medium: Medium) -> str:
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Grid
     from rich.text import Text
 
-    headings, lines = body(rows, brief)
+    headings, lines = body(table, brief)
+    width, plain = medium.width, medium.plain
     names = len(lines[0].names) if lines else len(headings)
     texts = [[visible(cell) for cell in line.names + line.figures] for line in lines]
     if plain:
@@ -37,8 +37,8 @@ def table(
     widths = fitted(list(zip(headings, *texts, strict=True)), width)
     shown = len(widths)
 
-    grid = Table(box=box.ASCII if plain else box.SIMPLE_HEAD)
-    grid.title = Text(visible(f"{title.run}: {title.task}" if title.task else title.run))
+    grid = Grid(box=box.ASCII if plain else box.SIMPLE_HEAD)
+    grid.title = Text(visible(str(table.title)))
     for i, heading in enumerate(headings[:shown]):  # Text throughout: markup in names stays text
         side: Literal["left", "right"] = "left" if i < names else "right"
         grid.add_column(Text(visible(heading)), justify=side, width=widths[i])
@@ -48,12 +48,12 @@ def table(
     file = StringIO()
     console = Console(file=file, width=width, color_system=None, legacy_windows=False)
     console.print(grid)
-    for line in remarks(rows, title):
+    for line in table.remarks:
         console.print(Text(visible(line)))
     if shown < len(headings):
         left_out = visible(", ".join(headings[shown:]))
         console.print(Text(f"No room for: {left_out}. A wider terminal or --format md has them."))
-    return file.getvalue().encode()
+    return file.getvalue()
 
 
 def fitted(columns: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -10,7 +10,7 @@ import torch
 from spsbench.errors import Exit
 from spsbench.models.shelf import Shelf
 from spsbench.reports.conclude import conclude
-from spsbench.reports.run_tables import Table
+from spsbench.reports.reporter import Report
 from spsbench.runs.estimate import estimate
 from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of
 from spsbench.runs.models import Models, Say, folders_of, memory, resolved
@@ -43,14 +43,14 @@ class Outcome:
 
     folder: Path
     records: int
-    stopped: bool = False  # before all records were there
-    tables: tuple[Table, ...] = ()
+    report: Report | None = None  # None: it was stopped before all records were there
     scored: int = Exit.OK  # of `sps score`, where programs were to be judged
 
     @property
     def failed(self) -> int:
         """Generations that failed."""
-        return sum(row.failures for table in self.tables for row in table.rows)
+        tables = self.report.tables if self.report else ()
+        return sum(row.failures for table in tables for row in table.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +98,10 @@ class Conduct:
             samples = self._records(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
-                return Outcome(folder=folder, records=writer.count, stopped=True)
+                return Outcome(folder=folder, records=writer.count)
         scored = self._judge(experiment, folder)
-        tables = tuple(conclude(folder))
-        return Outcome(folder=folder, records=writer.count, tables=tables, scored=scored)
+        report = conclude(folder)
+        return Outcome(folder=folder, records=writer.count, report=report, scored=scored)
 
     def estimate(self, experiment: Experiment) -> Iterator[str]:
         """What the run would cost, a line a cell; nothing is written.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spsbench.reports.json import json
-from spsbench.reports.run_tables import tables
+from spsbench.reports.run_tables import report_on
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA, DraftLaws, Record, Score
@@ -61,8 +61,7 @@ def write(folder: Path) -> None:
     good = [record for record in records() if record.error is None]
     scores = [Score(*record.key, {"rouge2": 10.0 + i}) for i, record in enumerate(good)]
     write_scores(folder, WHOLE, scores)
-    (table,) = tables(folder)
-    replace_file(folder / "summary.json", json(table.rows, table.title))
+    replace_file(folder / "summary.json", json(report_on([folder])).encode("ascii"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import csv as reader
 import io
 import json as decoder
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,13 +16,16 @@ from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.columns import brief
 from spsbench.reports.csv import csv
+from spsbench.reports.figure import Point
+from spsbench.reports.figure1 import figure1, horizon_times, lines
 from spsbench.reports.json import json
 from spsbench.reports.latex import latex
 from spsbench.reports.markdown import markdown
+from spsbench.reports.money import money
 from spsbench.reports.paper import TABLE_1, beside
-from spsbench.reports.plots import draw, horizon_times, lines, png, svg
+from spsbench.reports.plots import draw, png, svg
 from spsbench.reports.quoting import csv_text, latex_text, markdown_text, visible
-from spsbench.reports.reporter import Reporter, Title
+from spsbench.reports.reporter import Medium, Report, Reporter, Title, table_of
 from spsbench.reports.table import table
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -32,8 +37,8 @@ REPORTERS: dict[str, Reporter] = {
     "csv": csv,
     "json": json,
     "latex": latex,
-    "png": png,
-    "svg": svg,
+    "png": lambda report: png(report.tables[0].figure),
+    "svg": lambda report: svg(report.tables[0].figure),
 }
 TITLE = Title("run-1", "XSum test, 50 documents", ("Chinchilla's figures are the paper's.",))
 ARS = Summary(
@@ -63,8 +68,16 @@ TIME = Estimate(900.0, None, None, 10)
 HOSTILE = '=cmd|"/c calc"!A1\x1b[31m\u202e<b>[red]$\\end{tabular}_^%#&~`*|\n\u4e2d\U0001f600'
 
 
+def report(rows: Sequence[Summary], title: Title = TITLE, **medium: Any) -> Report:
+    return Report(title.run, [table_of(rows, title)], Medium(**medium))
+
+
 def rendered(name: str, *rows: Summary, title: Title = TITLE) -> str:
-    return REPORTERS[name](rows, title).decode()
+    return text_of(REPORTERS[name](report(rows, title)))
+
+
+def text_of(made: bytes | str) -> str:
+    return made if isinstance(made, str) else made.decode()
 
 
 def test_markdown() -> None:
@@ -109,27 +122,27 @@ def test_terminal_table() -> None:
 
 def test_what_matters_most_stands_first() -> None:
     scores = {"rouge2": SPS.alpha, "rouge2_stemmed": SPS.alpha, "empty": SPS.alpha}
-    headings = body([ARS, replace(SPS, quality=scores)])[0]
+    headings = body(table_of([ARS, replace(SPS, quality=scores)], TITLE))[0]
     assert headings[:4] == ["method", "setting", "n", "rouge2"]
     assert headings[-2:] == ["rouge2_stemmed", "empty"]
     other = replace(SPS, cell=cell(4, draft=ModelSpec("other")))
-    assert body([ARS, SPS, other])[0][0] == "draft"
+    assert body(table_of([ARS, SPS, other], TITLE))[0][0] == "draft"
 
 
 def test_a_table_in_ascii() -> None:
-    text = table([ARS, SPS], TITLE, plain=True).decode("ascii")
+    text = table(report([ARS, SPS], plain=True)).encode("ascii").decode()
     assert "7.52 +-0.12" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])
 def test_a_terminal_table_of_any_width(width: int) -> None:
-    text = table([ARS, SPS], TITLE, width=width).decode()
+    text = table(report([ARS, SPS], width=width))
     assert max(map(len, text.splitlines())) <= width
     assert "ArS" in text
     shown, _, left_out = text.partition("No room for:")
     assert bool(left_out) == ("TTFT" not in shown)
     if width >= 80:
-        headings, lines = body([ARS, SPS], brief)
+        headings, lines = body(table_of([ARS, SPS], TITLE), brief)
         count = len(headings) - (left_out.count(",") + 1 if left_out else 0)
         cells = [cell for line in lines for cell in [*line.names, *line.figures][:count]]
         words = [word for cell in [*cells, *headings[:count]] for word in cell.split()]
@@ -158,7 +171,7 @@ def test_json_reads_back() -> None:
 def test_json_refuses_what_is_no_number() -> None:
     bad = replace(ARS, ttft_ms=Estimate(float("nan"), None, None, 1))
     with pytest.raises(ValueError, match=r"[Nn]a[Nn]|JSON"):
-        json([bad], TITLE)
+        json(report([bad]))
 
 
 @pytest.mark.parametrize("name", REPORTERS)
@@ -166,18 +179,18 @@ def test_empty_failed_and_single_rows(name: str) -> None:
     one = next(run(cell(4), 0.7, 1))
     for records in ([], [failure(cell(4), "a")], [one]):
         rows = summaries([cell(0), cell(4)], records)
-        assert REPORTERS[name](rows, TITLE)
-    assert REPORTERS[name]([], Title("empty"))
+        assert REPORTERS[name](report(rows))
+    assert REPORTERS[name](report([], Title("empty")))
 
 
 @pytest.mark.parametrize("name", REPORTERS)
 def test_hostile_names_stay_text(name: str) -> None:
     made = replace(SPS, cell=cell(4, draft=ModelSpec(HOSTILE)), quality={HOSTILE: SPS.alpha})
     made = replace(made, loop_time_ms=SPS.mean_token_time_ms, efficiency=SPS.alpha)
-    out = REPORTERS[name]([ARS, made], Title(HOSTILE, HOSTILE, (HOSTILE,)))
+    out = REPORTERS[name](report([ARS, made], Title(HOSTILE, HOSTILE, (HOSTILE,))))
     if name == "png":
         return
-    text = out.decode()
+    text = text_of(out)
     assert "\x1b" not in text
     assert "\u202e" not in text
     if name == "csv":
@@ -234,12 +247,12 @@ def test_the_time_to_the_horizon_is_not_that_of_the_few_that_got_there() -> None
         ([ARS, SPS], True),
         ([replace(ARS, horizon_time_ms=TIME), reached], False),
     ):
-        labels = draw(rows, TITLE).axes[0].get_legend_handles_labels()[1]
+        labels = draw(figure1(rows, str(TITLE))).axes[0].get_legend_handles_labels()[1]
         assert {"(mean token time x 128)" in label for label in labels} == {marked}
 
 
 def test_a_long_title_wraps() -> None:
-    figure = draw([ARS, SPS], Title("run " * 40, "task " * 40))
+    figure = draw(figure1([ARS, SPS], "run " * 40 + "task " * 40))
     figure.draw_without_rendering()
     assert figure.get_suptitle().count("\n") >= 2
     assert figure._suptitle.get_window_extent().width < figure.bbox.width
@@ -252,7 +265,7 @@ def test_long_labels_stay_inside() -> None:
         for t in (0.0, 0.8)
         for k in (0, 1, 4)
     ]
-    figure = draw(rows, TITLE)
+    figure = draw(figure1(rows, str(TITLE)))
     figure.draw_without_rendering()
     assert figure.legends[0].get_window_extent().width < figure.bbox.width
 
@@ -261,8 +274,9 @@ def test_plots_are_the_same_bytes_every_time() -> None:
     rows = summaries(
         [cell(k) for k in range(3)], (r for k in range(3) for r in run(cell(k), 0.7, 2))
     )
-    assert png(rows, TITLE, ceiling_ms=9.0).startswith(b"\x89PNG")
-    assert svg(rows, TITLE, ceiling_ms=9.0) == svg(rows, TITLE, ceiling_ms=9.0)
+    figure = figure1(rows, str(TITLE), ceiling_ms=9.0)
+    assert png(figure).startswith(b"\x89PNG")
+    assert svg(figure) == svg(figure)
 
 
 def test_the_papers_table_agrees_with_itself() -> None:
@@ -300,4 +314,40 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name() -> None:
 def test_repeats_are_not_samples() -> None:
     rounds = next(run(cell(4), 0.7, 1)).rounds
     made = summaries([cell(4)], [record(cell(4), "a", i, rounds) for i in range(5)])
-    assert "5 generations of up to 1 samples" in markdown(made, TITLE).decode()
+    assert "5 generations of up to 1 samples" in markdown(report(made))
+
+
+def test_several_tables_are_one_document() -> None:
+    two = Report("a, b", [table_of([ARS, SPS], Title("a")), table_of([SPS], Title("b", "b's"))])
+    text = text_of(markdown(two))
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# a, b",
+        "## a",
+        "## b",
+    ]
+    assert [made["run"] for made in decoder.loads(text_of(json(two)))] == ["a", "b"]
+    rows = list(reader.DictReader(io.StringIO(text_of(csv(two)))))
+    assert [row["run"] for row in rows] == ["a", "a", "b"]
+    assert text_of(latex(two)).count(r"\begin{table}") == 2
+    assert [text_of(table(two)).count(name) for name in ("b: b's", "SpS K=4")] == [1, 2]
+
+
+def test_a_figure_is_numbers_before_it_is_a_picture() -> None:
+    reached = replace(SPS, horizon_time_ms=TIME, loop_time_ms=Estimate(9.0, 8.0, 11.0, 49))
+    figure = figure1([replace(ARS, horizon_time_ms=TIME), reached], "run", ceiling_ms=5.0)
+    times, efficiency, loop = figure.panels
+    curve, baseline, bound = times.items
+    assert (curve.points, curve.best) == ((Point(4, 0.9),), Point(4, 0.9))
+    assert (baseline.y, baseline.line, bound.y, bound.line) == (0.9, curve.line, 0.64, None)
+    assert efficiency.items == ()
+    assert loop.items[0].points == (Point(4, 9.0, 8.0, 11.0),)
+
+
+def test_the_figure_of_an_audit() -> None:
+    figure = money({"sps": [(10, 0.5), (20, -9.0)], "_ars": [(10, 0.1)]}, 3.0, "held: $x$")
+    curve = figure.panels[0].items[0]
+    assert [point.y for point in curve.points] == [0.5, -3.0]
+    drawn = draw(figure)
+    drawn.draw_without_rendering()
+    assert drawn.axes[0].get_legend_handles_labels()[1] == ["sps", " _ars", "alarm"]
+    assert svg(figure) == svg(figure)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spsbench.scoring.programs import pool
-from spsbench.scoring.programs.generated import Program
 
 from spsbench.errors import Exit
 from spsbench.sandbox import patience, plain, selftest
@@ -18,6 +16,8 @@ from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import BusyError
 from spsbench.sandbox.runner import TASKS, run
 from spsbench.sandbox.verdict import Limits, Verdict
+from spsbench.tasks.programs import pool
+from spsbench.tasks.programs.generated import Program
 from tests.sandbox.situations import run_trial
 
 LIMITS = Limits(timeout=5.0)

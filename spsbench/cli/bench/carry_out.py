@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spsbench.cli.notes import say
 from spsbench.cli.progress import shown
-from spsbench.cli.report.show import print_report
+from spsbench.cli.report.show import publish
 from spsbench.errors import Exit
 from spsbench.library.bench import conduct
 from spsbench.settings.access import Access
@@ -16,7 +16,7 @@ from spsbench.store.interrupt import graceful
 
 
 def carry_out(
-    experiment: Experiment, name: str, place: Place, access: Access, *, dry_run: bool
+    experiment: Experiment, name: str, place: Place, access: Access, *, form: str, dry_run: bool
 ) -> int:
     """Run `experiment` into its folder, or only tell what it would cost; the exit code.
 
@@ -32,10 +32,10 @@ def carry_out(
         made = conduct(
             name, place, access, say=say, watch=watch, stop=lambda: interrupt.requested
         ).run(experiment)
-    if made.stopped:
+    if made.report is None:
         say(f"stopped after {made.records} records. Go on with: {again(made.folder)}")
         return interrupt.code
-    print_report(made.tables, "table")
+    publish(made.report, form)
     say(f"records, scores and summary.json are in {made.folder}")
     if made.failed:
         say(f"{made.failed} samples failed; try them again with: {again(made.folder)}")

@@ -41,10 +41,15 @@ def bench(
     dry_run: Annotated[
         bool, o.option(RUN, "--dry-run", help="Show the cells and an estimate, and end.")
     ] = False,
+    format: o.ReportFormat = "table",
+    json: o.Json = False,
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
     """Run TASK under auto-regressive and speculative sampling, and report speed and quality."""
+    form = o.report_format(format, json)
+    if dry_run and form != "table":
+        raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
     place = Place(**fitted(OF_PLACE, taken(asked, OF_PLACE)))
     access = Access(**fitted(OF_ACCESS, taken(asked, OF_ACCESS)))
     whole = taken(asked, WHOLE)
@@ -58,7 +63,7 @@ def bench(
     from spsbench.cli.bench.carry_out import carry_out
 
     name = config.stem if config else experiment.parts[0].spec.name
-    raise typer.Exit(carry_out(experiment, name, place, access, dry_run=dry_run))
+    raise typer.Exit(carry_out(experiment, name, place, access, form=form, dry_run=dry_run))
 
 
 def taken(asked: dict[str, Any], known: Any) -> dict[str, Any]:

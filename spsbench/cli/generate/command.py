@@ -23,6 +23,7 @@ def generate(
     compare: o.Compare = False,
     stats: o.Stats = True,
     color: o.ColorMode = "auto",
+    format: o.TextFormat = "text",
     json: o.Json = False,
     debug: o.Debug = False,
     **asked: Any,
@@ -31,6 +32,7 @@ def generate(
 
     The text goes to stdout, all else to stderr.
     """
+    json = o.wants_json(format, json)
     if asked.get("k") == 0 and compare:
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
     if system is not None and not chat:
@@ -40,7 +42,7 @@ def generate(
     if text is None and not chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
     if text is None and (compare or json):
-        flag = "--compare" if compare else "--json"
+        flag = "--compare" if compare else "--format json"
         raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
 
     with at_once():

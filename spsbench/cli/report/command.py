@@ -6,17 +6,28 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.notes import note, say
+from spsbench.cli.notes import note
 from spsbench.errors import UsageError
 
-Format = Literal["table", "md", "csv", "json", "latex"]
-
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]
+Terms = Annotated[
+    str | None,
+    o.option(
+        o.OUTPUT,
+        "--terms",
+        metavar="ENGINE",
+        help="The counts as vllm, sglang, trtllm, llamacpp ... name and define them.",
+    ),
+]
 
 
 def report(
     runs: Runs,
-    format: Annotated[Format, o.option(o.OUTPUT, "--format", "-f", help="Of the table.")] = "table",
+    format: o.ReportFormat = "table",
+    json: o.Json = False,
+    out: Annotated[
+        Path | None, o.option(o.OUTPUT, "--out", "-o", help="A file instead of stdout.")
+    ] = None,
     plot: Annotated[
         Path | None,
         o.option(o.OUTPUT, "--plot", help="Figure 1 as PATH.png and PATH.svg, or as one of them."),
@@ -35,6 +46,7 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
     ] = None,
+    terms: Terms = None,
     debug: o.Debug = False,
 ) -> None:
     """Show what runs measured, computed anew from their records."""
@@ -43,31 +55,40 @@ def report(
             raise UsageError(f"--margin is {margin}: expected above 0 and below 1")
         if against is None:
             raise UsageError("--margin without --against: expected both or none")
+    form = o.report_format(format, json)
 
-    from spsbench.cli.report.show import compared, print_report, save_plot
-    from spsbench.reports.run_tables import tables
+    from spsbench.cli.report.show import compared, publish
+    from spsbench.figures.terms import TERMS
+    from spsbench.reports.run_tables import report_on
 
-    made = [table for run in runs for table in tables(run, by_group=by is not None)]
-    if by is not None and not any(row.group for table in made for row in table.rows):
+    if terms is not None and terms not in TERMS:
+        raise UsageError(f"--terms is {terms}: expected one of {', '.join(TERMS)}")
+    made = report_on(runs, by_group=by is not None, dialect=TERMS.get(terms or ""))
+    if by is not None and not any(row.group for table in made.tables for row in table.rows):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
-    print_report(made, format)
+    publish(made, form, out)
     if plot is not None:
-        if len(made) > 1:
-            raise UsageError(f"--plot with {len(made)} tables: expected one. Name one run")
-        for file in save_plot(made[0], plot):
-            say(f"wrote {file}")
+        from spsbench.cli.plotting import save_plot
+
+        if len(made.tables) > 1:
+            raise UsageError(f"--plot with {len(made.tables)} tables: expected one. Name one run")
+        save_plot(made.tables[0].figure, plot)
     if against is not None:
-        rows = [row for table in made for row in table.whole]
+        rows = [row for table in made.tables for row in table.whole]
         raise typer.Exit(compared(rows, against, margin))
 
 
 def merge_runs(
     runs: Runs,
     out: Annotated[Path, o.option(o.OUTPUT, "--out", "-o", help="The folder to make.")],
+    format: o.ReportFormat = "table",
+    json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
     """Unite runs of one configuration, for instance shards from several machines."""
-    from spsbench.cli.report.show import print_report
+    form = o.report_format(format, json)
+
+    from spsbench.cli.report.show import publish
     from spsbench.reports.conclude import conclude
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge
@@ -80,4 +101,4 @@ def merge_runs(
         write_scores(out, WHOLE, scores.values())
     if left_out := merge_verdicts(runs, out):
         note(left_out)
-    print_report(conclude(out), "table")
+    publish(conclude(out), form)

@@ -1,42 +1,72 @@
-"""Tables of runs on stdout, in one of the formats, and the plot beside them."""
+"""Reports in one of the formats, on stdout or in a file."""
 
 import sys
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any
 
 from spsbench.cli.notes import say
-from spsbench.cli.safe import is_terminal, write
-from spsbench.errors import Exit, UsageError
+from spsbench.cli.safe import is_terminal, write, write_bytes
+from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.figures.compare import MARGINS, compare
 from spsbench.figures.summary import Summary
-from spsbench.registry import find
+from spsbench.registry import BUILT_IN, find
 from spsbench.reports.columns import full
-from spsbench.reports.run_tables import Table, tables
+from spsbench.reports.reporter import Medium, Report
+from spsbench.reports.run_tables import tables
 from spsbench.settings.names import method, setting
 from spsbench.store.atomic import replace_file
 
-PICTURES = ("png", "svg")
+
+def publish(report: Report, form: str, out: Path | None = None) -> None:
+    """Write `report` in a format of the registry to stdout, or into the file `out`.
+
+    Raises:
+        UsageError: bytes that are no text, for a terminal. DataError: a reporter that fails.
+        WriteError: a file that cannot be written.
+    """
+    made = rendered(replace(report, medium=screen()) if out is None else report, form)
+    if out is not None:
+        replace_file(out, made.encode() if isinstance(made, str) else made)
+        say(f"wrote {out}")
+    elif isinstance(made, str):
+        write(made)
+    elif is_terminal(sys.stdout):
+        raise UsageError(f"--format {form} on a terminal: expected a file. Name one with --out")
+    else:
+        write_bytes(made)
 
 
-def print_report(made: Sequence[Table], form: str) -> None:
-    """Write the tables; several JSON documents become one array."""
-    reporter = find("reporters", form).load()
-    if form == "table":
-        reporter = partial(reporter, **screen())
-    texts = [reporter(table.rows, table.title).decode() for table in made]
-    if form == "json" and len(texts) > 1:
-        write("[\n" + ",\n".join(text.rstrip() for text in texts) + "\n]\n")
-        return
-    write("\n".join(texts))
+def rendered(report: Report, form: str) -> bytes | str:
+    """What the reporter called `form` makes of `report`.
+
+    Raises:
+        DataError: one of another package fails, or makes neither bytes nor text.
+    """
+    entry = find("reporters", form)
+    try:
+        made = entry.load()(report)
+        if not isinstance(made, bytes | str):
+            raise TypeError(f"it made {type(made).__name__}, no bytes and no text")
+    except SpsError:
+        raise
+    except Exception as error:  # whatever it is, it is theirs
+        if entry in BUILT_IN:
+            raise
+        raise DataError(
+            f"--format {form} ({entry.summary}, {entry.path}: {type(error).__name__}: "
+            f"{first_line(error)}): expected a report. Tell its authors, or choose another format"
+        ) from error
+    return made
 
 
-def screen() -> dict[str, Any]:
-    """How a table must be drawn for stdout."""
-    how: dict[str, Any] = {"plain": not can_show("─±")}
-    return how | {"width": get_terminal_size().columns} if is_terminal(sys.stdout) else how
+def screen() -> Medium:
+    """How a text must be laid out for stdout."""
+    plain = not can_show("─±")
+    if is_terminal(sys.stdout):
+        return Medium(get_terminal_size().columns, plain)
+    return Medium(plain=plain)
 
 
 def can_show(text: str) -> bool:
@@ -46,27 +76,6 @@ def can_show(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def save_plot(table: Table, path: Path) -> list[Path]:
-    """Figure 1 as PNG and SVG, named after `path`; the files that were written.
-
-    Raises:
-        UsageError: another ending. WriteError: a file that cannot be written.
-    """
-    from spsbench.reports.plots import png, svg
-
-    ending = path.suffix.removeprefix(".")
-    if ending and ending not in PICTURES:
-        raise UsageError(f"--plot {path}: expected a name that ends in .png or .svg, or in neither")
-    kinds = [ending] if ending else list(PICTURES)
-    written = []
-    for kind in kinds:
-        draw = {"png": png, "svg": svg}[kind]
-        file = path.with_suffix(f".{kind}")
-        replace_file(file, draw(table.whole, table.title, ceiling_ms=table.ceiling_ms))
-        written.append(file)
-    return written
 
 
 def compared(rows: Sequence[Summary], against: Path, margin: float | None) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from spsbench.cli.notes import note, say
 from spsbench.cli.progress import progress
-from spsbench.cli.report.show import print_report
+from spsbench.cli.report.show import publish
 from spsbench.cli.safe import one_line, write
 from spsbench.errors import DataError, Exit, UsageError
 from spsbench.machine.environment import shadows, usable_cores
@@ -132,7 +132,7 @@ def carry_out(order: Order) -> int:
     if not samples:
         made = conclude(order.target)
         if not order.json:
-            print_report(made, "table")
+            publish(made, "table")
     return Exit.OK
 
 

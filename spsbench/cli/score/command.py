@@ -48,6 +48,7 @@ def score(
     overwrite: Annotated[
         bool, o.option(SCORES, "--overwrite", help="Judge anew; the old log is moved aside.")
     ] = False,
+    format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -76,6 +77,6 @@ def score(
         ks=k,
         allow_partial=allow_partial,
         overwrite=overwrite,
-        json=json,
+        json=o.wants_json(format, json),
     )
     raise typer.Exit(carry_out(order))

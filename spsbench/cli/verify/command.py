@@ -1,7 +1,7 @@
 """`sps verify`: whether the text of speculative sampling is distributed as the target's own."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -25,9 +25,6 @@ UNHEARD = (
 )  # no audit of texts without meaning
 OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in UNHEARD}
 
-Format = Literal["table", "json"]
-Form = Annotated[Format, o.option(o.OUTPUT, "--format", "-f", help="Of the report on stdout.")]
-
 verify = typer.Typer(
     no_args_is_help=True,
     help="Prove that nothing was lost, or find the bug. Exits 0 held, 7 bias found, 6 not valid.",
@@ -39,7 +36,8 @@ def rules(
     verifier: Annotated[
         list[str] | None, o.option(METHOD, "--verifier", help="Only these; repeatable.")
     ] = None,
-    format: Form = "table",
+    format: o.TableFormat = "table",
+    json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
     """Enumerate every verifier with every kind of draft: the exact law over tiny vocabularies."""
@@ -47,14 +45,15 @@ def rules(
 
     from spsbench.cli.verify.rules import enumerate_rules
 
-    raise typer.Exit(enumerate_rules(specs, format))
+    raise typer.Exit(enumerate_rules(specs, json=o.wants_json(format, json)))
 
 
 @verify.command("run")
 @o.takes(OF_REPLAY.values(), OF_ACCESS.values())
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    format: Form = "table",
+    format: o.TableFormat = "table",
+    json: o.Json = False,
     plot: o.Plot = None,
     debug: o.Debug = False,
     **asked: Any,
@@ -72,13 +71,20 @@ def run(
     from spsbench.cli.verify.publish import publish
     from spsbench.library.verify import verify_run
 
-    raise typer.Exit(publish(list(verify_run(folder, access, say=say, **audit)), format, plot))
+    raise typer.Exit(
+        publish(
+            list(verify_run(folder, access, say=say, **audit)),
+            plot,
+            json=o.wants_json(format, json),
+        )
+    )
 
 
 @verify.command("pair")
 @o.takes(OF_PAIR.values(), OF_AUDIT.values(), OF_ACCESS.values())
 def pair(
-    format: Form = "table",
+    format: o.TableFormat = "table",
+    json: o.Json = False,
     plot: o.Plot = None,
     debug: o.Debug = False,
     **asked: Any,
@@ -102,4 +108,6 @@ def pair(
 
     from spsbench.cli.verify.publish import publish
 
-    raise typer.Exit(publish([held.verify(say=say, **audit)], format, plot))
+    raise typer.Exit(
+        publish([held.verify(say=say, **audit)], plot, json=o.wants_json(format, json))
+    )

@@ -1,6 +1,6 @@
 """What `sps verify` found, on stdout: a table or JSON, and the plot beside it."""
 
-import json
+import json as js
 import math
 from collections.abc import Sequence
 from io import StringIO
@@ -16,12 +16,13 @@ from spsbench.audit.text.betting import alarm
 from spsbench.audit.text.greedy import Greedy
 from spsbench.audit.text.report import of_finding, of_greedy
 from spsbench.cli.notes import say
+from spsbench.cli.plotting import save_plot
 from spsbench.cli.safe import one_line, write
 from spsbench.errors import Exit, UsageError
 from spsbench.library.verified import Held
-from spsbench.reports.money import png, svg
+from spsbench.reports.figure import Figure
+from spsbench.reports.money import money
 from spsbench.settings.records import SCHEMA
-from spsbench.store.atomic import replace_file
 
 WIDTH = 120
 SHOWN = 10  # rows of what went wrong
@@ -29,13 +30,13 @@ CODES = {Verdict.HELD: Exit.OK, Verdict.BIAS: Exit.BIAS, Verdict.NOT_VALID: Exit
 HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
 
 
-def publish(audited: Sequence[Held], form: str, plot: Path | None) -> int:
+def publish(audited: Sequence[Held], plot: Path | None, *, json: bool) -> int:
     """Print and plot; the exit code, which is that of the worst."""
     codes = [CODES[each.result.verdict] for each in audited]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
     if plot is not None:
-        save_plot(audited, plot)
-    if form == "json":
+        save_plot(figure(audited), plot)
+    if json:
         content = {
             "schema": SCHEMA,
             "exit": int(code),
@@ -44,7 +45,7 @@ def publish(audited: Sequence[Held], form: str, plot: Path | None) -> int:
                 for each in audited
             ],
         }
-        write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        write(js.dumps(content, indent=2, allow_nan=False) + "\n")
     else:
         for each in audited:
             write(shown(each))
@@ -111,12 +112,12 @@ def _greedy(console: Console, name: str, found: Greedy) -> None:
     console.print(grid)
 
 
-def save_plot(audited: Sequence[Held], path: Path) -> None:
-    """The e-process over tokens, as PNG or SVG by its ending, or both."""
-    draw = {"png": png, "svg": svg}
-    ending = path.suffix.removeprefix(".")
-    if ending and ending not in draw:
-        raise UsageError(f"--plot {path}: expected a name that ends in .png or .svg, or in neither")
+def figure(audited: Sequence[Held]) -> Figure:
+    """The e-process over tokens.
+
+    Raises:
+        UsageError: greedy audits have none.
+    """
     curves, ends = {}, []
     for each in audited:
         if isinstance(each.result, Finding):
@@ -127,7 +128,4 @@ def save_plot(audited: Sequence[Held], path: Path) -> None:
     if not curves:
         raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
     heading = one_line(audited[0].result.line) if len(audited) == 1 else ""
-    for kind in [ending] if ending else list(draw):
-        file = path.with_suffix(f".{kind}")
-        replace_file(file, draw[kind](curves, max(ends), heading))
-        say(f"wrote {file}")
+    return money(curves, max(ends), heading)

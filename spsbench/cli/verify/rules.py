@@ -1,6 +1,6 @@
 """The compatibility table of `sps verify rules` on stdout."""
 
-import json
+import json as js
 from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
@@ -44,7 +44,7 @@ class Count:
         return ", ".join([f"{self.done}/{self.total} pairings", self._last][: 1 + bool(self.done)])
 
 
-def enumerate_rules(specs: Sequence[Spec], form: str) -> int:
+def enumerate_rules(specs: Sequence[Spec], *, json: bool) -> int:
     """Enumerate, print, and judge; the exit code."""
     work = pairings(specs)
     count = Count(len(work))
@@ -56,9 +56,9 @@ def enumerate_rules(specs: Sequence[Spec], form: str) -> int:
 
         rows = rows_of(work, usable_cores(), told)
     code = judge(rows)
-    if form == "json":
+    if json:
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
-        write(json.dumps({"schema": SCHEMA, "exit": int(code), "rows": listed}, indent=2) + "\n")
+        write(js.dumps({"schema": SCHEMA, "exit": int(code), "rows": listed}, indent=2) + "\n")
     else:
         write(drawn(rows))
     say(conclusion(rows))

@@ -21,7 +21,7 @@ from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.articles import articles
 from spsbench.tasks.corpora import news
 from spsbench.tasks.fingerprint import fingerprint
-from spsbench.tasks.metrics import rouge
+from spsbench.tasks.metrics import metric, rouge
 from spsbench.tasks.sentences import shortened
 
 
@@ -79,7 +79,7 @@ class XSum(Task):
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """ROUGE-2 F in 0..100, without and with stemming, and whether the summary is empty."""
-        return rouge.score(completion, sample.reference or "")
+        return metric.score(completion, sample.reference or "")
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:

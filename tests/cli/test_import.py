@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.golden.make import GOLDEN
+
 HEAVY = (
     "torch",
     "transformers",
@@ -55,3 +57,16 @@ def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
     assert "spsbench.cli.main" in loaded
     assert not set(HEAVY) & set(loaded)
     assert seconds < 1
+
+
+def test_a_report_loads_no_tensors() -> None:
+    """Nor `evaluate`: what was scored is kept beside the records."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "report", str(GOLDEN / "1"), "--terms", "vllm"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert not loaded & {"torch", "transformers", "evaluate", "datasets", "matplotlib"}

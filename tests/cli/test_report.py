@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.cli.report.show import conclude
 from spsbench.errors import Exit
 from spsbench.store.log import encode
 from tests.cli.conftest import Pair, Ran
@@ -111,6 +112,11 @@ def test_another_machines_timings_stand_apart(
     assert ran.code == 0, ran.err
     assert "(1 of 2 machines or settings)" in ran.out
     assert "(2 of 2 machines or settings)" in ran.out
+    conclude(moved, None)
+    kept = json.loads((moved / "summary.json").read_text())
+    assert kept == json.loads(sps("report", str(moved), "--format", "json").out)
+    assert [len({row["n"] for row in part["rows"]}) for part in kept] == [1, 1]
+    assert sum(row["n"] for part in kept for row in part["rows"]) == 24
 
 
 def test_what_is_no_run_is_refused(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""One way to name a format, for all commands; and reporters of other packages."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from spsbench.cli.main import app
+from spsbench.errors import Exit
+from tests.cli.conftest import Ran
+from tests.golden.make import GOLDEN
+from tests.installed import install
+
+RUN = str(GOLDEN / "1")
+THEIRS = '''
+from spsbench.reports.reporter import Report
+
+
+def lines(report: Report) -> str:
+    """Title, tables, figures, remarks, provenance and records, each by name."""
+    (table,) = report.tables
+    texts = [record.text for record in table.records()]
+    return "\\n".join([
+        report.title,
+        *(f"{row.cell.k} {row.n}" for row in table.rows),
+        *(item.name for panel in table.figure.panels for item in panel.items),
+        table.remarks[0],
+        table.provenance[0]["provenance"]["hardware"]["cpu"],
+        f"{len(texts)} records",
+    ]) + "\\n"
+
+
+def packed(report: Report) -> bytes:
+    return b"\\x93\\x00" + report.title.encode()
+
+
+def broken(report: Report) -> bytes:
+    return report.rows
+
+
+def nothing(report: Report) -> None:
+    return None
+'''
+POINTS = "[spsbench.reporters]\n" + "".join(
+    f"{name} = their_reports:{name}\n" for name in ("lines", "packed", "broken", "nothing")
+)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(install(tmp_path / "site", {"their_reports.py": THEIRS}, POINTS))
+
+
+def commands(of: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, set[str]]]:
+    """Every command with the names of its options."""
+    for name, command in getattr(of, "commands", {}).items():
+        yield from commands(command, (*path, name))
+    if not hasattr(of, "commands"):
+        yield " ".join(path), {opt for p in of.params for opt in p.opts}  # type: ignore[attr-defined]
+
+
+def test_every_command_names_its_format_alike() -> None:
+    found = dict(commands(typer.main.get_command(app)))
+    assert {"generate", "bench", "score", "report", "merge", "list", "doctor"} < set(found)
+    assert {"verify rules", "verify pair", "verify run"} < set(found)
+    assert not {
+        name for name, options in found.items() if not {"--format", "-f", "--json"} <= options
+    }
+
+
+def test_the_short_form_is_the_long_one(sps: Callable[..., Ran]) -> None:
+    assert sps("list", "--format", "json").out == sps("list", "--json").out
+    short = sps("report", RUN, "--json")
+    assert short.out == sps("report", RUN, "--format", "json").out
+    assert json.loads(short.out)["run"] == "golden"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("report", RUN, "--format", "beam"), "no reporter 'beam': expected one of table, md, csv"),
+        (("bench", "xsum", "--format", "beam"), "no reporter 'beam'"),
+        (("merge", RUN, "--out", "x", "--format", "beam"), "no reporter 'beam'"),
+        (("report", RUN, "--format", "md", "--json"), "--json with --format md"),
+        (("bench", "xsum", "--json", "--dry-run"), "--format json with --dry-run"),
+        (("generate", "--format", "json"), "no prompt"),
+        (("list", "--format", "md"), "Invalid value for '--format'"),
+        (("report", RUN, "--terms", "beam"), "--terms is beam: expected one of vllm, vllm-async"),
+    ],
+)
+def test_what_cannot_be_meant(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], said: str
+) -> None:
+    ran = sps(*arguments)
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert said in ran.err
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_reporter_of_another_package(sps: Callable[..., Ran], tmp_path: Path) -> None:
+    shown = sps("report", RUN, "--format", "lines")
+    assert shown.code == 0, shown.err
+    title, ars, _, *_, remark, cpu, records = shown.out.splitlines()
+    assert (title, ars, cpu, records) == ("golden", "0 3", "made up", "8 records")
+    assert remark.startswith("6 generations")
+    assert "xsum, top-p 0.8" in shown.out
+    out = tmp_path / "report.bin"
+    packed = sps("report", RUN, "--format", "packed", "--out", str(out))
+    assert (packed.code, packed.out) == (0, "")
+    assert out.read_bytes() == b"\x93\x00golden"
+
+
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.parametrize("name", ["broken", "nothing"])
+def test_a_reporter_that_fails_is_named(sps: Callable[..., Ran], name: str) -> None:
+    ran = sps("report", RUN, "--format", name)
+    assert (ran.code, ran.out) == (Exit.DATA, "")
+    assert f"--format {name} (from theirs, their_reports:{name}: " in ran.err
+
+
+def test_bytes_are_for_no_terminal(
+    sps: Callable[..., Ran], theirs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.cli.report.show.is_terminal", lambda stream: True)
+    ran = sps("report", RUN, "--format", "packed")
+    assert (ran.code, ran.out) == (Exit.USAGE, "")
+    assert "Name one with --out" in ran.err
+
+
+def test_the_counts_in_another_engines_words(sps: Callable[..., Ran]) -> None:
+    found = json.loads(sps("report", RUN, "--terms", "vllm", "--json").out)
+    rounds = [
+        r
+        for line in (GOLDEN / "1" / "records-00-of-01.jsonl").read_text().splitlines()
+        for record in [json.loads(line)]
+        for r in record["rounds"]
+        if record["cell"] == found["rows"][1]["id"]
+    ]
+    drafts = [r for r in rounds if r[0] > 0]
+    accepted = sum(r[2] for r in drafts)
+    metrics = {name: value and value["mean"] for name, value in found["rows"][1]["metrics"].items()}
+    assert metrics["terms.num_drafts"] == len(drafts)
+    assert metrics["terms.num_accepted_tokens"] == accepted
+    assert metrics["terms.mean acceptance length"] == pytest.approx(1 + accepted / len(drafts))
+    assert metrics["terms.per-position acceptance rate 0"] == pytest.approx(
+        sum(r[2] > 0 for r in drafts) / len(drafts)
+    )
+    assert found["rows"][0]["metrics"]["terms.mean acceptance length"] is None
+    assert any("In the words of vLLM" in line for line in found["remarks"])
+    text = sps("report", RUN, "--terms", "llamacpp", "--format", "md").out
+    assert "| method | setting | n | draft\\_n | draft\\_n\\_accepted |" in text
+    assert f"| 3 (1 failed) | {sum(r[0] for r in rounds)} | {accepted} |" in text
+    assert "Chinchilla" not in text

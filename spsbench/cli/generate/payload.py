@@ -1,4 +1,4 @@
-"""`--json`: one object, with the text exactly as it is."""
+"""`--format json`: one object, with the text exactly as it is."""
 
 import json
 from collections.abc import Mapping

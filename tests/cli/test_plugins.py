@@ -1,0 +1,78 @@
+"""The package of docs/plugins.md: installed as it stands there, and run."""
+
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spsbench.registry import KINDS
+from tests.cli.conftest import Pair, Ran
+from tests.installed import install
+
+TEXT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", TEXT, re.DOTALL))
+ENTRIES = tomllib.loads(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[0])
+GROUPS = ENTRIES["project"]["entry-points"]
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    lines = [
+        line
+        for group, points in GROUPS.items()
+        for line in (f"[{group}]", *(f"{name} = {path}" for name, path in points.items()))
+    ]
+    site = install(tmp_path / "site", {"mypackage/__init__.py": "", **FILES}, "\n".join(lines))
+    monkeypatch.syspath_prepend(site)
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "mypackage"]:
+        del sys.modules[name]
+
+
+def test_every_kind_is_listed(sps: Callable[..., Ran]) -> None:
+    assert set(GROUPS) == {f"spsbench.{kind}" for kind in KINDS}
+    rows = json.loads(sps("list", "--format", "json").out)
+    found = {(row["kind"], row["name"]): row for row in rows if row["summary"] == "from theirs"}
+    named = {(g.removeprefix("spsbench."), name) for g, points in GROUPS.items() for name in points}
+    assert set(found) == named
+    assert found["verifiers", "cautious"]["guarantee"] == "exact"
+
+
+def test_a_text_by_drafter_verifier_schedule_and_engine(
+    sps: Callable[..., Ran], pair: Pair
+) -> None:
+    method = (
+        "--drafter",
+        "repeat:times=2",
+        "--verifier",
+        "cautious:most=2",
+        "--schedule",
+        "streak",
+    )
+    models = ("--engine", "counting", "--target", pair.target)
+    ran = sps("generate", "1 + 1 =", "-n", "24", "--temperature", "0", *method, *models, "--json")
+    assert ran.code == 0, ran.err
+    made = json.loads(ran.out)
+    assert {r["drafted"] for r in made["rounds"]} <= {0, 1, 2}
+    assert sys.modules["mypackage.counting"].passes > len(made["rounds"])
+    plain = sps(
+        "generate", "1 + 1 =", "-n", "24", "--temperature", "0", "-k", "0", *models, "--json"
+    )
+    assert json.loads(plain.out)["tokens"] == made["tokens"]
+
+
+def test_a_run_by_task_decoder_and_reporter(
+    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
+) -> None:
+    out = ("--out", str(tmp_path / "run"))
+    models = ("--target", pair.target, "--draft", pair.draft, "--engine", "eager")
+    ran = sps("bench", "sums:count=2", "--decoder", "traced", *models, *out, "--format", "tsv")
+    assert ran.code == 0, ran.err
+    header, *rows = [line.split("\t") for line in ran.out.splitlines()]
+    assert header[:4] == ["run", "K", "right", "speed-up"]
+    assert [row[1] for row in rows] == ["0", "4"]
+    assert re.search(r"^kept \d of [1-4]$", ran.err, re.MULTILINE)

@@ -30,7 +30,7 @@ SECONDS = 60  # for the compiler
 _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
-    "product": ([_pointer] * 4 + [_size] * 3 + [_int], None),
+    "product": ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int),
     "attend": ([_pointer] * 5 + [_size] * 10 + [_real, _int], _int),
 }
 """Of each function, and what it returns; the C files say what they are."""

@@ -9,13 +9,14 @@ from spsbench.engines.pages import ALIGNED, empty
 
 PANEL = 32  # outputs side by side, as in panels.c
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
+READING = 1, 512  # how weights are asked for, and how many bytes before their use
 
 
 class PanelLinear(Packed):
     """`x W^T + b` over W in panels `[out / 32, in / c, 32, c]`, the last one filled up with zeros.
 
-    Every output is one sum in the order of its inputs: a token's result does not depend on how
-    many are in the pass, nor on the number of threads.
+    Every output adds up its inputs in one order: a token's result does not depend on how many are
+    in the pass, nor on the number of threads.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -82,6 +83,7 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
 
     Raises:
         RuntimeError: another width, or another kind of number, than that of the panels.
+        MemoryError: no room for the inputs in float.
     """
     width = x.shape[-1]
     fitting = x.dtype == panels.dtype and width == panels.shape[1] * panels.shape[3]
@@ -95,7 +97,7 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         )
     x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
-    kernel("product", x.dtype)(
+    failed = kernel("product", x.dtype)(
         panels.data_ptr(),
         x.data_ptr(),
         None if bias is None else bias.data_ptr(),
@@ -103,8 +105,11 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         x.numel() // width,
         width,
         out,
+        *READING,
         torch.get_num_threads(),
     )
+    if failed:
+        raise MemoryError("no memory for the inputs of a product")
     return y
 
 

@@ -1,32 +1,49 @@
 /* y = x W^T + b for a few rows of x, at the speed at which memory gives W.
 
    W is in panels: [out / PANEL, in / c, PANEL, c] with c numbers side by side for one output, so
-   that each panel is read once, from its first byte to its last, and asked for AHEAD of its use.
-   An output is one sum over its inputs in their order: the same number whatever the count of rows
-   and of threads. spsbench/engines/panels.py lays W out; native.py compiles this file. */
+   that each panel is read once, from its first byte to its last, and asked for `ahead` of its use.
+   An output is the sum of its inputs in an order that is always the same, whatever the count of rows
+   and of threads, and however it is asked for: a chain for each CHUNK of inputs, the chunks in turn
+   to one of WAYS sums. Such short chains round as little as torch's.
+   spsbench/engines/panels.py lays W out; native.py compiles this file. */
+
+#include <stdlib.h>
 
 #include "numbers.h"
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
 
-#define PANEL 32  /* outputs side by side */
-#define AHEAD 512 /* bytes between a prefetch and its use */
+#define PANEL 32 /* outputs side by side */
+#define CHUNK 16 /* inputs */
+#define WAYS 4
 #ifdef __AVX512F__
 #define ROWS 8 /* rows whose sums fit the registers */
 #else
 #define ROWS 3
 #endif
 
-/* Past the caches: a weight is used once a pass, what else lies there at once again. */
-INLINE void fetch(const void *weights) {
-    __builtin_prefetch((const char *)weights + AHEAD, 0, 0);
-    __builtin_prefetch((const char *)weights + AHEAD + 64, 0, 0);
+/* How weights are asked for before their use, as reading.py numbers it: which is fastest is the
+   processor's secret. */
+#define NOT 0  /* left to the processor */
+#define PAST 1 /* past the caches: a weight is used once a pass, what else lies there at once again */
+#define INTO 2 /* into all of them */
+
+INLINE void fetch(const void *weights, int hint, long ahead) {
+    const char *at = (const char *)weights + ahead;
+    if (hint == PAST) __builtin_prefetch(at, 0, 0), __builtin_prefetch(at + 64, 0, 0);
+    if (hint == INTO) __builtin_prefetch(at, 0, 3), __builtin_prefetch(at + 64, 0, 3);
 }
 
-INLINE void add_float(int rows, const float *w, const float *x, long in, floats (*sums)[2]) {
-    for (long i = 0; i < in; i++, w += PANEL) {
-        fetch(w);
+/* What a row is multiplied by: itself, or widened once for all outputs. NULL: no memory for it. */
+typedef float factor_float;
+INLINE const float *factors_float(const float *x, long count) { return (void)count, x; }
+INLINE void release_float(const float *factors) { (void)factors; }
+
+INLINE void add_float(int rows, const float *w, const float *x, long in, long count,
+                      floats (*sums)[2], int hint, long ahead) {
+    for (long i = 0; i < count; i++, w += PANEL) {
+        fetch(w, hint, ahead);
         floats low = *(const floats *)w, high = *(const floats *)(w + LANES);
         for (int r = 0; r < rows; r++) {
             floats factor = all(x[r * in + i]);
@@ -36,10 +53,25 @@ INLINE void add_float(int rows, const float *w, const float *x, long in, floats 
     }
 }
 
+#ifdef __AVX512BF16__
+typedef bf16 factor_bf16;
+INLINE const bf16 *factors_bf16(const bf16 *x, long count) { return (void)count, x; }
+INLINE void release_bf16(const bf16 *factors) { (void)factors; }
+#else
+typedef float factor_bf16;
+static const float *factors_bf16(const bf16 *x, long count) {
+    float *wide = malloc((count ? count : 1) * sizeof *wide);
+    for (long i = 0; wide && i < count; i++) wide[i] = widen_bf16(x[i]);
+    return wide;
+}
+INLINE void release_bf16(const float *factors) { free((void *)factors); }
+#endif
+
 /* Two inputs at a time: a bfloat16 is the upper half of a float. */
-INLINE void add_bf16(int rows, const bf16 *w, const bf16 *x, long in, floats (*sums)[2]) {
-    for (long i = 0; i < in; i += 2, w += 2 * PANEL) {
-        fetch(w);
+INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, long count,
+                     floats (*sums)[2], int hint, long ahead) {
+    for (long i = 0; i < count; i += 2, w += 2 * PANEL) {
+        fetch(w, hint, ahead);
 #ifdef __AVX512BF16__
         __m512bh low = (__m512bh)_mm512_loadu_si512(w);
         __m512bh high = (__m512bh)_mm512_loadu_si512(w + PANEL);
@@ -55,8 +87,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const bf16 *x, long in, floats (*s
         floats low0 = (floats)(low << 16), low1 = (floats)(low & 0xffff0000u);
         floats high0 = (floats)(high << 16), high1 = (floats)(high & 0xffff0000u);
         for (int r = 0; r < rows; r++) {
-            floats first = all(widen_bf16(x[r * in + i]));
-            floats second = all(widen_bf16(x[r * in + i + 1]));
+            floats first = all(x[r * in + i]), second = all(x[r * in + i + 1]);
             sums[r][0] += low0 * first;
             sums[r][0] += low1 * second;
             sums[r][1] += high0 * first;
@@ -66,7 +97,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const bf16 *x, long in, floats (*s
     }
 }
 
-#define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width); break;
+#define CASE(NAME, N) case N: NAME##_block(N, w, x, bias, y, in, out, width, hint, ahead); break;
 #if ROWS == 8
 #define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) \
     CASE(NAME, 5) CASE(NAME, 6) CASE(NAME, 7)
@@ -74,37 +105,62 @@ INLINE void add_bf16(int rows, const bf16 *w, const bf16 *x, long in, floats (*s
 #define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2)
 #endif
 
-/* For each type of number: a block of rows over one panel, and all rows over all panels. */
+/* For each type of number: a block of rows over one panel, all rows over a panel, all panels. */
 #define PRODUCT(NAME, NUMBER)                                                                      \
-    INLINE void NAME##_block(int rows, const NUMBER *w, const NUMBER *x, const NUMBER *bias,       \
-                             NUMBER *y, long in, long out, long width) {                           \
-        floats sums[ROWS][2];                                                                      \
-        for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = (floats){};                       \
-        add_##NUMBER(rows, w, x, in, sums);                                                        \
+    INLINE void NAME##_block(int rows, const NUMBER *w, const factor_##NUMBER *x,                  \
+                             const NUMBER *bias, NUMBER *y, long in, long out, long width,         \
+                             int hint, long ahead) {                                               \
+        floats sums[WAYS][ROWS][2];                                                                \
+        for (int way = 0; way < WAYS; way++)                                                       \
+            for (int r = 0; r < rows; r++) sums[way][r][0] = sums[way][r][1] = (floats){};         \
+        for (long i = 0; i < in; i += CHUNK) {                                                     \
+            floats chain[ROWS][2];                                                                 \
+            for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (floats){};                 \
+            if (in - i >= CHUNK)                                                                   \
+                add_##NUMBER(rows, w + i * PANEL, x + i, in, CHUNK, chain, hint, ahead);           \
+            else                                                                                   \
+                add_##NUMBER(rows, w + i * PANEL, x + i, in, in - i, chain, hint, ahead);          \
+            for (int r = 0; r < rows; r++) {                                                       \
+                sums[i / CHUNK % WAYS][r][0] += chain[r][0];                                       \
+                sums[i / CHUNK % WAYS][r][1] += chain[r][1];                                       \
+            }                                                                                      \
+        }                                                                                          \
+        for (int half = 1; half < WAYS; half *= 2)                                                 \
+            for (int way = 0; way < WAYS; way += 2 * half)                                         \
+                for (int r = 0; r < rows; r++) {                                                   \
+                    sums[way][r][0] += sums[way + half][r][0];                                     \
+                    sums[way][r][1] += sums[way + half][r][1];                                     \
+                }                                                                                  \
         for (int r = 0; r < rows; r++)                                                             \
             for (long o = 0; o < width; o++) {                                                     \
-                float sum = sums[r][o / LANES][o % LANES];                                         \
+                float sum = sums[0][r][o / LANES][o % LANES];                                      \
                 if (bias) sum += widen_##NUMBER(bias[o]);                                          \
                 y[r * out + o] = narrow_##NUMBER(sum);                                             \
             }                                                                                      \
     }                                                                                              \
-    static void NAME##_panel(const NUMBER *w, const NUMBER *x, const NUMBER *bias, NUMBER *y,      \
-                             long rows, long in, long out, long width) {                           \
+    static void NAME##_panel(const NUMBER *w, const factor_##NUMBER *x, const NUMBER *bias,        \
+                             NUMBER *y, long rows, long in, long out, long width, int hint,        \
+                             long ahead) {                                                         \
         for (; rows >= ROWS; rows -= ROWS, x += ROWS * in, y += ROWS * out)                        \
-            NAME##_block(ROWS, w, x, bias, y, in, out, width);                                     \
+            NAME##_block(ROWS, w, x, bias, y, in, out, width, hint, ahead);                        \
         switch (rows) {                                                                            \
             CASES(NAME)                                                                            \
         }                                                                                          \
     }                                                                                              \
-    void NAME(const NUMBER *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,     \
-              long in, long out, int threads) {                                                    \
+    /* Returns whether there was no memory. */                                                     \
+    int NAME(const NUMBER *panels, const NUMBER *given, const NUMBER *bias, NUMBER *y, long rows,  \
+             long in, long out, int hint, long ahead, int threads) {                               \
         long count = (out + PANEL - 1) / PANEL;                                                    \
+        const factor_##NUMBER *x = factors_##NUMBER(given, rows * in);                             \
+        if (!x) return 1;                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
         for (long p = 0; p < count; p++) {                                                         \
             long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;             \
             NAME##_panel(panels + first * in, x, bias ? bias + first : 0, y + first, rows, in, out,\
-                         width);                                                                   \
+                         width, hint, ahead);                                                      \
         }                                                                                          \
+        release_##NUMBER(x);                                                                       \
+        return 0;                                                                                  \
     }
 
 PRODUCT(product_float32, float)

@@ -170,6 +170,62 @@ def test_attention_is_that_of_torch(
             assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
 
 
+def least_share(n: int, width: int, dtype: torch.dtype) -> float:
+    """What each key in turn gets of a row that asks for it alone, at least; 1 if none is lost.
+
+    NaN where a sum is of nothing.
+    """
+    generator = torch.Generator().manual_seed(n)
+    key = torch.randn(1, 1, n, width, generator=generator)
+    key = (key / key.norm(dim=-1, keepdim=True)).to(dtype)
+    value = torch.zeros_like(key)
+    shares = []
+    for place in {0, 1, 15, 16, 255, 256, *range(n - 20, n)}:
+        value.zero_()[:, :, place] = 1
+        row = key[:, :, place, None].flatten(2, 3)[:, :, None]
+        found = kernel_attend(row, key, value, None, 1000.0)
+        shares.append(found.min())
+    return float(torch.stack(shares).min())
+
+
+@dtypes
+@pytest.mark.parametrize(("n", "width"), [(301, 16), (317, 80), (511, 48), (700, 64)])
+def test_no_key_of_a_long_context_is_lost(
+    processor: str, dtype: torch.dtype, n: int, width: int
+) -> None:
+    assert least_share(n, width, dtype) > 0.99
+
+
+PLANTED = {
+    "the last key is no number of the last vector": (
+        "for (long i = n; i < n + LANES; i++) scores[i] = -INFINITY;",
+        "for (long i = n > 300 ? n - 1 : n; i < n + LANES; i++) scores[i] = -INFINITY;",
+    ),
+    "the last values are those of another key": (
+        "load_##NUMBER(value + i * width + first",
+        "load_##NUMBER(value + (n > 300 && i >= n - n % LANES ? 0 : i) * width + first",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", PLANTED)
+def test_a_kernel_that_loses_a_key_is_seen(
+    defect: str, fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = PLANTED[defect]
+    copies = []
+    for path in native.SOURCES + native.HEADERS:
+        copies.append(tmp_path / path.name)
+        text = path.read_text()
+        if path.name == "attention.c":
+            assert text.count(right) == 1
+            text = text.replace(right, wrong)
+        copies[-1].write_text(text)
+    monkeypatch.setattr(native, "SOURCES", [path for path in copies if path.suffix == ".c"])
+    assert least_share(299, 64, torch.float32) > 0.99
+    assert not least_share(317, 64, torch.float32) > 0.5
+
+
 def test_attention_is_the_same_on_any_threads() -> None:
     key, value = caches(2, 50, 64, torch.float32)
     query = random(1, 4, 7, 64, dtype=torch.float32)

@@ -122,7 +122,7 @@ def test_hidden_states_are_the_model_s_own(model: Make, session: Open, architect
 def test_a_prompt_in_chunks_gives_the_same_logits(
     model: Make, session: Open, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, ids = model(architecture), [random.Random(1).randrange(VOCAB) for _ in range(23)]
+    target, ids = model(architecture), random.Random(1).choices(range(VOCAB), k=23)
     monkeypatch.setattr(eager, "PREFILL_CHUNK", 5)
     for layers in (), (1,):  # hidden states of all tokens are wanted: no chunks
         lm = session(target, layers=layers)
@@ -175,7 +175,7 @@ def test_half_precision_loses_no_more_than_a_plain_pass(
     """In the manner of kernels: at most twice the plain pass' error against float32, and a hair."""
     exact = model(architecture, dtype=torch.float32)
     half = model(architecture, dtype=torch.bfloat16)
-    ids = [random.Random(2).randrange(VOCAB) for _ in range(24)]
+    ids = random.Random(2).choices(range(VOCAB), k=24)
     truth, lm = laws(exact, ids), session(half)
     lm.append(torch.tensor(ids[:16]), keep=0)
     lm.append(torch.tensor([0, 0, 0]), keep=3)

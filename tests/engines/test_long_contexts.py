@@ -1,0 +1,167 @@
+"""Hundreds of keys at odd lengths, heads of odd widths, prompts of several chunks: every engine.
+
+A defect that shows only there is planted for each part that could have it, and must be seen.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.engines.cache import PreallocatedLayer
+from spsbench.engines.choice import Choice
+from spsbench.engines.eager import PREFILL_CHUNK, EagerLM
+from spsbench.engines.fast import Fast
+from spsbench.engines.graphs import GraphLM
+from spsbench.engines.linears import slots
+from spsbench.engines.preparing import shape_of
+from spsbench.engines.session import FastLM
+from spsbench.engines.staircase import Staircase
+from spsbench.loop.types import LM
+from tests.tiny_models import laws, tiny
+
+LENGTHS = 301, 511, 513, 700  # of a prompt; chunks are of 512 tokens
+VOCAB = 96
+WITHIN = 1e-5  # of the greatest logit, in float32
+# Many tokens: in a text of one token, nothing can be repeated or lost.
+IDS = random.Random(3).choices(range(VOCAB), k=max(LENGTHS) + 20)
+KINDS: dict[str, type[EagerLM]] = {"eager": EagerLM, "fast": FastLM, "graphs": GraphLM}
+
+
+def model(architecture: str, width: int, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
+    """One whose heads are `width` numbers wide."""
+    sizes = {"n_embd": 2 * width, "n_head": 2}
+    if architecture != "gpt2":
+        sizes = {"hidden_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2}
+        sizes |= {"head_dim": width, "intermediate_size": 56}
+    return tiny(architecture, VOCAB, 1024, dtype=dtype, scale=1.0, **sizes)
+
+
+def session(engine: str, architecture: str, width: int) -> LM:
+    """In float32; `fast` with all layers in panels, its attention its own, if there are kernels."""
+    made = model(architecture, width, torch.float32)
+    if engine == "fast":
+        packed = {shape_of(slot): "panels" for slot in slots(made)}
+        Fast().prepare(made, known=Choice(engine="fast", packed=packed, threads=1).to_json())
+        assert made.config._attn_implementation == "spsbench"
+    lm = KINDS[engine](made)
+    assert type(lm) is KINDS[engine]
+    assert getattr(lm, "reason", None) is None
+    return lm
+
+
+def greatest_error(lm: LM, architecture: str, width: int, length: int) -> float:
+    """Of logits after a prompt of `length`: a block, single tokens and, after a rollback, a block.
+
+    Against float64 without a cache, relative to the greatest logit.
+    """
+    exact = laws(model(architecture, width), IDS[: length + 15])
+    ids = torch.tensor(IDS)
+    lm.append(ids[:length], keep=0)
+    parts = []
+    for start, size in (0, 5), (5, 1), (6, 1), (7, 1), (8, 4), (3, 5), (8, 7):
+        lm.commit(length + start)
+        at = length + start
+        found = lm.append(ids[at : at + size], keep=size).logits
+        assert lm.length == at + size
+        parts.append((found - exact[at : at + size]).abs().max())
+    return float(torch.stack(parts).max() / exact.abs().max())
+
+
+@pytest.mark.parametrize("engine", KINDS)
+@pytest.mark.parametrize(
+    ("architecture", "width"), [("llama", 24), ("gpt2", 40), ("qwen3", 48), ("llama", 80)]
+)
+def test_long_contexts_are_those_of_a_pass_without_a_cache(
+    engine: str, architecture: str, width: int
+) -> None:
+    lm = session(engine, architecture, width)
+    for length in LENGTHS:
+        assert greatest_error(lm, architecture, width, length) < WITHIN
+        lm.commit(0)
+
+
+Patch = tuple[str, Callable[..., Any]]
+
+
+def repeats_at_the_border(kind: type[EagerLM]) -> Patch:
+    """A prompt's second chunk begins with the last token of the first."""
+    own, last = kind._forward, {}
+
+    def planted(self: EagerLM, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        past, newest = self._length, int(tokens[-1])
+        if past and past % PREFILL_CHUNK == 0:
+            tokens = torch.cat([torch.tensor([last[self]]), tokens[1:]])
+        last[self] = newest
+        return own(self, tokens, keep, parents)
+
+    return f"{kind.__module__}.{kind.__name__}._forward", planted
+
+
+def hides_the_past() -> Patch:
+    """The mask of a block hides the first key once there are more than 300."""
+    own = Staircase.mask
+
+    def planted(self: Staircase, past: int, m: int) -> Tensor:
+        mask = own(self, past, m)
+        if past > 300:
+            mask = mask.clone()
+            mask[..., 0] = torch.finfo(mask.dtype).min
+        return mask
+
+    return "spsbench.engines.staircase.Staircase.mask", planted
+
+
+def forgets_when_it_grows() -> Patch:
+    """A buffer of more than 300 tokens loses the newest when it is made larger."""
+    own = PreallocatedLayer._moved
+
+    def planted(self: PreallocatedLayer, old: Tensor, room: int) -> Tensor:
+        new = own(self, old, room)
+        if self.length > 300:
+            new[:, :, self.length - 1] = 0
+        return new
+
+    return "spsbench.engines.cache.PreallocatedLayer._moved", planted
+
+
+def reads_too_few() -> Patch:
+    """Rows are doubled until all but the newest 10 fit."""
+
+    def planted(tokens: int) -> int:
+        rows = 256
+        while rows < tokens - 10:
+            rows *= 2
+        return rows
+
+    return "spsbench.engines.static.rows_for", planted
+
+
+DEFECTS: dict[str, tuple[str, Callable[[], Patch]]] = {
+    "eager repeats a token between chunks": ("eager", lambda: repeats_at_the_border(EagerLM)),
+    "fast repeats a token between chunks": ("fast", lambda: repeats_at_the_border(FastLM)),
+    "graphs repeat a token between chunks": ("graphs", lambda: repeats_at_the_border(GraphLM)),
+    "the mask hides a key": ("fast", hides_the_past),
+    "a growing cache forgets": ("fast", forgets_when_it_grows),
+    "a pass of fixed shape reads too few rows": ("graphs", reads_too_few),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_of_long_contexts_is_seen(name: str) -> None:
+    engine, planted = DEFECTS[name]
+    lm = session(engine, "llama", 48)
+    errors = []
+    with patch(*planted()):
+        for length in LENGTHS:
+            try:
+                errors.append(greatest_error(lm, "llama", 48, length))
+            except (RuntimeError, IndexError):
+                errors.append(1.0)
+            lm.commit(0)
+    assert max(errors) > 10 * WITHIN

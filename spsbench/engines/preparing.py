@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.activations import exchange_activations
 from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
+from spsbench.engines.checking import Check
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.limits import slides
@@ -56,17 +57,17 @@ def prepare(
         return remember(model, Choice(engine="eager", reason=reason))
     layers = list(slots(model))
     try:
-        before = _probe(model)
+        check = Check(model)
     except Exception as error:  # foreign code may raise anything
         return remember(model, Choice(engine="eager", reason=f"a plain pass fails ({error})"))
     reason = unpackable(model)
     wanted = {} if reason else worthwhile(layers, known.packed if known else None)
     counts = pack_all(model, layers, wanted)
-    if counts and not _still(model, before):
+    if counts and not check.holds(model):
         restore(model)
         counts, reason = {}, "packed products differ from stock ones"
     exchange_activations(model)
-    if problem := refine_attention(model, before):
+    if problem := refine_attention(model, check):
         restore(model)
         return remember(model, Choice(engine="eager", reason=problem))
     release_memory()
@@ -130,12 +131,12 @@ def pack_all(model: nn.Module, layers: Sequence[Slot], wanted: Mapping[str, str]
     return dict(counts)
 
 
-def refine_attention(model: PreTrainedModel, before: Tensor) -> str | None:
+def refine_attention(model: PreTrainedModel, check: Check) -> str | None:
     """Exchange `sdpa` for this engine's own, if sessions of `model` then compute the same.
 
     Args:
         model: one with another implementation, or on another device, keeps it.
-        before: its logits by `_probe`.
+        check: of the model as it was.
 
     Returns:
         Why sessions of this engine cannot run `model` either way, else None.
@@ -144,7 +145,7 @@ def refine_attention(model: PreTrainedModel, before: Tensor) -> str | None:
     if config._attn_implementation != "sdpa" or model.device.type != "cpu":
         return _fails(model)
     config._attn_implementation = NAME
-    if _still(model, before) and _fails(model) is None:
+    if check.holds(model) and _fails(model) is None:
         return None
     config._attn_implementation = "sdpa"
     return _fails(model)
@@ -169,22 +170,3 @@ def _fails(model: PreTrainedModel) -> str | None:
     except UnsupportedModelError as error:
         return str(error)
     return None
-
-
-def _probe(model: PreTrainedModel) -> Tensor:
-    """Logits of a few tokens without a cache."""
-    ids = torch.arange(1, 6, device=model.device)[None] % model.config.get_text_config().vocab_size
-    logits: Tensor = model(input_ids=ids, use_cache=False).logits.float()
-    return logits
-
-
-def _still(model: PreTrainedModel, before: Tensor) -> bool:
-    """Whether `model` computes what it did, up to rounding: a wrong layout is off by far more.
-
-    Rounding is coarse in bfloat16.
-    """
-    try:
-        now = _probe(model)
-    except Exception:  # whatever was exchanged does not fit this model
-        return False
-    return bool((before - now).abs().max() <= 0.05 * before.abs().max())

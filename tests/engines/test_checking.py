@@ -1,0 +1,114 @@
+"""A changed model is judged by float32 and by what the stock one's own rounding is."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from spsbench.engines.checking import Check, _in_float32
+from spsbench.engines.choice import Choice
+from spsbench.engines.eager import ordinary
+from spsbench.engines.fast import Fast
+from spsbench.engines.linears import slots
+from spsbench.engines.packing import LAYOUTS
+from spsbench.engines.preparing import shape_of
+from tests.tiny_models import ARCHITECTURES, laws, tiny
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+IDS = [90, 3, 41, 17, 66]
+
+
+def packed_with(product: Callable[..., Tensor], model: nn.Module) -> tuple[int, float]:
+    """How many layers stay packed where `product(x, weight)` is what their layout computes.
+
+    And how far logits are moved, of the greatest.
+    """
+    stock, kind = laws(model, IDS), LAYOUTS["panels"]
+    own, kind.forward = kind.forward, lambda self, x: product(x, self.dense())
+    try:
+        packed = {shape_of(slot): "panels" for slot in slots(model)}
+        known = Choice(engine="fast", packed=packed, threads=1)
+        count = int(Fast().prepare(model, known=known.to_json())["packed_linears"])
+        return count, float((laws(model, IDS) - stock).abs().max() / stock.abs().max())
+    finally:
+        kind.forward = own
+
+
+def rounds_otherwise(x: Tensor, weight: Tensor) -> Tensor:
+    """Right, and a quarter of bfloat16's last place away before it is rounded."""
+    return (linear(x.float(), weight.float()) * (1 + 2**-10)).to(x.dtype)
+
+
+def loses_an_input(x: Tensor, weight: Tensor) -> Tensor:
+    return linear(x[..., :-1], weight[:, :-1])
+
+
+def loses_an_output(x: Tensor, weight: Tensor) -> Tensor:
+    made = linear(x, weight)
+    made[..., -1] = 0
+    return made
+
+
+def shrinks(x: Tensor, weight: Tensor) -> Tensor:
+    return linear(x, weight) * 0.95
+
+
+def test_weights_that_enlarge_rounding_are_packed() -> None:
+    """As trained ones do: correct products may end far apart, and none is to blame."""
+    model = tiny("llama", 96, dtype=torch.bfloat16, scale=5.0, num_hidden_layers=8)
+    count, moved = packed_with(rounds_otherwise, model)
+    assert count == 57
+    assert moved > 0.05
+
+
+@dtypes
+@pytest.mark.parametrize("wrong", [loses_an_input, loses_an_output, shrinks])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_wrong_layout_is_not(
+    architecture: str, wrong: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    model = tiny(architecture, 96, dtype=dtype, scale=1.0)
+    assert packed_with(wrong, model)[0] == 0
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_half_a_model_runs_in_float32_and_is_as_before(architecture: str) -> None:
+    model = tiny(architecture, 96, dtype=torch.bfloat16, tie_word_embeddings=True)
+    exact, before = laws(copy.deepcopy(model).float(), IDS), laws(model, IDS)
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    with _in_float32(model):
+        assert torch.allclose(laws(model, IDS), exact, rtol=0, atol=1e-4)
+    assert torch.equal(laws(model, IDS), before)
+    after = dict(model.named_parameters(remove_duplicate=False))
+    assert all(after[name] is weight for name, weight in weights.items())
+    assert not any(m._forward_hooks or "forward" in vars(m) for m in model.modules())
+
+
+def test_a_pass_that_fails_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny("llama", 96, dtype=torch.bfloat16)
+    before = laws(model, IDS)
+
+    def fail(self: nn.Module, x: Tensor) -> Tensor:
+        raise ValueError("no float32 here")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(type(model.model.norm), "forward", fail)
+        with pytest.raises(ValueError, match="no float32"), _in_float32(model):
+            laws(model, IDS)
+    assert torch.equal(laws(model, IDS), before)
+
+
+def test_a_model_that_is_all_noise_is_left_as_it_is() -> None:
+    model = tiny("llama", 96, dtype=torch.bfloat16, scale=8.0, num_hidden_layers=12)
+    assert not Check(model).holds(model)
+
+
+def test_probes_are_ordinary_tokens() -> None:
+    ids = ordinary(49152, 12)
+    assert ids.min() > 100
+    assert ids.max() < 49152 - 100
+    assert len(set(ordinary(12, 9).tolist())) == 9
+    assert ordinary(1, 3).tolist() == [0, 0, 0]

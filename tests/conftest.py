@@ -2,11 +2,14 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from spsbench.engines import kept, reading
+from spsbench.engines.native import KINDS
 from tests.tiny_models import tiny
 
 torch.set_num_threads(1)
@@ -26,3 +29,10 @@ def model() -> Callable[..., PreTrainedModel]:
         return made[key]
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was measured on this machine before, or is in a test, has a say in another."""
+    monkeypatch.setattr(kept, "place", lambda: tmp_path / "kept.json")
+    monkeypatch.setattr(reading, "_current", dict.fromkeys(KINDS, reading.USUAL))

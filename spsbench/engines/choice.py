@@ -20,6 +20,7 @@ class Choice:
     packed: Mapping[str, str] = field(default_factory=dict)  # rows x columns -> layout
     packed_linears: int = 0
     threads: int | None = None  # None: as many as torch uses
+    reading: str = ""  # how panels are read, as reading.py names it
 
     def to_json(self) -> dict[str, Any]:
         """For a file."""

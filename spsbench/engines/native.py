@@ -78,7 +78,7 @@ def library() -> "ctypes.CDLL | str":
         return "no C compiler (gcc, cc or $CC) was found"
     try:
         name = f"{_digest(compiler)}.so"
-        kept = _folder()
+        kept = folder()
         try:
             return _loaded(compiler, (kept or _own_folder()) / name)
         except OSError:  # a damaged file, or a place from which nothing may be run
@@ -95,18 +95,18 @@ def _loaded(compiler: str, path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def _folder() -> Path | None:
+def folder() -> Path | None:
     """Where compiled kernels are kept, this user's alone; None: there is no such place."""
-    folder = cache_home() / "kernels"
-    if not folder.is_absolute():
+    place = cache_home() / "kernels"
+    if not place.is_absolute():
         return None
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = folder.stat()
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = place.stat()
     except OSError:
         return None
     ours = state.st_uid == os.geteuid() and not state.st_mode & 0o022
-    return folder if ours and os.access(folder, os.W_OK) else None
+    return place if ours and os.access(place, os.W_OK) else None
 
 
 @functools.cache
@@ -124,17 +124,19 @@ def _digest(compiler: str) -> str:
         *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
         "\0".join([compiler, *FLAGS, *_openmp()]).encode(),
         told.stdout,
-        _processor(),
+        processor(),
     ]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-def _processor() -> bytes:
+def processor() -> bytes:
+    """The kinds of processor of this machine, and what they can do."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
         return platform.processor().encode()
-    return b"\n".join(sorted({line for line in lines if line.startswith((b"flags", b"Features"))}))
+    kinds = (b"model name", b"flags", b"Features")
+    return b"\n".join(sorted({line for line in lines if line.startswith(kinds)}))
 
 
 def _compile(compiler: str, path: Path) -> None:

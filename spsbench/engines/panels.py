@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from spsbench.engines.linears import Packed
 from spsbench.engines.native import kernel, missing, operators
 from spsbench.engines.pages import ALIGNED, empty
+from spsbench.engines.reading import arguments, current
 
 PANEL = 32  # outputs side by side, as in panels.c
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
-READING = 1, 512  # how weights are asked for, and how many bytes before their use
 
 
 class PanelLinear(Packed):
@@ -105,7 +105,7 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         x.numel() // width,
         width,
         out,
-        *READING,
+        *arguments(current(x.dtype)),
         torch.get_num_threads(),
     )
     if failed:

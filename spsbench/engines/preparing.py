@@ -26,6 +26,7 @@ from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots,
 from spsbench.engines.packing import layouts, unpackable
 from spsbench.engines.pages import huge_pages
 from spsbench.engines.panels import most_bytes
+from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
 
@@ -61,6 +62,7 @@ def prepare(
     except Exception as error:  # foreign code may raise anything
         return remember(model, Choice(engine="eager", reason=f"a plain pass fails ({error})"))
     reason = unpackable(model)
+    reading = "" if reason else _reading(model.dtype, known)
     wanted = {} if reason else worthwhile(layers, known.packed if known else None)
     counts = pack_all(model, layers, wanted)
     if counts and not check.holds(model):
@@ -79,6 +81,7 @@ def prepare(
         packed={shape: wanted[shape] for shape in counts},
         packed_linears=sum(counts.values()),
         threads=known.threads if known else None,
+        reading=reading if "panels" in wanted.values() else "",
     )
     remember(model, choice, tape)
     free = known is None and threads is None and "OMP_NUM_THREADS" not in os.environ
@@ -86,6 +89,15 @@ def prepare(
         choice = replace(choice, threads=best_threads(FastLM(model)))
         remember(model, choice, tape)
     return choice
+
+
+def _reading(dtype: torch.dtype, known: Choice | None) -> str:
+    """How panels of `dtype` are read from here on: as `known` tells, else by choice."""
+    if known is None:
+        choose(dtype)
+    else:
+        use(dtype, known.reading)
+    return current(dtype).name
 
 
 _BEST: dict[tuple[str, type, torch.dtype, bool], str | None] = {}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from spsbench.engines import native
+from spsbench.engines import native, reading
 from spsbench.engines.attention import kernel_attend, takes
 from spsbench.engines.native import NoKernelError, kernel, missing
 from spsbench.engines.panels import product, to_panels
@@ -115,6 +115,18 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads(
     with threads(3):
         assert torch.equal(alone, product(x, panels, None, 100))
     assert torch.equal(alone, every)
+
+
+@dtypes
+def test_how_weights_are_asked_for_changes_no_bit(
+    processor: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, x = random(100, 96, dtype=dtype), random(1, 13, 96, dtype=dtype)
+    panels, made = to_panels(weight), []
+    for way in reading.READINGS:
+        monkeypatch.setitem(reading._current, dtype, way)
+        made.append(product(x, panels, None, 100))
+    assert all(torch.equal(one, made[0]) for one in made)
 
 
 @dtypes
@@ -304,7 +316,7 @@ def test_other_code_another_compiler_or_processor_compiles_anew(
     fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {native._digest("cc")}
-    monkeypatch.setattr(native, "_processor", lambda: b"another")
+    monkeypatch.setattr(native, "processor", lambda: b"another")
     names.add(native._digest("cc"))
     monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-g"))
     names.add(native._digest("cc"))

@@ -64,6 +64,15 @@ def test_doctor_says_whether_kernels_are_compiled(
     assert said in lines[0]
 
 
+def test_doctor_says_how_weights_are_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"compiled": True, "why": "", "reading": {"float32": "4096 bytes ahead"}}
+    monkeypatch.setattr(environment, "compiled_kernels", lambda: found)
+    doctor(json=False)
+    assert "float32: 4096 bytes ahead" in capsys.readouterr().out
+
+
 def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "requires", lambda name: ["torch>=99", "nothing-such>=1"])
     first, second = environment.bad_versions()[:2]

@@ -48,6 +48,8 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     kernels = found["kernels"]
     words = "compiled" if kernels["compiled"] else f"none, oneDNN instead: {kernels['why']}"
     yield "kernels", words
+    for kind, reading in kernels["reading"].items():
+        yield "weights", f"{kind}: {reading} (measured here)"
     disk, hub = found["disk"], found["hub"]
     yield "model cache", f"{disk['folder']}, {in_words(disk['free'])} free"
     answer = "answers" if hub["reachable"] else "cannot be reached"

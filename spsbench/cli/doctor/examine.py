@@ -41,14 +41,19 @@ def environment() -> dict[str, Any]:
 
 
 def compiled_kernels() -> dict[str, Any]:
-    """Whether the engine `fast` has its C kernels here, or why it has not."""
+    """Whether the engine `fast` has its C kernels here, or why not; how they read weights."""
+    reading: dict[str, str] = {}
     try:
-        from spsbench.engines.native import library
+        from spsbench.engines.native import KINDS, library
+        from spsbench.engines.reading import choose
 
         found = library()
+        if not isinstance(found, str):
+            reading = {kind: str(choose(dtype)) for dtype, kind in KINDS.items()}
     except Exception as error:  # a broken torch: said elsewhere
         found = type(error).__name__
-    return {"compiled": not isinstance(found, str), "why": found if isinstance(found, str) else ""}
+    why = found if isinstance(found, str) else ""
+    return {"compiled": not why, "why": why, "reading": reading}
 
 
 def examine() -> dict[str, Any]:

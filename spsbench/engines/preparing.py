@@ -21,6 +21,7 @@ from spsbench.engines.blocks import attach
 from spsbench.engines.checking import Check
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.kept import keep, recall
 from spsbench.engines.limits import slides
 from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots, tied
 from spsbench.engines.packing import layouts, unpackable
@@ -100,13 +101,14 @@ def _reading(dtype: torch.dtype, known: Choice | None) -> str:
     return current(dtype).name
 
 
-_BEST: dict[tuple[str, type, torch.dtype, bool], str | None] = {}
+STOCK = "stock"
+_BEST: dict[str, str | None] = {}
 """By shape, kind and dtype of layers, and whether the caches hold the model; a draft often has its
 target's."""
 
 
 def worthwhile(layers: Iterable[Slot], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The shapes that are faster packed, and how; each is timed once in a process.
+    """The shapes that are faster packed, and how; each is timed once on a machine.
 
     Args:
         layers: of a model.
@@ -122,11 +124,22 @@ def worthwhile(layers: Iterable[Slot], known: Mapping[str, str] | None = None) -
         if known is not None and (shape not in known or known[shape] in layouts(alike[0].weight)):
             best[shape] = known.get(shape)
             continue
-        key = shape, type(alike[0].layer), alike[0].weight.dtype, size < CACHES
+        kind, dtype = type(alike[0].layer).__name__, alike[0].weight.dtype
+        key = f"layout {shape} {kind} {dtype} {'in' if size < CACHES else 'beyond'} caches"
         if key not in _BEST:
-            _BEST[key] = best_layout(alike, size)
+            _BEST[key] = _best(key, alike, size)
         best[shape] = _BEST[key]
     return {shape: layout for shape, layout in best.items() if layout is not None}
+
+
+def _best(key: str, alike: Sequence[Slot], size: int) -> str | None:
+    """The layout of layers of one shape: kept as `key`, or measured and kept. None: stock."""
+    found = str(recall(key))
+    if found == STOCK or found in layouts(alike[0].weight):
+        return None if found == STOCK else found
+    best = best_layout(alike, size)
+    keep(key, best or STOCK)
+    return best
 
 
 def pack_all(model: nn.Module, layers: Sequence[Slot], wanted: Mapping[str, str]) -> dict[str, int]:

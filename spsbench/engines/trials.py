@@ -1,7 +1,8 @@
-"""Short timings that decide how a model is run; the fastest of several trials counts.
+"""Short timings that decide how a model is run.
 
-Layouts are compared on one thread by its own processor time, so that other work on the machine
-hardly changes a choice. The number of threads is a matter of the machine as it is: wall time.
+Layouts are compared on one thread by its own processor time, and by the median of many turns: other
+work lengthens some of them, but seldom half, and that of all ways alike. The choice is kept for the
+machine. The number of threads is a matter of the machine as it is: wall time, the least of a few.
 """
 
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -26,6 +28,8 @@ PART = 4 * 2**20  # bytes of a layer
 CACHES = 32 * 2**20  # bytes
 TRIALS = 3
 BUDGET = 0.2  # seconds for one comparison; every way is tried once whatever it takes
+TURNS = 15  # of layouts
+PATIENCE = 1.0  # seconds for one comparison of them, which is made once on a machine
 SLOW = 0.06  # seconds
 MARGIN = 1.1  # a choice that is not the usual one must win by so much
 
@@ -52,7 +56,7 @@ def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
                 partial(_stock, stock, x),
                 *(partial(_each, made, x) for made in packed.values()),
             ]
-            times = fastest(ways, time.thread_time, other.sum)
+            times = typical(ways, time.thread_time, other.sum)
             total = [a + b for a, b in zip(total, times, strict=True)]
     usual, *others = total
     best: str | None = None
@@ -117,17 +121,38 @@ def fastest(
     before: Callable[[], object] = lambda: None,
 ) -> list[float]:
     """The least seconds of each, tried in turn; `before` each trial something is run untimed."""
-    least = [float("inf")] * len(ways)
+    return [min(times) for times in _turns(ways, clock, before, TRIALS, BUDGET)]
+
+
+def typical(
+    ways: Sequence[Callable[[], object]],
+    clock: Callable[[], float],
+    before: Callable[[], object] = lambda: None,
+) -> list[float]:
+    """The median seconds of each, as `fastest`; the first turn, which warms up, does not count."""
+    every = _turns(ways, clock, before, TURNS, PATIENCE)
+    return [median(times[1:] or times) for times in every]
+
+
+def _turns(
+    ways: Sequence[Callable[[], object]],
+    clock: Callable[[], float],
+    before: Callable[[], object],
+    count: int,
+    budget: float,
+) -> list[list[float]]:
+    """Seconds of each way in each turn, for as many turns as begin within `budget` seconds."""
+    every: list[list[float]] = [[] for _ in ways]
     began = time.perf_counter()
-    for _ in range(TRIALS):
-        for index, way in enumerate(ways):
+    for _ in range(count):
+        for way, times in zip(ways, every, strict=True):
             before()
             start = clock()
             way()
-            least[index] = min(least[index], clock() - start)
-        if time.perf_counter() - began > BUDGET:
+            times.append(clock() - start)
+        if time.perf_counter() - began > budget:
             break
-    return least
+    return every
 
 
 @contextmanager

@@ -4,13 +4,14 @@ import copy
 import json
 import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import preparing, trials
+from spsbench.engines import kept, preparing, trials
 from spsbench.engines.choice import Choice, choice_of
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
@@ -115,7 +116,7 @@ def test_a_known_layout_that_cannot_be_had_is_chosen_anew(monkeypatch: pytest.Mo
 
 def test_nothing_is_timed_when_the_choice_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Fast().prepare(tiny("llama", dtype=torch.float32))
-    monkeypatch.setattr(trials, "fastest", lambda *args: pytest.fail("timed"))
+    monkeypatch.setattr(trials, "_turns", lambda *args: pytest.fail("timed"))
     Fast().prepare(tiny("llama", dtype=torch.float32), known=known)
 
 
@@ -129,8 +130,51 @@ def test_the_faster_layout_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         ([1, 1.05, 1, 2], "panels"),
         ([3, 1.05, 1, 0.9], "onednn-4"),
     ):
-        monkeypatch.setattr(trials, "fastest", lambda *args, times=times: times)
+        monkeypatch.setattr(trials, "typical", lambda *args, times=times: times)
         assert trials.best_layout(layers, 0) == wanted
+
+
+def test_a_choice_is_kept_for_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process tries nothing, whatever else the machine does then."""
+    made = []
+    for wanted in "onednn", None:
+        monkeypatch.setattr(preparing, "_BEST", {})
+        monkeypatch.setattr(kept, "place", lambda at=tmp_path / f"{wanted}.json": at)
+        monkeypatch.setattr(preparing, "best_layout", lambda alike, size, best=wanted: best)
+        made.append(Fast().prepare(tiny("llama", dtype=torch.float32), threads=1))
+        monkeypatch.setattr(preparing, "_BEST", {})  # another process
+        monkeypatch.setattr(preparing, "best_layout", lambda *args: pytest.fail("tried again"))
+        assert Fast().prepare(tiny("llama", dtype=torch.float32), threads=1) == made[-1]
+    assert [choice["packed_linears"] for choice in made] == [15, 0]
+    assert str(Choice.from_json(made[1])) == (
+        "fast: 0 of 15 linear layers packed (15 faster stock, as measured here)"
+    )
+
+
+def test_a_kept_layout_that_cannot_be_had_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparing, "best_layout", lambda alike, size: "onednn")
+    for found in "of another version", 3, ["panels"]:
+        monkeypatch.setattr(preparing, "_BEST", {})
+        monkeypatch.setattr(preparing, "recall", lambda key, found=found: found)
+        chosen = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
+        assert set(chosen["packed"].values()) == {"onednn"}
+
+
+def test_a_few_long_turns_sway_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the first, which warms up."""
+    taken = [50, 1, *[1, 2] * 6, *[9, 2] * 3, *[1, 9] * 2]  # of one way and of another, in turns
+    monkeypatch.setattr(trials, "TURNS", len(taken) // 2)
+    passed = iter([0, *(taken[i // 2] * (i % 2 == 0) for i in range(2 * len(taken)))])
+    now = 0
+
+    def clock() -> int:
+        nonlocal now
+        now += next(passed)
+        return now
+
+    assert trials.typical([int, int], clock) == [1, 2]
 
 
 def test_the_number_of_threads_changes_only_for_a_clear_gain(

@@ -36,6 +36,12 @@ class Manifest:
     tool: str = spsbench.__version__
     schema: int = SCHEMA
 
+    @property
+    def samples(self) -> frozenset[str]:
+        """Ids of all samples of its tasks; empty where an earlier version did not note them."""
+        noted: dict[str, list[str]] = self.experiment.get("samples", {})
+        return frozenset(name for names in noted.values() for name in names)
+
     def save(self, folder: Path) -> None:
         """Write `manifest.json`, whole or not at all.
 

@@ -3,17 +3,18 @@
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import CannotCreateError, DataError, UsageError, WriteError
+from spsbench.errors import CannotCreateError, DataError, MissingError, UsageError, WriteError
 from spsbench.settings.records import Key, Record
 from spsbench.store.atomic import sync_folder
 from spsbench.store.folder import WHOLE, check_writable, record_logs, records_path, shard_name
 from spsbench.store.log import encode, iterate
 from spsbench.store.manifest import Manifest, refuse_differences
+from spsbench.store.plausibility import impossible
 
 
 class Placed(NamedTuple):
@@ -55,22 +56,25 @@ def records(folder: Path) -> Iterator[Record]:
     """The records of a run, each generation once; those that only ever failed come last.
 
     Raises:
-        MissingError: no run in `folder`.
-        DataError: a damaged log, or a generation that is there twice and differs.
+        MissingError: no run in `folder`, or a log that its manifest knows is gone.
+        DataError: a damaged log, an impossible record, or a generation that is there twice and
+            differs.
     """
     return (placed.record for placed in segmented(folder))
 
 
 def segmented(folder: Path) -> Iterator[Placed]:
     """`records`, each with the segment that made it."""
-    segments = Manifest.load(folder).segments
+    manifest = Manifest.load(folder)
+    known = manifest.samples
     once = Once()
     failures: dict[Key, Placed] = {}
-    for shard, path in record_logs(folder).items():
-        own = [(s["first"], index) for index, s in enumerate(segments) if s["shard"] == shard]
+    for shard, path in logs_of(folder, manifest).items():
+        own = [(s["first"], i) for i, s in enumerate(manifest.segments) if s["shard"] == shard]
         starts = [first for first, _ in own]
+        number = -1
         for number, values in enumerate(iterate(path)):
-            record = read_record(values, path, number)
+            record = read_record(values, path, number, known)
             place = bisect_right(starts, number) - 1
             if place < 0:
                 raise DataError(
@@ -82,23 +86,64 @@ def segmented(folder: Path) -> Iterator[Placed]:
                 failures[record.key] = placed
             elif once.is_new(record, path):
                 yield placed
+        refuse_loss(path, number + 1, starts)
     yield from (placed for key, placed in failures.items() if key not in once.good)
 
 
-def read_record(values: dict[str, Any], path: Path, number: int) -> Record:
-    """The record in line `number` + 1 of a log.
+def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
+    """Shard name -> log, of all shards that the manifest knows to have begun.
 
     Raises:
-        DataError: it has other fields than this version writes.
+        MissingError: one of them is not there.
+    """
+    logs = record_logs(folder)
+    for segment in manifest.segments:
+        if segment["shard"] not in logs:
+            raise MissingError(
+                f"no records of shard {segment['shard']} ({folder}, begun {segment.get('started')}): "
+                f"expected records-{segment['shard']}.jsonl. Restore it from a copy, or make its "
+                "records anew with --resume"
+            )
+    return logs
+
+
+def refuse_loss(path: Path, count: int, starts: Sequence[int]) -> None:
+    """Check that a log still has the records that were there when its shard was last begun.
+
+    Raises:
+        DataError: it has fewer.
+    """
+    before = max(starts, default=0)
+    if count < before:
+        raise DataError(
+            f"records are missing at the end ({path}, line {count + 1}): expected {before} or "
+            "more. Restore the file from a copy, or make them anew with --resume"
+        )
+
+
+def read_record(
+    values: dict[str, Any], path: Path, number: int, samples: Collection[str] = ()
+) -> Record:
+    """The record in line `number` + 1 of a log of a run over `samples`, if these are known.
+
+    Raises:
+        DataError: it has other fields than this version writes, or values that cannot be true.
     """
     values.pop("attempt", None)
     try:
-        return Record.from_json(values)
+        record = Record.from_json(values)
+        wrong = impossible(record, samples)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"foreign record ({path}, line {number + 1}: {error}): expected the fields that this "
             "version writes. Read it with the version that its manifest names"
         ) from error
+    if wrong is not None:
+        raise DataError(
+            f"impossible record ({path}, line {number + 1}, {wrong}): expected what was measured. "
+            "Restore the file from a copy, or start anew"
+        )
+    return record
 
 
 def merge(folders: Sequence[Path], out: Path) -> Manifest:
@@ -107,7 +152,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     `out` appears whole or not at all. Scores are made again from the merged records.
 
     Raises:
-        UsageError: no folders.
+        UsageError: no folders, or one run named twice.
         MismatchError: the configurations differ.
         DataError: damage, or a generation measured twice with different results.
         CannotCreateError, PermissionDeniedError, WriteError: `out` cannot be written or is in use.
@@ -115,6 +160,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     if not folders:
         raise UsageError("no runs to merge: expected one or more. Name their folders")
     runs = {folder: Manifest.load(folder) for folder in folders}
+    _refuse_twice(folders)
     first = runs[folders[0]]
     for folder, manifest in runs.items():
         refuse_differences(manifest, first, folder, "Merge runs of one configuration only")
@@ -140,6 +186,19 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
     return merged
 
 
+def _refuse_twice(folders: Sequence[Path]) -> None:
+    """Check that no run is named twice, by whatever path: nothing would be merged."""
+    places: dict[Path, Path] = {}
+    for folder in folders:
+        place = folder.resolve()
+        if place in places:
+            raise UsageError(
+                f"one run twice ({places[place]}, {folder}): expected different ones. "
+                "Name each once"
+            )
+        places[place] = folder
+
+
 def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
     """Write every record of `runs` once to `out`; the segments, as they lie there."""
     once = Once()
@@ -147,15 +206,18 @@ def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
     count = 0
     with out.open("xb") as file:
         for folder, manifest in runs.items():
-            for shard, path in record_logs(folder).items():
+            known = manifest.samples
+            for shard, path in logs_of(folder, manifest).items():
                 own = [segment for segment in manifest.segments if segment["shard"] == shard]
+                starts, number = [segment["first"] for segment in own], -1
                 for number, values in enumerate(iterate(path)):
                     while own and own[0]["first"] <= number:
                         place = {"shard": shard_name(WHOLE), "first": count}
                         segments.append(own.pop(0) | place)
-                    if once.is_new(read_record(dict(values), path, number), path):
+                    if once.is_new(read_record(dict(values), path, number, known), path):
                         file.write(encode(count, values))
                         count += 1
+                refuse_loss(path, number + 1, starts)
         file.flush()
         os.fsync(file.fileno())
     return segments

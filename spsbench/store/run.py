@@ -2,12 +2,14 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MismatchError, UsageError
+from spsbench.errors import MismatchError, UsageError
 from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
 from spsbench.store.folder import (
@@ -24,6 +26,7 @@ from spsbench.store.folder import (
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest, differences, refuse_differences
+from spsbench.store.records import logs_of, read_record
 
 ATTEMPTS = 3  # a sample that failed so often is not tried again
 PATIENCE = 60.0  # seconds to wait for another shard that is just starting
@@ -38,19 +41,15 @@ class RunWriter:
         self.manifest = manifest
         self.shard = shard
         self.done: set[Key] = set()  # recorded, or failed `ATTEMPTS` times
+        self.loss = ""  # what this shard once had and is to make again, in words
         self._failures: Counter[Key] = Counter()
         path = records_path(folder, shard)
-        try:
-            for log in record_logs(folder).values():
-                if log != path:
-                    for values in iterate(log):
-                        self._see(values)
-            self._log = Log(path, self._see)
-        except (KeyError, TypeError) as error:
-            raise DataError(
-                f"foreign record ({folder}, {error}): expected the fields that this version "
-                "writes. Go on with the version that its manifest names"
-            ) from error
+        for log in record_logs(folder).values():
+            if log != path:
+                each = self._reader(log)
+                for values in iterate(log):
+                    each(values)
+        self._log = Log(path, self._reader(path))
 
     def __enter__(self) -> "RunWriter":
         return self
@@ -86,13 +85,18 @@ class RunWriter:
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
         values = {"attempt": self.attempts(record.key) + 1, **record.to_json()}
         self._log.append(values)
-        self._see(values)
+        self._see(record)
 
-    def _see(self, values: dict[str, Any]) -> None:
-        key = (values["cell"], values["sample"], values["repeat"])
-        if values["error"] is not None:
+    def _reader(self, path: Path) -> Callable[[dict[str, Any]], None]:
+        """Sees the records of a log, which are given in order."""
+        numbers, samples = count(), self.manifest.samples
+        return lambda values: self._see(read_record(values, path, next(numbers), samples))
+
+    def _see(self, record: Record) -> None:
+        key = record.key
+        if record.error is not None:
             self._failures[key] += 1
-        if values["error"] is None or self._failures[key] >= ATTEMPTS:
+        if record.error is None or self._failures[key] >= ATTEMPTS:
             self.done.add(key)
 
 
@@ -109,7 +113,8 @@ def open_run(
 
     `resume` goes on (and starts where there is nothing yet); `overwrite` moves the old run aside;
     `resume_anyway` goes on under another configuration, in a segment that says what differs. A
-    shard that has not begun joins a run of its layout without being told to resume.
+    shard that has not begun joins a run of its layout without being told to resume. Records that
+    a shard has lost (its log was removed, or cut) are made again when it is resumed.
 
     Raises:
         UsageError: `resume` with `overwrite`; a shard that cannot be.
@@ -139,12 +144,21 @@ def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: boo
     if (folder / manifests.NAME).exists():
         manifest = Manifest.load(folder)
         _refuse_begun(folder, shard, resume)
+        if not resume:
+            logs_of(folder, manifest)
         if not anyway:
             refuse_differences(mine, manifest, folder)
-        manifest = replace(manifest, cells={**manifest.cells, **mine.cells})
+        manifest = _joined(manifest, mine)
     manifest.save(folder)
+    there = shard_name(shard) in record_logs(folder)
     writer = RunWriter(folder, manifest, shard)
     try:
+        begun = [s["first"] for s in manifest.segments if s["shard"] == shard_name(shard)]
+        if begun and not there:
+            writer.loss = f"the records of shard {shard_name(shard)} are gone"
+        elif writer.count < max(begun, default=0):
+            writer.loss = f"of {max(begun)} records or more {writer.count} are left"
+        manifest = _without_lost(manifest, folder, shard, writer.count)
         segment = {
             "shard": shard_name(shard),
             "first": writer.count,  # number of its first record in the log
@@ -158,6 +172,33 @@ def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: boo
         writer.close()
         raise
     return writer
+
+
+def _joined(manifest: Manifest, mine: Manifest) -> Manifest:
+    """The manifest of a run that goes on with what `mine` asks for."""
+    experiment = dict(manifest.experiment)
+    if "samples" in experiment:
+        noted = [m.experiment.get("samples", {}) for m in (manifest, mine)]
+        tasks = dict.fromkeys(task for ids in noted for task in ids)
+        experiment["samples"] = {
+            task: list(dict.fromkeys(name for ids in noted for name in ids.get(task, ())))
+            for task in tasks
+        }
+    return replace(manifest, experiment=experiment, cells={**manifest.cells, **mine.cells})
+
+
+def _without_lost(manifest: Manifest, folder: Path, shard: Shard, count: int) -> Manifest:
+    """The manifest without the starts whose records are gone.
+
+    Those of another shard in this layout stay: that shard can be resumed itself.
+    """
+    logs, mine, layout = record_logs(folder), shard_name(shard), f"-of-{shard[1]:02d}"
+
+    def stays(name: str, first: int) -> bool:
+        return first <= count if name == mine else name in logs or name.endswith(layout)
+
+    kept = [segment for segment in manifest.segments if stays(segment["shard"], segment["first"])]
+    return replace(manifest, segments=tuple(kept))
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:

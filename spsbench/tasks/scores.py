@@ -1,6 +1,6 @@
 """Scores of a run: made from its records by the task, and kept beside them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from spsbench.store.folder import Shard, belongs, shard_name
 from spsbench.store.log import encode, iterate
 from spsbench.store.records import records
 from spsbench.tasks.programs.log import scores as verdict_scores
+
+LARGEST = 1e300  # of a figure; sums of what is larger are no numbers
 
 
 def scores_path(folder: Path, shard: Shard) -> Path:
@@ -95,9 +97,17 @@ def _scores_in(path: Path) -> Iterator[Score]:
         return
     for number, values in enumerate(iterate(path)):
         try:
-            yield Score(**values)
-        except TypeError as error:
+            score = Score(**values)
+            _refuse_no_numbers(score.metrics)
+        except (TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"foreign score ({path}, line {number + 1}: {error}): expected what this version "
                 "writes. Delete the file and go on with --resume"
             ) from error
+        yield score
+
+
+def _refuse_no_numbers(metrics: Mapping[str, float]) -> None:
+    for name, value in metrics.items():
+        if type(value) not in (int, float) or not -LARGEST < value < LARGEST:
+            raise ValueError(f"{name} is {value!r}, no number")

@@ -55,7 +55,7 @@ def record(number: int, *, cell: str = "c4", error: str | None = None) -> Record
         cell=cell,
         sample=f"task/{number}",
         prompt_tokens=number,
-        tokens=[] if error else [number, 2, 3],
+        tokens=[] if error else [number, 2, 3, 4, 5, 6, 7, 8],
         text="" if error else f'"{number}"\n\x1b[31m\u2028 ünïcode \ud800',
         finish="error" if error else "length",
         prefill_seconds=0.25,

@@ -169,3 +169,56 @@ def test_a_full_disk_keeps_the_run(small_disk):
     ballast.unlink()
     run(folder, range(kept + 5), resume=True)
     assert keyed(folder).keys() == {made.record(n).key for n in range(kept + 5)}
+
+
+@pytest.mark.parametrize("name", ["itself", "dots", "link"])
+def test_a_run_is_not_merged_with_itself(tmp_path, name):
+    first = run(tmp_path / "a", range(2))
+    (tmp_path / "link").symlink_to(first)
+    again = {"itself": first, "dots": tmp_path / "a" / ".." / "a", "link": tmp_path / "link"}[name]
+    with pytest.raises(UsageError, match=f"one run twice .*{again.name}.*Name each once"):
+        merge([first, again], tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_shard_whose_log_is_gone_is_missed(tmp_path):
+    for shard in ((0, 2), (1, 2)):
+        run(tmp_path / "run", range(8), shard=shard)
+    path = records_path(tmp_path / "run", (1, 2))
+    path.unlink()
+    where = rf"no records of shard 01-of-02 \({tmp_path / 'run'}, begun 20.*{path.name}.*--resume"
+    with pytest.raises(MissingError, match=where):
+        list(records(tmp_path / "run"))
+    with pytest.raises(MissingError, match=where):
+        merge([tmp_path / "run"], tmp_path / "merged")
+    with pytest.raises(MissingError, match=where):
+        run(tmp_path / "run", range(8), shard=(1, 2))
+    with open_run(tmp_path / "run", made.manifest(), shard=(1, 2), resume=True) as writer:
+        assert writer.loss == "the records of shard 01-of-02 are gone"
+    run(tmp_path / "run", range(8), shard=(1, 2), resume=True)
+    assert len(keyed(tmp_path / "run")) == 8
+
+
+def test_a_lost_shard_is_made_again_in_another_layout(tmp_path):
+    for shard in ((0, 2), (1, 2)):
+        run(tmp_path, range(8), shard=shard)
+    records_path(tmp_path, (0, 2)).unlink()
+    run(tmp_path, range(8), resume=True)
+    assert len(keyed(tmp_path)) == 8
+
+
+def test_records_that_were_there_at_a_start_are_missed(tmp_path):
+    for end in (2, 4, 6):
+        run(tmp_path / "run", range(end), resume=True)
+    path = records_path(tmp_path / "run", (0, 1))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
+    where = rf"missing at the end \({path}, line 4\): expected 4 or more"
+    with pytest.raises(DataError, match=where):
+        list(records(tmp_path / "run"))
+    with pytest.raises(DataError, match=where):
+        merge([tmp_path / "run"], tmp_path / "merged")
+    with open_run(tmp_path / "run", made.manifest(), resume=True) as writer:
+        assert writer.loss == "of 4 records or more 3 are left"
+    run(tmp_path / "run", range(6), resume=True)
+    assert len(keyed(tmp_path / "run")) == 6
+    assert [s["first"] for s in Manifest.load(tmp_path / "run").segments] == [0, 2, 3, 3]

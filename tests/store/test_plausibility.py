@@ -1,0 +1,129 @@
+"""Records whose checksum is right and whose values cannot be true are refused by file, line, field."""
+
+import json
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench.errors import DataError
+from spsbench.scoring.scores import read_scores, scores_path, write_scores
+from spsbench.settings.records import Score
+from spsbench.store.folder import WHOLE, records_path
+from spsbench.store.log import decode
+from spsbench.store.manifest import Manifest
+from spsbench.store.plausibility import impossible
+from spsbench.store.records import merge, records
+from spsbench.store.run import open_run
+from tests.golden import make as golden
+from tests.simulation import failure, run
+from tests.store import made
+
+
+def in_round(**changes: Any) -> dict[str, Any]:
+    """The made-up record with its first round changed."""
+    first, *rest = made.record(1).rounds
+    return {"rounds": [list(first._replace(**changes)), *map(list, rest)]}
+
+
+WRONG = {
+    "negative prefill": ({"prefill_seconds": -1.0}, "prefill_seconds: -1.0"),
+    "prefill that is no number": ({"prefill_seconds": float("nan")}, "prefill_seconds: nan"),
+    "endless prefill": ({"prefill_seconds": 10**400}, "prefill_seconds: 1000"),
+    "negative seconds": (in_round(seconds=-0.5), "rounds: seconds -0.5"),
+    "seconds that are no number": (in_round(seconds=float("nan")), "rounds: seconds nan"),
+    "endless draft": (in_round(draft_seconds=float("inf")), "rounds: draft_seconds inf"),
+    "seconds in words": (in_round(target_seconds="1"), "rounds: target_seconds '1'"),
+    "unknown finish": ({"finish": "done"}, "finish: 'done', expected one of eos, stop, length"),
+    "a finish that is no text": ({"finish": ["eos"]}, r"finish: \['eos'\]"),
+    "more kept than drafted": (in_round(accepted=5, emitted=6), "4 drafted, 3 tested, 5 accepted"),
+    "more tested than drafted": (in_round(tested=5), "4 drafted, 5 tested, 2 accepted"),
+    "more kept than tested": (in_round(accepted=4, emitted=3), "4 drafted, 3 tested, 4 accepted"),
+    "more out than kept and one": (
+        in_round(emitted=4),
+        "2 accepted, 4 emitted, expected at most one",
+    ),
+    "other tokens than emitted": ({"tokens": [1, 2]}, "rounds: 8 emitted, expected as many as"),
+    "overlap beyond the draft": (in_round(overlap=4.1), "overlap 4.1 of 4 drafted"),
+    "overlap below zero": (in_round(overlap=-0.1), "rounds: overlap -0.1"),
+    "half a token": (in_round(drafted=4.5), "rounds: drafted 4.5, expected a number from 0"),
+    "truth for a number": (in_round(drafted=True), "rounds: drafted True"),
+    "tested below -1": (in_round(tested=-2), "rounds: tested -2, expected a number from -1"),
+    "negative tokens": ({"tokens": [-1] * 8}, "tokens: "),
+    "negative prompt": ({"prompt_tokens": -1}, "prompt_tokens: -1"),
+    "a repeat before the first": ({"repeat": -1}, "repeat: -1"),
+    "a text that is none": ({"text": None}, "text: None"),
+    "tokens of a failure": ({"error": "x", "rounds": []}, "tokens: .*none, since it failed"),
+    "laws of other rounds": ({"laws": [[[], [], []]]}, "laws: 1, expected one a round, 2"),
+    "a law beyond one": ({"laws": [[[1], [1.5], [0.5]], [[], [], []]]}, "laws: round 0"),
+    "a sample that is not there": ({"sample": "task/9"}, "sample: 'task/9', expected one of the 3"),
+}
+
+
+def write(folder: Path, change: dict[str, Any]) -> Path:
+    """A run of two records, the second of them changed; its ids are noted."""
+    ids = {"samples": {"humaneval": [f"task/{n}" for n in range(3)]}}
+    manifest = replace(made.manifest(), experiment={"task": "humaneval"} | ids)
+    with open_run(folder, manifest) as writer:
+        writer.append(made.record(0))
+        writer.append(made.record(1))
+    path = records_path(folder, WHOLE)
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + line(json.loads(second), change))
+    return path
+
+
+def line(values: dict[str, Any], change: dict[str, Any]) -> bytes:
+    """As `encode` writes it, but with numbers that are none."""
+    kept = {name: value for name, value in (values | change).items() if name != "crc"}
+    head = json.dumps(kept, separators=(",", ":"))[:-1].encode()
+    return head + f',"crc":"{zlib.crc32(head):08x}"}}\n'.encode()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_record_that_cannot_be_true_is_refused(tmp_path: Path, name: str) -> None:
+    change, words = WRONG[name]
+    path = write(tmp_path / "run", change)
+    before = path.read_bytes()
+    assert decode(before.splitlines(keepends=True)[1], 1) is not None  # its checksum is right
+    where = rf"impossible record \({path}, line 2, .*{words}"
+    with pytest.raises(DataError, match=where):
+        list(records(tmp_path / "run"))
+    with pytest.raises(DataError, match=where):
+        merge([tmp_path / "run"], tmp_path / "merged")
+    with pytest.raises(DataError, match=where):
+        open_run(tmp_path / "run", Manifest.load(tmp_path / "run"), resume=True)
+    assert path.read_bytes() == before
+
+
+def test_an_unchanged_record_is_believed(tmp_path: Path) -> None:
+    write(tmp_path / "run", {})
+    assert list(records(tmp_path / "run")) == [made.record(0), made.record(1)]
+
+
+def test_all_that_runs_write_is_believed() -> None:
+    good = [*golden.records(), *run(golden.cells()[1], 0.7, 5), failure(golden.cells()[0], "s")]
+    good += [made.record(3), made.record(4, error="x")]
+    good += [replace(failure(golden.cells()[0], "s"), error=None)]  # of no tokens to make
+    assert [impossible(record) for record in good] == [None] * len(good)
+
+
+def test_the_ids_of_a_forced_start_are_noted_as_well(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    manifest = Manifest.load(tmp_path)
+    more = replace(manifest, experiment={"samples": {"humaneval": ["task/7"], "xsum": ["1"]}})
+    open_run(tmp_path, more, resume_anyway=True).close()
+    assert Manifest.load(tmp_path).samples == {"task/0", "task/1", "task/2", "task/7", "1"}
+    assert Manifest.load(tmp_path).experiment["task"] == "humaneval"
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '"much"', "null"])
+def test_a_score_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
+    write_scores(tmp_path, WHOLE, [Score("c4", "task/1", 0, {"rouge2": 1.0})])
+    path = scores_path(tmp_path, WHOLE)
+    head = path.read_bytes().partition(b',"crc"')[0].replace(b"1.0", value.encode())
+    path.write_bytes(head + f',"crc":"{zlib.crc32(head):08x}"}}\n'.encode())
+    with pytest.raises(DataError, match=rf"{path.name}, line 1: rouge2"):
+        list(read_scores(tmp_path))

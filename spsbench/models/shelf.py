@@ -55,6 +55,7 @@ class Shelf:
         allow_pickle: read pickled weights where there are no safetensors.
         threads: of the processor, as the user asked; None = engines may choose.
         choices: takes what engines choose by timing; what is there already is taken over.
+        chosen: is called after each such choice.
         say: is told, a line each, what a user should know of a download or of the memory.
     """
 
@@ -65,10 +66,12 @@ class Shelf:
         allow_pickle: bool = False,
         threads: int | None = None,
         choices: Choices | None = None,
+        chosen: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._threads = threads
         self.choices: Choices = {} if choices is None else choices
+        self.chosen = chosen
         self._options: dict[str, Any] = {
             "offline": offline,
             "allow_pickle": allow_pickle,
@@ -143,7 +146,9 @@ class Shelf:
             raise DataError(
                 f"{error} ({found.folder}): expected a decoder-only transformer"
             ) from error
-        self.choices |= {name: chosen} if chosen else {}
+        if chosen and self.choices.get(name) != chosen:
+            self.choices[name] = chosen
+            self.chosen()
         return model
 
     def _once(self, key: Hashable, make: Callable[[], Made]) -> Made:

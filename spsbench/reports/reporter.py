@@ -20,6 +20,7 @@ class Title:
     run: str
     task: str = ""  # what was used, in words: data, count, revision
     notes: tuple[str, ...] = ()  # for instance whose figures stand beside the measured ones
+    timed: bool = True  # times are in it; those of unlike machines stand apart
 
     def __str__(self) -> str:
         return f"{self.run}: {self.task}" if self.task else self.run
@@ -35,6 +36,7 @@ class Table:
     paper: Sequence[PaperRow | None]  # beside each row, the paper's own
     remarks: Sequence[str]  # the lines below it: what it stands on, and what it shows
     figure: Figure
+    part: bool = False  # the times of one machine; its records are in a table before as well
     provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
 
@@ -73,6 +75,7 @@ def table_of(
     ceiling_ms: float | None = None,
     provenance: Sequence[Mapping[str, Any]] = (),
     records: Callable[[], Iterator[Record]] = lambda: iter(()),
+    part: bool = False,
 ) -> Table:
     """Rows with all that is said of them.
 
@@ -80,7 +83,7 @@ def table_of(
         rows: those of groups among them, if there are.
         shown: other columns than the usual ones, which the paper has no figures for.
         ceiling_ms: the least time of an ArS token that memory allows; None = unknown.
-        provenance, records: see `Table`.
+        provenance, records, part: see `Table`.
     """
     whole = [row for row in rows if row.group is None]
     return Table(
@@ -92,6 +95,7 @@ def table_of(
         figure=figure1(whole, str(title), ceiling_ms),
         provenance=provenance,
         records=records,
+        part=part,
     )
 
 
@@ -109,7 +113,7 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
         lines.append(f"Texts have {_between(min(lengths), max(lengths))} tokens on average.")
     if failed:
         lines.append(f"{failed} generations failed and are in no figure.")
-    if flagged:
+    if flagged and title.timed:
         lines.append(f"{flagged} timings were flagged (first, loaded) and are in no time.")
     if cut:
         lines.append(f"{cut} prompts were cut to fit the context.")

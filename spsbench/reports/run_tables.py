@@ -1,24 +1,26 @@
 """Run folders -> a report: summaries with all that is said of them."""
 
-import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from spsbench.errors import DataError
+from spsbench.errors import DataError, UsageError
 from spsbench.figures.parity import MARGINS
 from spsbench.figures.quality import Combine, average
 from spsbench.figures.summaries import summaries
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
-from spsbench.registry import find
+from spsbench.plugins import plug_in
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
 from spsbench.reports.remarks import ceilings, findings
 from spsbench.reports.reporter import Report, Table, Title, table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
+from spsbench.store.folder import unbegun
+from spsbench.store.machines import Machine, Setting, settings, unlike
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import segmented
 from spsbench.tasks.scores import read_scores
@@ -32,9 +34,9 @@ def report_on(
     Raises:
         SpsError: no run, or one that is damaged.
     """
-    made = [tables(folder, by_group=by_group, dialect=dialect) for folder in folders]
-    names = [_name(Manifest.load(folder), folder) for folder in folders]
-    return Report(", ".join(dict.fromkeys(names)), [table for own in made for table in own])
+    sources = [_Source.open(folder, MARGINS, by_group, dialect) for folder in folders]
+    made = [table for source in sources for table in _tables(source)]
+    return Report(", ".join(dict.fromkeys(source.name for source in sources)), made)
 
 
 def tables(
@@ -44,7 +46,10 @@ def tables(
     by_group: bool = False,
     dialect: Dialect | None = None,
 ) -> list[Table]:
-    """One table for each machine that worked on the run: their timings are not pooled.
+    """The tables of a run: one, if one machine made it under one setting.
+
+    What unlike machines made has one table of all records, without times, and then one of the times
+    of each machine; what was forced under another setting has its own.
 
     With `by_group`, rows of each group of the task stand above those of all. Under a `dialect` the
     figures are that project's.
@@ -52,40 +57,117 @@ def tables(
     Raises:
         SpsError: no run, or one that is damaged.
     """
-    manifest = Manifest.load(folder)
-    cells = list(manifest.configurations(folder).values())
-    scores = list(read_scores(folder))
-    name, titles = _name(manifest, folder), _titles(manifest)
-    machines = [_machine(segment) for segment in manifest.segments]
-    distinct = list(dict.fromkeys(machines)) or [""]
-    made = []
-    for number, machine in enumerate(distinct, start=1):
-        here = {i for i, one in enumerate(machines) if one == machine}
-        part = f" ({number} of {len(distinct)} machines or settings)" if len(distinct) > 1 else ""
-        starts = [manifest.segments[i] for i in sorted(here)]
-        known: Mapping[str, Any] = starts[0].get("provenance", {}) if starts else {}
-        source = partial(_records, folder, here)
-        terms = TermsTally(cells, dialect)
-        seen: set[Key] = set()
-        rows = _rows(folder, cells, scores, _tapped(source(), seen, terms), seen, by_group)
-        if dialect is None:
-            whole = [row for row in rows if row.group is None]
-            own = [score for score in scores if score.key in seen]
-            notes = findings(whole, own, combine_of, margins) + ceilings(whole, known)
-            notes += judged_notes(folder, cells)
-        else:
-            rows, notes = terms.beside(rows), list(dialect.lines)
-        made.append(
-            table_of(
-                rows,
-                Title(name + part, titles, tuple(notes)),
-                shown=terms.columns(rows) if dialect else None,
-                ceiling_ms=_lowest(known),
-                provenance=starts,
-                records=source,
-            )
+    return list(_tables(_Source.open(folder, margins, by_group, dialect)))
+
+
+class _Source(NamedTuple):
+    """What every table of a run is made of."""
+
+    folder: Path
+    manifest: Manifest
+    cells: list[Cell]
+    scores: list[Score]
+    margins: Mapping[str, float]
+    by_group: bool
+    dialect: Dialect | None
+
+    @classmethod
+    def open(
+        cls, folder: Path, margins: Mapping[str, float], by_group: bool, dialect: Dialect | None
+    ) -> "_Source":
+        manifest = Manifest.load(folder)
+        cells = list(manifest.configurations(folder).values())
+        scores = list(read_scores(folder))
+        return cls(folder, manifest, cells, scores, margins, by_group, dialect)
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.manifest.experiment.get("title") or self.folder.absolute().name
+
+    def title(self, part: str, notes: Sequence[str], *, timed: bool = True) -> Title:
+        """The heading of one table."""
+        tasks = dict.fromkeys(p["title"] for p in self.manifest.experiment.get("parts", ()))
+        return Title(self.name + part, "; ".join(tasks), tuple(notes), timed=timed)
+
+    def records(self, segments: frozenset[int]) -> Iterator[Record]:
+        """The records of some starts."""
+        return (p.record for p in segmented(self.folder) if p.segment in segments)
+
+    def starts(self, segments: frozenset[int]) -> list[dict[str, Any]]:
+        """What the manifest knows of them."""
+        return [self.manifest.segments[i] for i in sorted(segments)]
+
+
+def _tables(source: _Source) -> Iterator[Table]:
+    found = settings(source.manifest)
+    if sum(len(setting.machines) for setting in found) > 1:  # what recorded nothing is none
+        used = {placed.segment for placed in segmented(source.folder)}
+        found = settings(source.manifest, used)
+    for number, setting in enumerate(found or [Setting((), ())], start=1):
+        part = f" ({number} of {len(found)} settings)" if len(found) > 1 else ""
+        yield from _of_setting(source, setting, part)
+
+
+def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]:
+    machines = setting.machines
+    pooled = len(machines) < 2
+    known = machines[0].provenance if len(machines) == 1 else {}
+    terms = TermsTally(source.cells, source.dialect)
+    seen: set[Key] = set()
+    rows = _rows(source, setting.segments, seen, terms.add, timed=pooled)
+    if source.dialect is None:
+        notes = _notes(source, setting, rows, seen, known)
+    else:
+        rows, notes = terms.beside(rows), list(source.dialect.lines)
+    yield table_of(
+        rows,
+        source.title(part, notes, timed=pooled),
+        shown=terms.columns(rows) if source.dialect else None,
+        ceiling_ms=_lowest(known),
+        provenance=source.starts(setting.segments),
+        records=partial(source.records, setting.segments),
+    )
+    if not pooled and source.dialect is None:  # counts are those of all machines
+        for number, machine in enumerate(machines, start=1):
+            yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")
+
+
+def _of_machine(source: _Source, machine: Machine, part: str) -> Table:
+    """The times of one machine; its records are in the table before as well."""
+    rows = _rows(source, machine.segments, None, lambda record: None, timed=True)
+    notes = ["The records of one machine, for their times; quality is that of all records."]
+    notes += ceilings([row for row in rows if row.group is None], machine.provenance)
+    return table_of(
+        rows,
+        source.title(part, notes),
+        ceiling_ms=_lowest(machine.provenance),
+        provenance=source.starts(machine.segments),
+        records=partial(source.records, machine.segments),
+        part=True,
+    )
+
+
+def _notes(
+    source: _Source,
+    setting: Setting,
+    rows: Sequence[Summary],
+    seen: set[Key],
+    known: Mapping[str, Any],
+) -> list[str]:
+    whole = [row for row in rows if row.group is None]
+    own = [score for score in source.scores if score.key in seen]
+    notes = findings(whole, own, combine_of, source.margins)
+    notes += ceilings(whole, known) + judged_notes(source.folder, source.cells)
+    notes += [f"Not as the run was started: {line}." for line in setting.differences]
+    if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
+        notes.append(f"Shards that have not begun: {', '.join(missing)}.")
+    if len(setting.machines) > 1:
+        notes.append(
+            f"Made on {len(setting.machines)} unlike machines: their times are not pooled, and "
+            f"stand in a table of each ({'; '.join(unlike(setting.machines))})."
         )
-    return made
+    return notes
 
 
 def combine_of(cell: Cell) -> Combine:
@@ -93,56 +175,41 @@ def combine_of(cell: Cell) -> Combine:
     if cell.work.task is None:
         return average
     try:
-        combine: Combine = find("tasks", cell.work.task.name).load().combine
-    except KeyError:  # a task of a package that is not installed here
+        combine: Combine = plug_in("tasks", cell.work.task).combine
+    except UsageError:  # a task of a package that is not installed here
         return average
     return combine
 
 
 def _rows(
-    folder: Path,
-    cells: Sequence[Cell],
-    scores: Sequence[Score],
-    records: Iterator[Record],
-    seen: set[Key],
-    by_group: bool,
+    source: _Source,
+    segments: frozenset[int],
+    seen: set[Key] | None,
+    tap: Callable[[Record], None],
+    *,
+    timed: bool,
 ) -> list[Summary]:
-    """The summaries of one machine's records; `seen` has the keys of those that were read."""
+    """The summaries of the records of some segments; `seen` takes keys, `tap` is told of each.
+
+    Without `seen` there are no scores in them, without `timed` no times.
+    """
+
+    def records() -> Iterator[Record]:
+        for record in source.records(segments):
+            if seen is not None:
+                seen.add(record.key)
+            tap(record)
+            yield record if timed else replace(record, flags=(*record.flags, "unlike"))
+
     # read after the records: a score counts where its record does
-    own = (score for score in scores if score.key in seen)
+    own = (score for score in source.scores if seen and score.key in seen)
     try:
-        return summaries(cells, records, own, combine=combine_of, by_group=by_group)
+        return summaries(source.cells, records(), own, combine=combine_of, by_group=source.by_group)
     except (ValueError, KeyError) as error:
         raise DataError(
-            f"records that do not fit their manifest ({folder}: {error}): expected one run. "
+            f"records that do not fit their manifest ({source.folder}: {error}): expected one run. "
             "Restore the folder from a copy"
         ) from error
-
-
-def _records(folder: Path, segments: Container[int]) -> Iterator[Record]:
-    return (placed.record for placed in segmented(folder) if placed.segment in segments)
-
-
-def _tapped(records: Iterator[Record], seen: set[Key], terms: TermsTally) -> Iterator[Record]:
-    """The records; on their way past `seen` takes their keys and `terms` their counts."""
-    for record in records:
-        seen.add(record.key)
-        terms.add(record)
-        yield record
-
-
-def _name(manifest: Manifest, folder: Path) -> str:
-    return manifest.experiment.get("title") or folder.absolute().name
-
-
-def _titles(manifest: Manifest) -> str:
-    return "; ".join(dict.fromkeys(p["title"] for p in manifest.experiment.get("parts", ())))
-
-
-def _machine(segment: Mapping[str, Any]) -> str:
-    """What makes timings comparable: the hardware, and what was changed by force."""
-    hardware = segment.get("provenance", {}).get("hardware")
-    return json.dumps([hardware, segment.get("differences")], sort_keys=True)
 
 
 def _lowest(provenance: Mapping[str, Any]) -> float | None:

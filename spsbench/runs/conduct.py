@@ -12,7 +12,7 @@ from spsbench.models.shelf import Shelf
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
 from spsbench.runs.estimate import estimate
-from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of
+from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.runs.models import Models, Say, folders_of, memory, resolved
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
@@ -21,11 +21,12 @@ from spsbench.settings.cell import short_hash
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
-from spsbench.settings.records import Record
+from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.choices import read_choices, write_choices
 from spsbench.store.folder import check_writable
 from spsbench.store.identity import fingerprint
+from spsbench.store.machines import bandwidth_before
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import provenance
 from spsbench.store.run import RunWriter, open_run
@@ -50,7 +51,7 @@ class Outcome:
     def failed(self) -> int:
         """Generations that failed."""
         tables = self.report.tables if self.report else ()
-        return sum(row.failures for table in tables for row in table.rows)
+        return sum(row.failures for table in tables if not table.part for row in table.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +81,14 @@ class Conduct:
         """
         experiment, place = resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
+        known = provenance() | {"threads": torch.get_num_threads()}
+        before = bandwidth_before(folder, known, experiment.threads)
+        known["memory"] = memory(experiment, folders, before)
         manifest = Manifest(
-            experiment=experiment.described(),
+            experiment=experiment.described() | {"samples": samples_known(experiment)},
             cells={cell.id: cell.to_json() for cell in experiment.cells},
             fingerprint=identity,
-            provenance=provenance() | {"memory": memory(experiment, folders)},
+            provenance=known,
         )
         with open_run(
             folder,
@@ -94,7 +98,9 @@ class Conduct:
             resume_anyway=place.resume_anyway,
             overwrite=place.overwrite,
         ) as writer:
-            self.shelf.choices.update(read_choices(writer.folder, place.slice))
+            if writer.loss:
+                self.say(f"note: {writer.loss}: what is missing is made again")
+            self._keep_choices(writer)
             samples = self._records(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
@@ -128,16 +134,19 @@ class Conduct:
         return folders, identity, folder
 
     def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
-        """Make every record that is missing; the samples of each part."""
-        models = Models(self.shelf, self.say)
-        samples = [samples_of(part, models) for part in experiment.parts]
-        write_choices(writer.folder, writer.shard, self.shelf.choices)
-        missing = {
-            key(job)
-            for part, own in zip(experiment.parts, samples, strict=True)
-            for job in jobs(part, own, experiment.seed)
-            if writer.wants(key(job))
-        }
+        """Make every record that is missing; the samples of each part.
+
+        Models are loaded for parts that miss some only.
+        """
+        models, samples = Models(self.shelf, self.say), []
+        missing: set[Key] = set()
+        for part in experiment.parts:
+            own = uncut(part)
+            wanted = {
+                key(job) for job in jobs(part, own, experiment.seed) if writer.wants(key(job))
+            }
+            samples.append(samples_of(part, models) if wanted else own)
+            missing |= wanted
         pace = Pace(len(missing))
         self.watch(pace)
 
@@ -149,6 +158,18 @@ class Conduct:
             run_part(part, own, models, writer, experiment=experiment, told=told, stop=self.stop)
         return samples
 
+    def _keep_choices(self, writer: RunWriter) -> None:
+        """Take over what engines chose in this run, and keep what they choose, at once."""
+        choices = self.shelf.choices
+        choices.update(read_choices(writer.folder, writer.shard))
+
+        def keep() -> None:
+            write_choices(writer.folder, writer.shard, choices)
+
+        self.shelf.chosen = keep
+        if choices:  # of models that were loaded before
+            keep()
+
     def _judge(self, experiment: Experiment, folder: Path) -> int:
         """Run the programs that were generated, if a sandbox holds or somebody insists."""
         programs = any(part.task.programs for part in experiment.parts)
@@ -157,3 +178,12 @@ class Conduct:
         scored = score_apart(folder, self.say)
         unasked = scored == Exit.SANDBOX and self.place.score is None  # it has said so
         return Exit.OK if unasked else scored
+
+
+def samples_known(experiment: Experiment) -> dict[str, list[str]]:
+    """Task -> the ids of its samples: a record of another one is foreign."""
+    ids: dict[str, list[str]] = {}
+    for part in experiment.parts:  # several may be of one task
+        own = [sample.id for sample in uncut(part)]
+        ids[str(part.spec)] = list(dict.fromkeys([*ids.get(str(part.spec), []), *own]))
+    return ids

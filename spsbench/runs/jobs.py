@@ -56,6 +56,11 @@ def samples_of(part: Part, models: Callable[[Cell], Loaded]) -> list[Sample]:
     return list(islice(part.task.samples(fitting(part, models)), part.limit))
 
 
+def uncut(part: Part) -> list[Sample]:
+    """The same samples as the data has them: no model is needed."""
+    return list(islice(part.task.samples(lambda prompt: True), part.limit))
+
+
 def run_part(
     part: Part,
     samples: Sequence[Sample],
@@ -68,14 +73,18 @@ def run_part(
 ) -> None:
     """Make and write every record of `part` that is missing; ends early when `stop()` says so.
 
-    The first record after each start is flagged: what first calls cost is no measurement.
+    The first record after each start is flagged: what first calls cost is no measurement. A cell is
+    warmed up when its turn comes, so that a start that is soon killed has made records.
     """
     missing = [job for job in jobs(part, samples, experiment.seed) if writer.wants(key(job))]
+    cold: dict[str, list[Job]] = {}
     for job in first_of_each(missing, experiment.warmup):
-        if stop():
-            return
-        make(job, models(job.cell), first=True)
+        cold.setdefault(job.cell.id, []).append(job)
     for number, job in enumerate(missing):
+        for warming in cold.pop(job.cell.id, ()):
+            if stop():
+                return
+            make(warming, models(warming.cell), first=True)
         if stop():
             return
         record = make(job, models(job.cell), first=number == 0)

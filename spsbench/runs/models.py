@@ -69,8 +69,13 @@ def folders_of(experiment: Experiment, access: Access, say: Say) -> dict[ModelSp
     return found
 
 
-def memory(experiment: Experiment, folders: dict[ModelSpec, Path]) -> dict[str, Any] | None:
-    """What this machine reads from memory a second, and what one token of each target reads."""
+def memory(
+    experiment: Experiment, folders: dict[ModelSpec, Path], known: float | None = None
+) -> dict[str, Any] | None:
+    """What this machine reads from memory a second, and what one token of each target reads.
+
+    The first is measured, unless it is `known` from an earlier start.
+    """
     targets = [cell.models.target for cell in experiment.cells]
     sizes = {}
     for model in targets:
@@ -81,4 +86,4 @@ def memory(experiment: Experiment, folders: dict[ModelSpec, Path]) -> dict[str, 
             sizes[model.id] = weight_bytes(folders[model], dtype)
     if not sizes:
         return None
-    return {"bandwidth": read_bandwidth(experiment.threads), "weights": sizes}
+    return {"bandwidth": known or read_bandwidth(experiment.threads), "weights": sizes}

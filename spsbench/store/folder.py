@@ -5,6 +5,7 @@ import errno
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from spsbench.errors import CannotCreateError, PermissionDeniedError, SpsError
@@ -46,6 +47,19 @@ def record_logs(folder: Path) -> dict[str, Path]:
         if match:
             found[match[1]] = path
     return found
+
+
+def unbegun(names: Iterable[str]) -> list[str]:
+    """Shards that are still to begin, by those that have; none if some layout has all of its."""
+    layouts: dict[int, set[int]] = {}
+    for name in names:
+        number, total = name.split("-of-")
+        layouts.setdefault(int(total), set()).add(int(number))
+    missing = [
+        [shard_name((number, total)) for number in range(total) if number not in begun]
+        for total, begun in layouts.items()
+    ]
+    return min(missing, key=len, default=[])
 
 
 def check_writable(folder: Path) -> None:

@@ -67,13 +67,13 @@ def versions() -> dict[str, str | None]:
 
 
 def hardware() -> dict[str, Any]:
-    """The processor, the cores and threads that may be used, and memory in bytes."""
+    """The processor, its cores, those that this process may use, and memory in bytes."""
     return {
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
-        "threads": usable_cores(),
+        "usable_cores": usable_cores(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
 

@@ -98,10 +98,11 @@ def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
     """
     logs = record_logs(folder)
     for segment in manifest.segments:
-        if segment["shard"] not in logs:
+        name, begun = segment["shard"], segment.get("started")
+        if name not in logs:
             raise MissingError(
-                f"no records of shard {segment['shard']} ({folder}, begun {segment.get('started')}): "
-                f"expected records-{segment['shard']}.jsonl. Restore it from a copy, or make its "
+                f"no records of shard {name} ({folder}, begun {begun}): "
+                f"expected records-{name}.jsonl. Restore it from a copy, or make its "
                 "records anew with --resume"
             )
     return logs

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.report.show import conclude
 from spsbench.errors import Exit
+from spsbench.reports.conclude import conclude
 from spsbench.store.log import encode
 from tests.cli.conftest import Pair, Ran
 
@@ -105,18 +105,80 @@ def test_another_machines_timings_stand_apart(
     manifest = json.loads((moved / "manifest.json").read_text())
     first = manifest["segments"][0]
     hardware = first["provenance"]["hardware"] | {"cpu": "another"}
-    second = first | {"first": 16, "provenance": first["provenance"] | {"hardware": hardware}}
-    manifest["segments"].append(second)
+    second = first | {"first": 12, "provenance": first["provenance"] | {"hardware": hardware}}
+    idle = second | {"first": 24, "provenance": {"hardware": {"cpu": "of a start without records"}}}
+    manifest["segments"] += [second, idle]
     (moved / "manifest.json").write_text(json.dumps(manifest))
     ran = sps("report", str(moved))
     assert ran.code == 0, ran.err
-    assert "(1 of 2 machines or settings)" in ran.out
-    assert "(2 of 2 machines or settings)" in ran.out
-    conclude(moved, None)
-    kept = json.loads((moved / "summary.json").read_text())
-    assert kept == json.loads(sps("report", str(moved), "--format", "json").out)
-    assert [len({row["n"] for row in part["rows"]}) for part in kept] == [1, 1]
-    assert sum(row["n"] for part in kept for row in part["rows"]) == 24
+    assert "Made on 2 unlike machines: their times are not pooled" in " ".join(ran.out.split())
+    assert "machine 2: cpu another)" in " ".join(ran.out.split())
+    assert "(1 of 2 machines)" in ran.out
+    assert "(2 of 2 machines)" in ran.out
+    tables = json.loads(sps("report", str(moved), "--format", "json").out)
+    single = json.loads((run / "summary.json").read_text())["rows"]
+    assert [row["n"] for row in tables[0]["rows"]] == [6] * 4
+    for row, alone in zip(tables[0]["rows"], single, strict=True):
+        for name in ("alpha", "block_efficiency", "quality.rouge2"):
+            assert row["metrics"][name] == alone["metrics"][name]
+        assert row["timed"] == 0
+        assert row["metrics"]["mean_token_time_ms"] is row["metrics"]["speedup"] is None
+    for table in tables[1:]:
+        assert {row["timed"] == row["n"] for row in table["rows"]} == {True}
+        assert not any(name.startswith("quality") for name in table["rows"][0]["metrics"])
+    parts = [sum(row["n"] for row in table["rows"]) for table in tables]
+    assert parts == [24, 12, 12]
+    assert sps("report", str(moved), "--against", str(run)).code == 0
+    conclude(moved)
+    assert json.loads((moved / "summary.json").read_text()) == tables
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_records_of_other_settings_stand_apart(
+    sps: Callable[..., Ran], run: Path, forced: bool
+) -> None:
+    """Cores that a run did not use make no other machine; what was forced is another setting."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    first = manifest["segments"][0]
+    hardware = first["provenance"]["hardware"] | {"usable_cores": 77}
+    second = first | {"first": 12, "provenance": first["provenance"] | {"hardware": hardware}}
+    second["differences"] = ['version.torch: "2.14", there "2.13"'] if forced else []
+    manifest["segments"].append(second)
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    made = json.loads(sps("report", str(run), "--format", "json").out)
+    if not forced:
+        assert [row["n"] for row in made["rows"]] == [6] * 4
+        return
+    assert [table["run"] for table in made] == ["run (1 of 2 settings)", "run (2 of 2 settings)"]
+    assert [sum(row["n"] for row in table["rows"]) for table in made] == [12, 12]
+    line = 'Not as the run was started: version.torch: "2.14", there "2.13".'
+    assert [line in table["remarks"] for table in made] == [False, True]
+
+
+def test_a_lost_log_is_missed_and_a_shard_to_come_is_told(
+    sps: Callable[..., Ran], run: Path
+) -> None:
+    log = run / "records-00-of-01.jsonl"
+    path = run / "manifest.json"
+    manifest = path.read_text()
+    log.rename(run / "records-00-of-02.jsonl")
+    path.write_text(manifest.replace("00-of-01", "00-of-02"))
+    remarks = json.loads(sps("report", str(run), "--format", "json").out)["remarks"]
+    assert "Shards that have not begun: 01-of-02." in remarks
+    path.write_text(manifest)
+    ran = sps("report", str(run))
+    assert ran.code == Exit.MISSING
+    assert "no records of shard 00-of-01" in ran.err
+    assert "--resume" in ran.err
+
+
+def test_a_run_is_not_merged_with_itself(
+    sps: Callable[..., Ran], run: Path, tmp_path: Path
+) -> None:
+    ran = sps("merge", str(run), f"{run}/../run", "--out", str(tmp_path / "merged"))
+    assert ran.code == Exit.USAGE
+    assert "one run twice" in ran.err
+    assert not (tmp_path / "merged").exists()
 
 
 def test_what_is_no_run_is_refused(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:

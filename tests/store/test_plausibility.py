@@ -1,4 +1,4 @@
-"""Records whose checksum is right and whose values cannot be true are refused by file, line, field."""
+"""Right checksums over values that cannot be true: refused by file, line and field."""
 
 import json
 import zlib
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.scoring.scores import read_scores, scores_path, write_scores
 from spsbench.settings.records import Score
 from spsbench.store.folder import WHOLE, records_path
 from spsbench.store.log import decode
@@ -17,6 +16,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.plausibility import impossible
 from spsbench.store.records import merge, records
 from spsbench.store.run import open_run
+from spsbench.tasks.scores import read_scores, scores_path, write_scores
 from tests.golden import make as golden
 from tests.simulation import failure, run
 from tests.store import made

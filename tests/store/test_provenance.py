@@ -35,7 +35,7 @@ def test_it_is_json_without_secrets(monkeypatch):
     assert "hf_secret" not in text
     assert str(Path.home()) not in text or str(Path.home()) == "/"
     assert found["versions"]["torch"]
-    assert found["hardware"]["threads"] >= 1
+    assert found["hardware"]["usable_cores"] >= 1
 
 
 def test_a_package_that_is_missing_has_no_version(monkeypatch):

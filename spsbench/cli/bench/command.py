@@ -18,6 +18,7 @@ from spsbench.settings.ranges import repeated
 from spsbench.settings.setting import fitted
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.settings.table import K_MAX
+from spsbench.store.folder import check_writable
 
 WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
 
@@ -54,6 +55,8 @@ def bench(
     access = Access(**fitted(OF_ACCESS, taken(asked, OF_ACCESS)))
     whole = taken(asked, WHOLE)
     title, above, tables = read(config, asked | ({"task": task} if task else {}))
+    if place.out is not None:
+        check_writable(place.out)
     experiment = planned(tables, access, say, title=title, **above | whole)
     for table in tables:
         for number in repeated(table.k or "4", low=0, high=K_MAX):

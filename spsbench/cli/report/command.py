@@ -74,7 +74,7 @@ def report(
             raise UsageError(f"--plot with {len(made.tables)} tables: expected one. Name one run")
         save_plot(made.tables[0].figure, plot)
     if against is not None:
-        rows = [row for table in made.tables for row in table.whole]
+        rows = [row for table in made.tables if not table.part for row in table.whole]
         raise typer.Exit(compared(rows, against, margin))
 
 

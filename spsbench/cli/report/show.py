@@ -81,7 +81,7 @@ def can_show(text: str) -> bool:
 def compared(rows: Sequence[Summary], against: Path, margin: float | None) -> int:
     """Say what changed since `against`; the exit code."""
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
-    base = [row for table in tables(against) for row in table.rows]
+    base = [row for table in tables(against) if not table.part for row in table.rows]
     found = compare(base, rows, margins)
     if not found.differences:
         raise UsageError(f"--against {against}: expected a run that has cells of this one")

@@ -1,0 +1,76 @@
+"""Which starts are alike: by what times depend on, not by what a start might have used."""
+
+from dataclasses import replace
+
+import pytest
+
+from spsbench.store.folder import unbegun
+from spsbench.store.machines import bandwidth_before, features_of, settings, unlike
+from tests.store import made
+
+
+def segment(first=0, *, differences=(), threads=None, **hardware):
+    provenance = {"hardware": {"cpu": "A", "cores": 2} | hardware}
+    if threads is not None:
+        provenance["threads"] = threads
+    return {
+        "shard": "00-of-01",
+        "first": first,
+        "provenance": provenance,
+        "differences": list(differences),
+    }
+
+
+def manifest(*segments, **asked):
+    return replace(made.manifest(), segments=segments, experiment=asked)
+
+
+def test_cores_that_were_not_used_make_no_other_machine():
+    """An earlier version noted cores that might be used as threads: 1 and 2 under one request."""
+    before = segment(threads=None, usable_cores=1), segment(3, usable_cores=2)
+    assert len(settings(manifest(*before))[0].machines) == 1
+    old = segment() | {"provenance": {"hardware": {"cpu": "A", "threads": 1}}}
+    older = segment(3) | {"provenance": {"hardware": {"cpu": "A", "threads": 2}}}
+    assert len(settings(manifest(old, older, threads=1))[0].machines) == 1
+    assert len(settings(manifest(old, older, threads=2))[0].machines) == 2
+    assert len(settings(manifest(old, older))[0].machines) == 2
+    assert features_of(old, 1) == {"cpu": "A", "threads": 1}
+
+
+def test_machines_within_settings_in_their_order():
+    starts = (
+        segment(threads=2),
+        segment(3, threads=2, cpu="B"),
+        segment(6, threads=2),
+        segment(9, threads=2, differences=["seed: 1, there 0"]),
+    )
+    first, second = settings(manifest(*starts))
+    assert [machine.segments for machine in first.machines] == [{0, 2}, {1}]
+    assert first.segments == {0, 1, 2}
+    assert list(unlike(first.machines)) == ["machine 1: cpu A", "machine 2: cpu B"]
+    assert (second.segments, second.differences) == ({3}, ("seed: 1, there 0",))
+    (only,) = settings(manifest(*starts), {1})
+    assert only.segments == {1}
+
+
+def test_what_was_measured_on_such_a_machine_is_known(tmp_path):
+    start = segment(threads=2, usable_cores=2)
+    start["provenance"]["memory"] = {"bandwidth": 5e9, "weights": {}}
+    assert bandwidth_before(tmp_path, start["provenance"], None) is None
+    manifest(start, segment(3, cpu="B")).save(tmp_path)
+    assert bandwidth_before(tmp_path, start["provenance"] | {"memory": None}, None) == 5e9
+    assert bandwidth_before(tmp_path, segment(cpu="B")["provenance"], None) is None
+
+
+@pytest.mark.parametrize(
+    ("begun", "missing"),
+    [
+        ([], []),
+        (["00-of-01"], []),
+        (["01-of-03"], ["00-of-03", "02-of-03"]),
+        (["00-of-02", "01-of-02"], []),
+        (["00-of-02", "00-of-01"], []),
+    ],
+)
+def test_shards_that_are_still_to_begin(begun, missing):
+    assert unbegun(begun) == missing

@@ -1,5 +1,6 @@
 """How a command ends: whatever is raised becomes one line on stderr and an exit code."""
 
+import errno
 import os
 import sys
 import tempfile
@@ -10,8 +11,16 @@ from typing import TextIO
 import typer
 
 from spsbench.cli.safe import one_line
-from spsbench.errors import Exit, SpsError, first_line, is_out_of_memory
+from spsbench.errors import (
+    CannotCreateError,
+    Exit,
+    SpsError,
+    WriteError,
+    first_line,
+    is_out_of_memory,
+)
 
+LONGEST = 80  # characters of a name that a line shows
 SIGPIPE = 141  # as the shell reports a program whose reader has gone
 
 
@@ -50,6 +59,12 @@ def report(error: Exception) -> int:
 
 def described(error: Exception) -> tuple[str, int]:
     """The line for the user and the exit code."""
+    if (long := too_long(error)) is not None:
+        name = str(long.filename)
+        shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+        line = f"a name too long ({shown}): expected one that a file can have. Check the path"
+        writing = isinstance(error, CannotCreateError | WriteError)
+        return line, error.code if writing else Exit.MISSING
     if isinstance(error, SpsError):
         return str(error), error.code
     if isinstance(error, typer.TyperException):
@@ -63,6 +78,15 @@ def described(error: Exception) -> tuple[str, int]:
         todo = "Check the weights, or try --dtype float32"
         return f"{error}: expected finite numbers. {todo}", Exit.FAILED_SAMPLES
     return f"internal: {type(error).__name__}: {first_line(error)}", Exit.INTERNAL
+
+
+def too_long(error: BaseException | None) -> OSError | None:
+    """What the system said of a name that no file can have, here or where `error` came from."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def is_non_finite(error: Exception) -> bool:

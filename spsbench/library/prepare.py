@@ -1,5 +1,6 @@
 """What must hold before torch and the Hugging Face libraries are imported."""
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -72,7 +73,7 @@ def decide(access: Access, wanted: bool, say: Say) -> None:
 
 def on_hub(ref: ModelSpec) -> bool:
     """Whether `ref` can only be a hub id: no path is ever asked for on the network."""
-    there = expanded(ref.id).exists()
+    there = os.path.exists(expanded(ref.id))  # False for a name that cannot be
     return ref.id not in BUNDLED and bool(HUB_ID.fullmatch(ref.id)) and not there
 
 

@@ -2,16 +2,18 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.models.description import check_config, embedding_and_layers, read_config
 from spsbench.models.hub import fetch
-from spsbench.models.weights import read_headers, weight_files
+from spsbench.models.weights import TensorHeader, read_headers, weight_files
 from spsbench.settings.bundled import BUNDLED
 from spsbench.settings.models import ModelSpec
 
+WHOLE_NUMBERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file
 _TOKENIZERS = (
     "tokenizer.json",
@@ -139,7 +141,7 @@ def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -
     check_config(config, folder, trust_remote_code=trust_remote_code)
     files = weight_files(folder, allow_pickle=allow_pickle)
     if files[0].suffix == ".safetensors":
-        read_headers(files)
+        check_numbers(config, read_headers(files), folder)
     # Four bits a number is the tightest packing there is; what is missing would be made up.
     held = 2 * sum(path.stat().st_size for path in files)
     if embedding_and_layers(config) > held:
@@ -148,6 +150,24 @@ def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -
             f"expected at most {held:.3g} in such weight files. Fetch the model again"
         )
     _check_tokenizer(folder)
+
+
+def check_numbers(
+    config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
+) -> None:
+    """Refuse whole numbers in place of weights: without their scales they would be read as noise.
+
+    Raises:
+        DataError: with the name of the first such tensor.
+    """
+    if any(part.get("quantization_config") for part in (config, config.get("text_config") or {})):
+        return
+    for name, header in headers.items():
+        if name.endswith("weight") and header.dtype in WHOLE_NUMBERS:
+            raise DataError(
+                f"{name} has the dtype {header.dtype} ({folder}): expected floating point, as "
+                "config.json has no quantization_config. Fetch the model again"
+            )
 
 
 def _check_tokenizer(folder: Path) -> None:

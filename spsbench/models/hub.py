@@ -19,6 +19,7 @@ from spsbench.models.weights import weight_files
 from spsbench.settings.models import ModelSpec
 
 _silent: set[str] = set()  # hubs that did not answer this process when it last asked
+_before: dict[str, str | None] = {}  # variables that this process has set -> what they were
 
 
 def endpoint() -> str:
@@ -62,9 +63,26 @@ def reachable(timeout: float = 3.0) -> bool:
 
 
 def offline_switch(*names: str) -> str | None:
-    """The first of the environment variables `names` that is on, as huggingface_hub reads them."""
-    on = (n for n in names if os.environ.get(n, "").upper() in ("1", "ON", "YES", "TRUE"))
-    return next(on, None)
+    """The first of the variables `names` that the user has on, as huggingface_hub reads them."""
+    return next((name for name in names if name not in _before and _is_on(name)), None)
+
+
+def why_offline(*names: str) -> str | None:
+    """Why this process stays offline: one of the variables `names`, or what it found; else None."""
+    if (switch := offline_switch(*names)) is not None:
+        return f"{switch} is set"
+    if not _before:
+        return None
+    return "the hub cannot be reached" if _address() in _silent else "offline mode is on"
+
+
+def set_here() -> dict[str, str | None]:
+    """The variables that this process has set by itself, and what the user had them at."""
+    return dict(_before)
+
+
+def _is_on(name: str) -> bool:
+    return os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def quieten() -> None:
@@ -80,7 +98,10 @@ def go_offline() -> None:
     Raises:
         SpsError: huggingface_hub is imported already and is not offline.
     """
-    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        if not _is_on(name):
+            _before[name] = os.environ.get(name)
+            os.environ[name] = "1"
     constants = sys.modules.get("huggingface_hub.constants")
     if constants is not None and not constants.HF_HUB_OFFLINE:
         raise SpsError(
@@ -107,7 +128,7 @@ def fetch(
         DataError: only pickled weights, without `allow_pickle`.
     """
     quieten()
-    offline = offline or offline_switch("HF_HUB_OFFLINE") is not None
+    offline = offline or why_offline("HF_HUB_OFFLINE") is not None
     online = not offline and reachable()
     if not online:
         if "huggingface_hub" not in sys.modules:

@@ -16,7 +16,7 @@ from spsbench.models.devices import find_device
 from spsbench.models.jsonfile import read_object
 from spsbench.models.lazy import lazy_tensors
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
-from spsbench.models.soundness import check_complete, check_finite
+from spsbench.models.soundness import check_complete, check_sound
 from spsbench.models.weights import weight_files
 
 
@@ -56,7 +56,11 @@ def load_model(
         )
         number = choose(dtype, place, files)
         warn_of_memory(files, number, place, say)
-        options: dict[str, Any] = {"dtype": number, "output_loading_info": True}
+        options: dict[str, Any] = {
+            "dtype": number,
+            "output_loading_info": True,
+            "ignore_mismatched_sizes": True,  # `check_complete` names them
+        }
         if attention is not None:
             options["attn_implementation"] = attention
         kind = _plain_class(config)
@@ -78,7 +82,7 @@ def load_model(
         model.requires_grad_(False)
         model = model.to(place).eval()
         model.config.name_or_path = str(folder)
-        check_finite(model, folder)
+        check_sound(model, folder)
     return model
 
 

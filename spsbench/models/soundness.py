@@ -1,17 +1,19 @@
 """A model that was loaded: all of it is there, and every number is a number."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from spsbench.errors import DataError
 
+LARGEST = 65504.0  # of a weight: float16's own; those of trained models stay far below it
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
 
 
-def check_complete(info: Mapping[str, Collection[object]], folder: Path) -> None:
+def check_complete(info: Mapping[str, Collection[Any]], folder: Path) -> None:
     """Refuse a model of which transformers had to make up a part.
 
     Args:
@@ -21,26 +23,35 @@ def check_complete(info: Mapping[str, Collection[object]], folder: Path) -> None
     Raises:
         DataError: with the name of the first tensor.
     """
-    wrong = {
-        "lack": info.get("missing_keys", ()),
-        "have another shape for": info.get("mismatched_keys", ()),
-    }
-    for verb, names in wrong.items():
-        if names:
-            first = min(str(name) for name in names)
-            raise DataError(
-                f"the weights {verb} {len(names)} tensors, such as {first} ({folder}): expected a "
-                "whole causal language model. Fetch the model again, or choose its causal version"
-            )
+    todo = "Fetch the model again, or choose its causal version"
+    if missing := info.get("missing_keys", ()):
+        first = min(str(name) for name in missing)
+        raise DataError(
+            f"the weights lack {len(missing)} tensors, such as {first} ({folder}): expected a "
+            f"whole causal language model. {todo}"
+        )
+    if other := info.get("mismatched_keys", ()):
+        name, found, wanted = min(other, key=str)
+        raise DataError(
+            f"{name} has the shape {_shape(found)} ({folder}): expected {_shape(wanted)} by "
+            f"config.json, as for {len(other)} tensors in all. {todo}"
+        )
+
+
+def _shape(sizes: Iterable[int]) -> str:
+    return "x".join(map(str, sizes)) or "of one number"
 
 
 @torch.inference_mode()
-def check_finite(model: PreTrainedModel, folder: Path) -> None:
-    """Refuse a model with NaN or infinite weights.
+def check_sound(model: PreTrainedModel, folder: Path) -> None:
+    """Refuse a model with NaN or infinite weights, or with some that no training leaves behind.
+
+    Buffers may hold any finite number: some are masks.
 
     Raises:
         DataError: with the name of the first such tensor.
     """
+    learned = {name for name, _ in model.named_parameters()}
     tensors = {
         name: tensor
         for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -53,4 +64,10 @@ def check_finite(model: PreTrainedModel, folder: Path) -> None:
             raise DataError(
                 f"{name} has numbers that are not finite ({folder}): expected finite weights. "
                 "Fetch the model again, or choose another --dtype"
+            )
+        largest = float(bound.abs().max())
+        if largest > LARGEST and name in learned:
+            raise DataError(
+                f"{name} has a weight of {largest:.3g} ({folder}): expected {LARGEST:g} at most, "
+                "as training leaves behind. Fetch the model again"
             )

@@ -1,5 +1,6 @@
 """Files and folders that are there whole or not at all, whatever happens to the process."""
 
+import contextlib
 import itertools
 import os
 from pathlib import Path
@@ -22,7 +23,8 @@ def replace_file(path: Path, content: bytes) -> None:
         draft.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a name that cannot be
+            draft.unlink(missing_ok=True)
         raise WriteError.of(error, path) from error
 
 

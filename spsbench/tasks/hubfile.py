@@ -48,10 +48,10 @@ def cached() -> Path | None:
 
 def out_of_reach() -> str | None:
     """Why nothing can be downloaded now, or None; asking takes three seconds at most."""
-    from spsbench.models.hub import offline_switch
+    from spsbench.models.hub import why_offline
 
-    if (switch := offline_switch(*_SWITCHES)) is not None:
-        return f"{switch} is set"
+    if (why := why_offline(*_SWITCHES)) is not None:
+        return why
     return None if _reachable() else "the hub cannot be reached"
 
 

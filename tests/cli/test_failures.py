@@ -22,6 +22,40 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(command, "read_prompt", fail)
 
 
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", "hi", "--target", LONG),
+        ("generate", "hi", "--draft", f"nested/{LONG}"),
+        ("generate", "--prompt-file", LONG),
+        ("score", LONG),
+        ("report", LONG),
+        ("merge", LONG, "--out", "merged"),
+        ("bench", "xsum", "--data", LONG),
+        ("bench", "--config", LONG),
+        ("verify", "run", LONG),
+    ],
+)
+def test_a_name_that_no_file_can_have(arguments: tuple[str, ...], sps: Callable[..., Ran]) -> None:
+    ran = sps(*arguments)
+    assert ran.code == Exit.MISSING, ran.err
+    last = ran.err.splitlines()[-1]
+    assert len(last) < 250
+    assert "a name too long (" in last or "no model '" in last
+
+
+def test_a_place_that_no_folder_can_have_is_told_before_anything_is_loaded(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.cli.machine.prepare_tables", None)
+    ran = sps("bench", "xsum", "--data", "mini", "--out", LONG)
+    assert ran.code == Exit.CANNOT_CREATE
+    assert "a name too long" in ran.err
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, SpsError, UsageError
 from spsbench.models import folder, weights
@@ -286,3 +288,19 @@ def test_tokenizer_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in broken.glob("tokenizer*"):
         path.unlink()
     refused(broken, MissingError, "no tokenizer")
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8])
+def test_whole_numbers_for_weights(broken: Path, edit: Edit, kind: torch.dtype) -> None:
+    """A mask of whole numbers is none, and packed weights are said to be packed."""
+    path, name = broken / "model.safetensors", "model.layers.1.mlp.up_proj.weight"
+    tensors = load_file(path)
+    mask = {"model.layers.0.attn.bias": torch.ones(2, 2, dtype=torch.uint8)}
+    save_file(tensors | mask, path, metadata={"format": "pt"})
+    check(broken)
+    packed = {name: (tensors[name] * 50).to(kind)}
+    save_file(tensors | packed, path, metadata={"format": "pt"})
+    with pytest.raises(DataError, match=rf"{name} has the dtype [UI]8 .*no quantization_config"):
+        check(broken)
+    edit(broken / "config.json", quantization_config={"quant_method": "any"})
+    check(broken)

@@ -90,6 +90,16 @@ def test_weights_that_are_not_finite(broken: Path, value: float) -> None:
     line(caught)
 
 
+@pytest.mark.parametrize("factor", [1e30, -1e10])
+def test_weights_that_no_training_leaves_behind(broken: Path, factor: float) -> None:
+    tensors = load_file(broken / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name] = tensors[name] * factor
+    save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=rf"{name} has a weight of .*expected 65504 at most"):
+        load(broken)
+
+
 def test_missing_tensor(broken: Path) -> None:
     tensors = load_file(broken / "model.safetensors")
     del tensors["model.layers.0.self_attn.q_proj.weight"]
@@ -100,8 +110,22 @@ def test_missing_tensor(broken: Path) -> None:
 
 
 def test_other_shapes(broken: Path, edit: Callable[..., None]) -> None:
+    tensors = load_file(broken / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    rows, columns = tensors[name].shape
+    save_file(
+        tensors | {name: tensors[name][:-1].clone()},
+        broken / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    words = rf"{name} has the shape {rows - 1}x{columns} .*expected {rows}x{columns}"
+    with pytest.raises(DataError, match=words) as caught:
+        load(broken)
+    line(caught)
     edit(broken / "config.json", intermediate_size=48)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(
+        DataError, match=r"mlp\.\w+\.weight has the shape .*expected .*48"
+    ) as caught:
         load(broken)
     line(caught)
 

@@ -149,7 +149,7 @@ def test_keys_and_types_of_a_file_are_checked(values: dict, said: str) -> None:
 def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no file"):
         read_tables(tmp_path / "absent.toml")
-    for content in ("k = ", "k = 1\nk = 2\n", "part = 3\n"):
+    for content in ("k = ", "k = 1\nk = 2\n", "part = 3\n", "k = " + "[" * 100_000):
         (tmp_path / "e.toml").write_text(content)
         with pytest.raises(UsageError, match=r"e\.toml"):
             read_tables(tmp_path / "e.toml")

@@ -27,7 +27,7 @@ def manifest(*segments, **asked):
 
 def test_cores_that_were_not_used_make_no_other_machine():
     """An earlier version noted cores that might be used as threads: 1 and 2 under one request."""
-    before = segment(threads=None, usable_cores=1), segment(3, usable_cores=2)
+    before = segment(usable_cores=1), segment(3, usable_cores=2)
     assert len(settings(manifest(*before))[0].machines) == 1
     old = segment() | {"provenance": {"hardware": {"cpu": "A", "threads": 1}}}
     older = segment(3) | {"provenance": {"hardware": {"cpu": "A", "threads": 2}}}

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError
+from spsbench.models import hub
 from spsbench.settings.task import Sample, Task
+from spsbench.store.provenance import provenance
 from spsbench.tasks import articles, hubfile
 from spsbench.tasks.corpora import news
 from spsbench.tasks.sentences import sentence_ends
@@ -160,6 +162,26 @@ def test_auto_takes_mini_where_the_hub_is_out_of_reach(monkeypatch: pytest.Monke
     assert "not XSum" in task.title
     assert "HF_HUB_OFFLINE is set" in task.title
     assert len(list(task.samples(always))) == 5
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_what_was_not_set_by_the_user_is_not_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    monkeypatch.setattr(hubfile, "cached", lambda: None)
+    monkeypatch.setattr(hub, "_before", {})
+    monkeypatch.setattr(hub, "_silent", {"http://hub"} if silent else set())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "")
+    hub.go_offline()
+    title = XSum(count=5).title
+    assert "is set" not in title
+    assert ("the hub cannot be reached" if silent else "offline mode is on") in title
+    known = provenance()
+    assert known["environment"]["HF_HUB_OFFLINE"] == "0"  # as the user had it
+    assert known["set_here"] == ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
 
 
 @pytest.mark.parametrize("data", ["auto", "hub"])

@@ -63,8 +63,9 @@ def described(error: Exception) -> tuple[str, int]:
         name = str(long.filename)
         shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
         line = f"a name too long ({shown}): expected one that a file can have. Check the path"
-        writing = isinstance(error, CannotCreateError | WriteError)
-        return line, error.code if writing else Exit.MISSING
+        if isinstance(error, CannotCreateError | WriteError):
+            return line, error.code
+        return line, Exit.MISSING
     if isinstance(error, SpsError):
         return str(error), error.code
     if isinstance(error, typer.TyperException):

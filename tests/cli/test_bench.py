@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
+from spsbench.store.choices import read_choices, write_choices
 from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, environment
 
 LOG = "records-00-of-01.jsonl"
@@ -130,6 +131,45 @@ def test_a_summary_recomputed_by_other_means(
             spent = sum(counts[5] for record in timed for counts in record["rounds"])
             made = sum(len(record["tokens"]) for record in timed)
             assert figures["mean_token_time_ms"]["mean"] == pytest.approx(1e3 * spent / made)
+
+
+def test_a_start_keeps_what_the_one_before_has_found(
+    sps: Callable[..., Ran],
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed before its first record, a run has measured the memory and made its choices."""
+    out = tmp_path / "run"
+    kept: list[list[str]] = []
+
+    def killed(*given: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    def noted(folder: Path, shard: object, choices: dict[str, Any]) -> None:
+        kept.append(sorted(choices))
+        write_choices(folder, (0, 1), choices)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spsbench.cli.bench.carry_out.write_choices", noted)
+        patch.setattr("spsbench.cli.bench.carry_out.run_part", killed)
+        assert sps(*arguments, "--out", str(out)).code == Exit.INTERRUPTED
+    assert [len(names) for names in kept] == [1, 2]  # after each model, not after all
+    assert len(read_choices(out, (0, 1))) == 2
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["segments"][0]["provenance"]["memory"]["bandwidth"] > 0
+    assert manifest["segments"][0]["provenance"]["threads"] >= 1
+    assert manifest["experiment"]["samples"] == {
+        part["task"]: [f"p{i}" for i in range(8)] for part in manifest["experiment"]["parts"]
+    }
+    monkeypatch.setattr("spsbench.cli.models.read_bandwidth", killed)
+    resumed = sps(*arguments, "--out", str(out), "--resume")
+    assert resumed.code == 0, resumed.err
+    monkeypatch.setattr("spsbench.models.source.load_model", killed)
+    (out / "summary.json").unlink()
+    done = sps(*arguments, "--out", str(out), "--resume")  # nothing is missing: no model is needed
+    assert done.code == 0, done.err
+    assert (out / "summary.json").exists()
 
 
 def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(

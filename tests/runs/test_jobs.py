@@ -126,6 +126,30 @@ def test_a_resumed_run_makes_the_same_records(loaded: Loaded) -> None:
         assert [r[:4] for r in record.rounds] == [r[:4] for r in whole[name].rounds]
 
 
+def test_each_cell_is_warmed_up_in_its_turn(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that is killed early has made records, instead of warming up what it never ran."""
+    made: list[tuple[str, str]] = []
+    real = bench.make
+
+    def noted(job, models, *, first):
+        made.append((job.cell.id, job.sample.id))
+        return real(job, models, first=first)
+
+    monkeypatch.setattr(bench, "make", noted)
+    run(part(ARS, BASE, limit=2), loaded, Kept())
+    first, second = dict.fromkeys(cell for cell, _ in made)
+    prompts = [(cell, "s/0") for cell in (first, first, second, second)]
+    assert made[:4] == prompts  # each once to warm up, and once to be recorded
+    assert len(made) == 2 + 4
+
+
+def test_samples_are_known_without_a_model(loaded: Loaded) -> None:
+    one = part(BASE, limit=3)
+    assert [s.id for s in bench.uncut(one)] == [s.id for s in samples_of(one, lambda cell: loaded)]
+
+
 def test_a_failure_is_a_record_and_the_run_goes_on(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,14 +138,16 @@ def check_class(kind: Kind, spec: Spec, found: Any) -> None:
     """
     if kind not in BASES:  # a reporter: a function, or a class of such
         if not callable(found):
-            raise PlugInError(f"{named(kind, spec)}: expected a function or a class")
+            raise PlugInError(
+                f"{named(kind, spec)} cannot be called: expected a function of a Report"
+            )
         return
     if not isinstance(found, type):
-        raise PlugInError(f"{named(kind, spec)}: expected a class. {_subclass(kind)}")
+        raise PlugInError(f"{named(kind, spec)} is no class: {_subclass(kind)}")
     declared = {name for name, value in vars(at(BASES[kind])).items() if _is_method(name, value)}
     there = {name for each in found.__mro__ for name in vars(each)}
-    open_ends = there & found.__abstractmethods__ if inspect.isabstract(found) else set()
-    _check_lack(kind, spec, (declared - there) | open_ends)
+    there -= {name for name in declared if inspect.isabstract(found) and _is_open(found, name)}
+    _check_lack(kind, spec, declared - there)
 
 
 def check_made(kind: Kind, spec: Spec, made: Any) -> None:
@@ -176,6 +178,11 @@ def _subclass(kind: Kind) -> str:
 def _is_method(name: str, value: Any) -> bool:
     public = not name.startswith("_") or name == "__call__"
     return public and (callable(value) or isinstance(value, classmethod | staticmethod))
+
+
+def _is_open(found: type, name: str) -> bool:
+    """Whether a method was never written: the base class declares it, and nothing else."""
+    return bool(vars(inspect.getattr_static(found, name)).get("__isabstractmethod__"))
 
 
 def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:

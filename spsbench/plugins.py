@@ -32,7 +32,7 @@ def part(kind: Kind, spec: Spec, *site: Any) -> Any:
     maker = plug_in(kind, spec)
     make = maker.open if site else maker
     given = arguments(spec, maker)
-    check_all_there(spec, maker)
+    check_all_there(kind, spec, maker)
     with in_name_of(kind, spec):
         try:
             made = make(*site, **given)
@@ -85,7 +85,7 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-def check_all_there(spec: Spec, maker: Any) -> None:
+def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
     """Every parameter without a default must have its value.
 
     Raises:
@@ -96,8 +96,8 @@ def check_all_there(spec: Spec, maker: Any) -> None:
     for name, each in parameters(maker).items():
         if each.kind in positional and each.default is each.empty and name not in there:
             raise UsageError(
-                f"{spec}: expected a value for {name}. Write {spec.name}:{name}=..., or, in the "
-                "plug-in, give it a default or take it from the site in `open`"
+                f"{named(kind, spec)}: expected a value for {name}. Write {spec.name}:{name}=..., "
+                "or, in the plug-in, give it a default or take it from the site in `open`"
             )
 
 

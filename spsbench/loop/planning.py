@@ -19,7 +19,7 @@ def plan_of(drafter: Spec) -> Plan:
         PlugInError: one of another package whose plan fails, or is none.
     """
     maker = plug_in("drafters", drafter)
-    check_all_there(drafter, maker)
+    check_all_there("drafters", drafter, maker)
     given = arguments(drafter, maker)
     if getattr(maker.plan, "__func__", None) is BY_CLASS and not hasattr(maker, "drawn"):
         raise PlugInError(

@@ -216,6 +216,8 @@ def test_a_drafter_that_cannot_be_made_is_a_line(monkeypatch: pytest.MonkeyPatch
     entry = Entry("drafters", "needy", "tests.methods.test_build:Needy", "")
     known = parts.find
     monkeypatch.setattr(parts, "find", lambda kind, n: entry if n == "needy" else known(kind, n))
-    with pytest.raises(UsageError, match=r"needy: expected a value for width. Write needy:width="):
+    with pytest.raises(
+        UsageError, match=r"drafter needy \(.*Needy\): expected a value for width. Write"
+    ):
         resolve(LOOKED_UP.but(drafter=Spec("needy")))
     assert resolve(LOOKED_UP.but(drafter=Spec("needy", (("width", 3),))))

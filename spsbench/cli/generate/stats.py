@@ -47,7 +47,7 @@ def acceptance(arm: Arm) -> str:
     """Alpha with what it stands on, or why there is none."""
     alpha, drafted = arm.figures.alpha, arm.figures.drafted
     if alpha is not None:
-        return f"{alpha:.3f}{' (over tested look-ups)' if arm.by_rule else ''}"
+        return f"{alpha:.3f}{' (over tested drafts by rule)' if arm.by_rule else ''}"
     if not drafted:
         return f"{NA} (nothing drafted)"
     rule = arm.cell.method.verifier.name  # block and trees are not tested token by token

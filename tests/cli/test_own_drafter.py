@@ -1,0 +1,136 @@
+"""A drafter of another package with weights of its own, through every command, by path and name."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import spsbench
+from tests import features
+from tests.cli.conftest import Ran
+from tests.folders import random_model, save
+from tests.installed import install
+
+SOURCE = Path(features.__file__)
+POINTS = "[spsbench.drafters]\nfeatures = theirs.features:Features\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A target, and tensors that foretell its hidden states: a linear fit over random tokens."""
+    folder = tmp_path_factory.mktemp("own")
+    model = random_model(scale=0.5)
+    save(folder / "target", model)
+    draw = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, model.config.vocab_size, (1, 400), generator=draw)
+    with torch.no_grad():
+        hidden = model(ids, output_hidden_states=True).hidden_states[-1][0]
+        given = torch.cat([hidden[:-1], model.get_input_embeddings()(ids)[0, 1:]], 1)
+        mix = torch.linalg.lstsq(given, hidden[1:]).solution.T.contiguous()
+    width = len(mix)
+    random = [0.01 * torch.randn(n, width, generator=draw) for n in (3 * width, width)]
+    own = folder / "head"
+    own.mkdir()
+    save_file(
+        {"mix.weight": mix, "qkv.weight": random[0], "out.weight": random[1]}, own / "a.safetensors"
+    )
+    (own / "config.json").write_text(json.dumps({"layer": model.config.num_hidden_layers}))
+    return str(folder / "target"), str(own)
+
+
+@pytest.fixture
+def drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Its name, with the package installed."""
+    files = {"theirs/__init__.py": "", "theirs/features.py": SOURCE.read_text()}
+    monkeypatch.syspath_prepend(install(tmp_path / "site", files, POINTS))
+    yield "features"
+
+
+@pytest.mark.parametrize("engine", ["eager", "fast"])
+def test_greedy_texts_are_those_of_the_target(
+    sps: Callable[..., Ran], made: tuple[str, str], drafter: str, engine: str
+) -> None:
+    target, own = made
+    plain = ("generate", "the cat", "-n", "24", "--target", target, "--temperature", "0", "--json")
+    ars = json.loads(sps(*plain, "--engine", engine, "-k", "0").out)
+    for arguments in ("", ":sampled=false"):
+        ran = sps(*plain, "--engine", engine, "--draft", own, "--drafter", drafter + arguments)
+        assert ran.code == 0, ran.err
+        texts = json.loads(ran.out)
+        assert texts["tokens"] == ars["tokens"]
+        assert sum(each["accepted"] for each in texts["rounds"]) > 0
+    assert texts["settings"]["verifier"]["name"] == "match"
+
+
+def test_its_law_holds(made: tuple[str, str], drafter: str) -> None:
+    pair = spsbench.load(
+        target=made[0], draft=made[1], drafter=drafter, engine="eager", max_new_tokens=16, k=2
+    )
+    assert pair.cell.method.verifier.name == "sps"
+    first = pair.generate("the cat", seed=1)
+    assert sum(each.accepted for each in first.rounds) > 0
+    assert str(pair.generate("the cat", seed=1)) == str(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"bias": 0.2}, {"temperature": 0.0, "prompts": 2}])
+def test_an_audit_of_it_holds(
+    made: tuple[str, str], drafter: str, tmp_path: Path, how: dict[str, float]
+) -> None:
+    task = tmp_path / "prompts.jsonl"
+    task.write_text('{"prompt": "the cat"}\n{"prompt": "a dog"}\n')
+    pair = spsbench.load(
+        target=made[0], draft=made[1], drafter=drafter, engine="eager", max_new_tokens=24
+    )
+    assert pair.verify(task=(f"jsonl:path={task}",), workers=1, **how)
+
+
+def test_a_run_goes_on_and_knows_its_files(
+    sps: Callable[..., Ran], made: tuple[str, str], tmp_path: Path
+) -> None:
+    task, mine, out = tmp_path / "p.jsonl", tmp_path / "my drafter.py", tmp_path / "run"
+    task.write_text('{"prompt": "the cat"}\n{"prompt": "a dog"}\n')
+    mine.write_text(SOURCE.read_text())
+    head = tmp_path / "head"
+    head.mkdir()
+    for file in Path(made[1]).iterdir():
+        (head / file.name).write_bytes(file.read_bytes())
+    given = ("bench", f"jsonl:path={task}", "--target", made[0], "--draft", str(head))
+    given += ("--drafter", f"{mine}:Features", "--engine", "eager", "-k", "2", "-n", "8")
+    given += ("--draft-dtype", "float64", "--out", str(out), "--warmup", "0")
+    ran = sps(*given)
+    assert ran.code == 0, ran.err
+    log = next(out.glob("records*.jsonl"))
+    whole = log.read_bytes()
+    log.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    again = sps(*given, "--resume")
+    assert again.code == 0, again.err
+    assert len(log.read_bytes().splitlines()) == len(whole.splitlines())
+    mine.write_text(SOURCE.read_text() + "\n")
+    other = sps(*given, "--resume")
+    assert other.code == 5
+    assert "drafter" in other.err
+    mine.write_text(SOURCE.read_text())
+    tensors = load_file(head / "a.safetensors")
+    save_file({**tensors, "mix.weight": tensors["mix.weight"] * 2}, head / "a.safetensors")
+    heavier = sps(*given, "--resume")
+    assert heavier.code == 5
+    assert "a.safetensors" in heavier.err
+
+
+def test_what_its_folder_lacks_is_a_line(
+    sps: Callable[..., Ran], made: tuple[str, str], drafter: str, tmp_path: Path
+) -> None:
+    given = ("generate", "x", "--target", made[0], "--drafter", drafter, "--draft", str(tmp_path))
+    assert "no tensors" in sps(*given).err
+    save_file({"mix.weight": torch.zeros(1)}, tmp_path / "a.safetensors")
+    (tmp_path / "config.json").write_text('{"layer": 1}')
+    lacking = sps(*given)
+    assert lacking.code == 65
+    assert lacking.err.splitlines()[-1].startswith("error: no tensor qkv.weight (")
+    random = sps(*given, "--draft-weights", "random")
+    assert random.code == 2
+    assert "expected its tensors" in random.err

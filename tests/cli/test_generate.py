@@ -136,7 +136,7 @@ def test_alpha_is_labelled_with_what_it_stands_on(
     looked_up = sps(
         "generate", "the cat sat on the cat sat on", "-n", "40", "--target", pair.target
     )
-    assert "(over tested look-ups)" in looked_up.err
+    assert "(over tested drafts by rule)" in looked_up.err
 
 
 def test_advice_is_the_last_line_or_a_field(sps: Callable[..., Ran], pair: Pair) -> None:

@@ -1,7 +1,7 @@
 """A drafter of another package with weights of its own, through every command, by path and name."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,11 +42,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.fixture
-def drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Its name, with the package installed."""
     files = {"theirs/__init__.py": "", "theirs/features.py": SOURCE.read_text()}
     monkeypatch.syspath_prepend(install(tmp_path / "site", files, POINTS))
-    yield "features"
+    return "features"
 
 
 @pytest.mark.parametrize("engine", ["eager", "fast"])
@@ -75,13 +75,12 @@ def test_its_law_holds(made: tuple[str, str], drafter: str) -> None:
     assert str(pair.generate("the cat", seed=1)) == str(first)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"bias": 0.2}, {"temperature": 0.0, "prompts": 2}])
 def test_an_audit_of_it_holds(
     made: tuple[str, str], drafter: str, tmp_path: Path, how: dict[str, float]
 ) -> None:
     task = tmp_path / "prompts.jsonl"
-    task.write_text('{"prompt": "the cat"}\n{"prompt": "a dog"}\n')
+    task.write_text('{"id": "a", "prompt": "the cat"}\n{"id": "b", "prompt": "a dog"}\n')
     pair = spsbench.load(
         target=made[0], draft=made[1], drafter=drafter, engine="eager", max_new_tokens=24
     )
@@ -92,7 +91,7 @@ def test_a_run_goes_on_and_knows_its_files(
     sps: Callable[..., Ran], made: tuple[str, str], tmp_path: Path
 ) -> None:
     task, mine, out = tmp_path / "p.jsonl", tmp_path / "my drafter.py", tmp_path / "run"
-    task.write_text('{"prompt": "the cat"}\n{"prompt": "a dog"}\n')
+    task.write_text('{"id": "a", "prompt": "the cat"}\n{"id": "b", "prompt": "a dog"}\n')
     mine.write_text(SOURCE.read_text())
     head = tmp_path / "head"
     head.mkdir()

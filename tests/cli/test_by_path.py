@@ -1,0 +1,186 @@
+"""Plug-ins that are named by their files: of every kind, and what is wrong with them in a line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import spsbench
+from spsbench.audit.law.crew import answer
+from spsbench.sources import fixed
+from spsbench.spec import Spec
+from tests.cli.conftest import Pair, Ran
+
+MINE = """
+from dataclasses import dataclass
+
+import torch
+
+from spsbench.engines.eager import Eager
+from spsbench.loop.types import Draft, Drafter, Drawn
+from spsbench.methods.decoders.native import NativeDecoder
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.settings.task import Sample, Task
+
+
+@dataclass
+class Repeat(Drafter):
+    drawn = Drawn.POINT
+    times: int = 2
+
+    def draft(self, context, k, noise, go_on):
+        again = list(context.tokens[-1:]) * min(self.times, k)
+        return Draft(torch.tensor(again, dtype=torch.int64), None)
+
+
+class Rule(Match): ...
+class Slow(Constant): ...
+class Mine(Eager): ...
+class Loop(NativeDecoder): ...
+
+
+class Biased(Sps):
+    def __call__(self, draft, q, noise):
+        return super().__call__(draft, q, noise)._replace(token=q[0].argmax())
+
+
+class Sums(Task):
+    name, title, prompt_version, max_new_tokens, metrics = "sums", "sums", "1", 4, ("right",)
+
+    def samples(self, fits):
+        yield Sample("a", "1 + 1 =")
+
+    def score(self, sample, completion):
+        return {"right": float("2" in completion)}
+
+    @staticmethod
+    def combine(scores):
+        return {"right": [sum(each["right"] for each in one) / len(one) for one in scores]}
+
+
+def report(made):
+    return f"{len(made.tables)} tables\\n"
+
+
+class Report:
+    def __call__(self, made):
+        return report(made)
+
+
+class Lazy(Drafter):
+    drawn = Drawn.POINT
+
+
+class Undrawn(Drafter):
+    def draft(self, context, k, noise, go_on): ...
+
+
+class Bare: ...
+
+
+class Falls(Repeat):
+    @classmethod
+    def open(cls, site):
+        return {}["nowhere"]
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my parts").mkdir()
+    file = tmp_path / "my parts" / "mine.py"
+    file.write_text(MINE)
+    (tmp_path / "broken.py").write_text("def (\n")
+    (tmp_path / "falls.py").write_text("import json\n1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    return file
+
+
+def test_a_text_by_parts_of_a_file(sps: Callable[..., Ran], pair: Pair, mine: Path) -> None:
+    at = "./my parts/mine.py"
+    parts = ("--drafter", f"{at}:Repeat:times=3", "--verifier", f"{at}:Rule", "--engine")
+    parts += (f"{at}:Mine", "--schedule", f"{at}:Slow:lookahead=3", "--decoder", f"{at}:Loop")
+    plain = ("generate", "the cat", "-n", "12", "--target", pair.target, "--json")
+    ran = sps(*plain, *parts, "--temperature", "0")
+    assert ran.code == 0, ran.err
+    made = json.loads(ran.out)
+    assert made["rounds"][0]["drafted"] == 3
+    assert made["settings"]["drafter"]["source"] == fixed(Spec(f"{at}:Repeat")).source
+    ars = json.loads(sps(*plain, "-k", "0", "--temperature", "0").out)
+    assert made["tokens"] == ars["tokens"]
+    loaded = spsbench.load(target=pair.target, drafter=f"{mine}:Repeat", temperature=0.0)
+    assert loaded.generate("the cat", max_new_tokens=12).tokens == ars["tokens"]
+
+
+def test_a_run_by_a_file_is_of_its_source(
+    sps: Callable[..., Ran], pair: Pair, mine: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "it.toml").write_text(
+        f'task = "my parts/mine.py:Sums"\ndrafter = "./my parts/mine.py:Repeat"\nengine = "eager"\n'
+        f'target = "{pair.target}"\n'
+    )
+    given = ("bench", "--config", "it.toml", "--out", "run", "--warmup", "0")
+    ran = sps(*given, "--format", "./my parts/mine.py:report")
+    assert ran.code == 0, ran.err
+    assert ran.out == "1 tables\n"
+    assert "note: it.toml names ./my parts/mine.py:Repeat: its code is run" in ran.err
+    assert "note: it.toml names my parts/mine.py:Sums: its code is run" in ran.err
+    assert ran.err.index("its code is run") < ran.err.index("sums")
+    assert sps("report", "run", "--format", "./my parts/mine.py:Report").out == "1 tables\n"
+    mine.write_text(MINE + "# changed\n")
+    changed = sps(*given, "--resume")
+    assert changed.code == 5
+    assert "drafter" in changed.err
+    assert sps("bench", "./my parts/mine.py:Sums", "--dry-run", "--target", pair.target).code == 0
+
+
+@pytest.mark.parametrize(
+    ("named", "code", "said"),
+    [
+        ("my parts/mine.py:Lazy", 65, "has no draft: expected a drafter. Subclass Drafter of"),
+        ("my parts/mine.py:Undrawn", 65, "has no drawn: expected Drawn.POINT"),
+        ("my parts/mine.py:Bare", 65, "has no begin, draft, open, plan: expected a drafter"),
+        ("my parts/mine.py:Rule", 65, "Subclass Drafter of spsbench.loop.types"),
+        ("my parts/mine.py:torch", 65, "is no class: expected a drafter"),
+        ("my parts/mine.py:Falls", 65, "Falls failed: KeyError: 'nowhere'"),
+        ("my parts/mine.py:Nobody", 2, "no Nobody (my parts/mine.py): expected a class"),
+        ("my parts/mine.py:Repeat:most=2", 2, "has no 'most': expected times"),
+        ("my parts/mine.py", 2, "expected FILE.py:CLASS"),
+        ("nowhere.py:A", 66, "no file nowhere.py: expected a Python file"),
+        ("broken.py:A", 65, "broken.py cannot be imported (SyntaxError: invalid syntax (broken.py"),
+        ("falls.py:A", 65, "falls.py cannot be imported (ZeroDivisionError: division by zero, lin"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_a_line(
+    sps: Callable[..., Ran], pair: Pair, mine: Path, named: str, code: int, said: str
+) -> None:
+    ran = sps("generate", "x", "-n", "4", "--target", pair.target, "--drafter", named)
+    assert (ran.code, ran.err.splitlines()[-1].startswith("error: ")) == (code, True), ran.err
+    assert said in ran.err.splitlines()[-1]
+
+
+def test_a_worker_reads_the_file_and_shows_a_counterexample(mine: Path) -> None:
+    spec = fixed(Spec(f"{mine}:Biased"))
+    given = {"name": spec.name, "args": (), "source": spec.source}
+    row = json.loads(answer(json.dumps([given, "none", "constant"])))
+    assert row["distance"] > 0.1
+    assert row["example"].startswith("after [0, 1, 0, 1, 0] the text begins [")
+    mine.write_text(MINE + "# changed\n")
+    later = json.loads(answer(json.dumps([given, "none", "constant"])))
+    assert "has changed: expected the source" in later["error"]
+
+
+def test_a_file_that_keeps_its_size_and_time_is_read_anew(mine: Path) -> None:
+    import os
+
+    from spsbench.plugins import part
+
+    spec = Spec(f"{mine}:Repeat")
+    when = mine.stat().st_mtime
+    assert part("drafters", spec).times == 2
+    mine.write_text(MINE.replace("times: int = 2", "times: int = 3"))
+    os.utime(mine, (when, when))
+    assert part("drafters", spec).times == 3

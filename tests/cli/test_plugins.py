@@ -76,3 +76,27 @@ def test_a_run_by_task_decoder_and_reporter(
     assert header[:4] == ["run", "K", "right", "speed-up"]
     assert [row[1] for row in rows] == ["0", "4"]
     assert re.search(r"^kept \d of [1-4]$", ran.err, re.MULTILINE)
+
+
+def test_the_drafter_of_the_readme_by_its_file(
+    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
+) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    source = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", readme, re.DOTALL))
+    file = tmp_path / "repeat.py"
+    file.write_text(source["mypackage/repeat.py"])
+    ran = sps(
+        "generate", "1 + 1 =", "-n", "8", "--target", pair.target, "--drafter", f"{file}:Repeat"
+    )
+    assert ran.code == 0, ran.err
+
+
+def test_a_package_that_cannot_be_imported_is_named(
+    sps: Callable[..., Ran], pair: Pair, tmp_path: Path
+) -> None:
+    (tmp_path / "site" / "mypackage" / "repeat.py").write_text("import nowhere_at_all\n")
+    ran = sps("generate", "x", "--target", pair.target, "--drafter", "repeat")
+    assert ran.code == 65
+    assert ran.err.splitlines()[-1].startswith(
+        "error: drafter repeat (mypackage.repeat:Repeat) cannot be imported (ModuleNotFoundError: "
+    )

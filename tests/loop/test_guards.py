@@ -71,7 +71,7 @@ class Doubts(Constant):
         raise KeyError("law")
 
 
-class NeedsMore:
+class NeedsMore(Match):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def __init__(self, factor: float) -> None:

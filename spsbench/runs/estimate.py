@@ -7,7 +7,7 @@ from pathlib import Path
 from spsbench.machine.load import loaded, read_clocks
 from spsbench.models.shelf import Loaded
 from spsbench.runs.jobs import Job, jobs, make, samples_of
-from spsbench.runs.pace import clock
+from spsbench.machine.sizes import clock
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.names import method, setting

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.machine.environment import bad_temporary, bad_threads
+from spsbench.machine.spinning import bound_spinning
 from spsbench.models import hub
 from spsbench.models.folder import check_folder, expanded, locate
 from spsbench.plugins import is_ours
@@ -102,7 +103,8 @@ def on_hub(ref: ModelSpec) -> bool:
 
 
 def check_environment() -> None:
-    """Variables that would break the libraries with messages of their own."""
+    """Variables that would break the libraries with messages of their own, or slow them down."""
+    bound_spinning()
     if (threads := bad_threads()) is not None:
         raise UsageError(
             f"OMP_NUM_THREADS is {threads!r} (environment): expected 1 or more. "

@@ -41,6 +41,7 @@ def _row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
         "failures": summary.failures,
         "cut": summary.cut,
         "timed": summary.timed,
+        "loaded": summary.loaded,
         "horizon": summary.horizon,
         "spread_ms": summary.spread._asdict() if summary.spread else None,
         "metrics": {

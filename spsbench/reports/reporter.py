@@ -6,7 +6,8 @@ from typing import Any
 
 from spsbench.figures.intervals import FEWEST
 from spsbench.figures.summary import Summary
-from spsbench.reports.columns import Column, columns
+from spsbench.machine.load import OTHERS_AT_MOST
+from spsbench.reports.columns import MARK, Column, columns
 from spsbench.reports.figure import Figure
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
@@ -103,10 +104,11 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     """The lines below a table: what it stands on, what is missing from it, and its own notes."""
     good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
-    flagged = good - sum(s.timed for s in rows)
+    loaded = sum(s.loaded for s in rows)
+    flagged = good - sum(s.timed for s in rows) - loaded
     lines = [
         f"{good} generations of up to {samples} samples; intervals: 95 %, over samples, "
-        f"none over fewer than {FEWEST}."
+        f"none over fewer than {FEWEST} but where none or all succeed."
     ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:
@@ -114,10 +116,25 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     if failed:
         lines.append(f"{failed} generations failed and are in no figure.")
     if flagged and title.timed:
-        lines.append(f"{flagged} timings were flagged (first, loaded) and are in no time.")
+        lines.append(f"{flagged} timings were of first calls and are in no time.")
+    if loaded and title.timed:
+        lines += under_load(loaded, loaded + sum(s.timed for s in rows))
     if cut:
         lines.append(f"{cut} prompts were cut to fit the context.")
     return lines + list(title.notes)
+
+
+def under_load(loaded: int, timed: int) -> list[str]:
+    """What it means that some of the timings were disturbed, and what to do."""
+    return [
+        f"{loaded} of {timed} timings were taken under load: other work had more than "
+        f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have them in; times "
+        "without the mark are of undisturbed timings alone. A speed-up is a ratio of generations "
+        "that follow each other and share the load, so it is kept, with a wider interval; CPU "
+        "ms/token is the work of the processors, which load hardly changes.",
+        "For times that can be quoted, end other work (top shows it) and run again with "
+        "--overwrite; more --repeats bring more undisturbed timings.",
+    ]
 
 
 def _between(low: float, high: float) -> str:

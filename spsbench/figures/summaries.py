@@ -7,6 +7,7 @@ import numpy as np
 
 from spsbench.figures.gains import Gains, baseline, gains
 from spsbench.figures.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
+from spsbench.figures.pairing import Arms
 from spsbench.figures.quality import Combine, Qualities, average, greatest, qualities
 from spsbench.figures.rates import MS, OF_TIME, RATES
 from spsbench.figures.summary import Summary, spread
@@ -73,6 +74,14 @@ def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
         cell.id: Tally(SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon))
         for cell in cells
     }
+
+
+def arms(cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]) -> Arms:
+    """The tallies of a run; `numbers` takes those of its samples, and gives them in the next."""
+    found = tallies(cells)
+    for record in records:
+        _known(record.cell, found).add(record, numbers.setdefault(record.sample, len(numbers)))
+    return Arms(cells, found)
 
 
 def _rows(

@@ -63,11 +63,16 @@ def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
 
 
 def decide(access: Access, wanted: bool, say: Say) -> None:
-    """Stay online only if the hub is `wanted` and answers."""
-    if access.offline or not wanted:
-        hub.go_offline()
-    elif not hub.reachable():
+    """Stay online only if the hub is `wanted` and answers.
+
+    Where its library is imported already, as in a notebook, it cannot be told any more: what is
+    fetched is fetched by `hub.fetch`, which keeps to `offline` by itself.
+    """
+    if not access.offline and wanted:
+        if hub.reachable():
+            return
         say(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
+    if not hub.imported():
         hub.go_offline()
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
+from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
+from spsbench.figures.compare import Comparison, compare
 from spsbench.figures.parity import MARGINS
 from spsbench.figures.quality import Combine, average
-from spsbench.figures.summaries import summaries
+from spsbench.figures.summaries import arms, summaries
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
 from spsbench.plugins import plug_in
@@ -58,6 +60,44 @@ def tables(
         SpsError: no run, or one that is damaged.
     """
     return list(_tables(_Source.open(folder, margins, by_group, dialect)))
+
+
+def compared(
+    folders: Sequence[Path], against: Path, margins: Mapping[str, float] = MARGINS_OF_CHANGE
+) -> Comparison:
+    """What changed since the run in `against`, paired by sample where both have it.
+
+    Raises:
+        SpsError: no run, or one that is damaged.
+    """
+    numbers: dict[str, int] = {}
+    base, now = (
+        [_Source.open(folder, MARGINS, False, None) for folder in each]
+        for each in ([against], folders)
+    )
+    made = [[table for source in each for table in _tables(source)] for each in (base, now)]
+    rows = [[row for table in each if not table.part for row in table.whole] for each in made]
+    sides = tuple(
+        arms(
+            list({cell.id: cell for source in each for cell in source.cells}.values()),
+            (record for source in each for record in _poolable(source)),
+            numbers,
+        )
+        for each in (base, now)
+    )
+    return compare(rows[0], rows[1], margins, (sides[0], sides[1]))
+
+
+def _poolable(source: "_Source") -> Iterator[Record]:
+    """The records of the last setting that a run was made under; of unlike machines without times.
+
+    It is that of the rows, where a cell has several.
+    """
+    found = settings(source.manifest)
+    setting = found[-1] if found else Setting((), ())
+    for record in source.records(setting.segments):
+        pooled = len(setting.machines) < 2
+        yield record if pooled else replace(record, flags=(*record.flags, "unlike"))
 
 
 class _Source(NamedTuple):

@@ -57,7 +57,7 @@ def report(
             raise UsageError("--margin without --against: expected both or none")
     form = o.report_format(format, json)
 
-    from spsbench.cli.report.show import compared, publish
+    from spsbench.cli.report.show import publish, show_changes
     from spsbench.figures.terms import TERMS
     from spsbench.reports.run_tables import report_on
 
@@ -74,8 +74,7 @@ def report(
             raise UsageError(f"--plot with {len(made.tables)} tables: expected one. Name one run")
         save_plot(made.tables[0].figure, plot)
     if against is not None:
-        rows = [row for table in made.tables if not table.part for row in table.whole]
-        raise typer.Exit(compared(rows, against, margin))
+        raise typer.Exit(show_changes(runs, against, margin))
 
 
 def merge_runs(

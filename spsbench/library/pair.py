@@ -13,6 +13,8 @@ from spsbench.library.text import Text
 from spsbench.library.verified import Held
 from spsbench.loop.site import Weights
 from spsbench.loop.text import Piece
+from spsbench.machine.load import loaded as is_loaded
+from spsbench.machine.load import read_clocks
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.shelf import Choices, Loaded, Shelf
 from spsbench.models.surprises import surprises
@@ -127,8 +129,10 @@ class Pair:
         ids = fitted(
             cell, loaded, ids_of(loaded, prompt, chat=chat, system=system), truncate, self._say
         )
+        before = read_clocks()
         ars, sps = run_both(cell, loaded, ids, show)
-        return compare(loaded, ids, arm(ars), arm(sps))
+        busy = is_loaded(before, read_clocks())
+        return compare(loaded, ids, arm(ars), arm(sps), busy=busy)
 
     def bench(self, task: str, **asked: Any) -> Run:
         """Run a task under ArS and SpS into a folder, or go on with it: see `spsbench.bench`."""

@@ -125,7 +125,7 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
         if s.cell.k:
             sd = s.spread.sd if s.spread and measured else None
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
-            points.append(Point(s.cell.k, time.mean, *sides, loaded=loaded))
+            points.append(Point(s.cell.k, time.mean, sides[0], sides[1], loaded))
     made: list[Curve | Level] = []
     if points:
         best = min(points, key=lambda point: (point.y, point.x))

@@ -108,7 +108,7 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     flagged = good - sum(s.timed for s in rows) - loaded
     lines = [
         f"{good} generations of up to {samples} samples; intervals: 95 %, over samples, "
-        f"none over fewer than {FEWEST} but where none or all succeed."
+        f"none over fewer than {FEWEST} unless none succeed, or every one."
     ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:

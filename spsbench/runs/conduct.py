@@ -13,7 +13,7 @@ from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
 from spsbench.runs.estimate import estimate
 from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
-from spsbench.runs.models import Models, Say, folders_of, memory, resolved
+from spsbench.runs.models import Models, Say, folders_of, measured_again, memory, resolved
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
 from spsbench.settings.access import Access
@@ -79,7 +79,7 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment, place = resolved(experiment), self.place
+        experiment, place = resolved(experiment, self.say), self.place
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
         before = bandwidth_before(folder, known, experiment.threads)
@@ -103,6 +103,9 @@ class Conduct:
             self._keep_choices(writer)
             samples = self._records(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
+            if known["memory"] and known["memory"]["loaded"]:
+                self.say("note: memory was measured under load: it is measured again")
+                writer.amend(memory=measured_again(known["memory"], experiment.threads))
             if self.stop():
                 return Outcome(folder=folder, records=writer.count)
         scored = self._judge(experiment, folder)
@@ -115,7 +118,7 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment = resolved(experiment)
+        experiment = resolved(experiment, self.say)
         *_, folder = self._prepare(experiment)
         yield from estimate(experiment, Models(self.shelf, self.say), folder)
 

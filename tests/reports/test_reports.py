@@ -96,7 +96,7 @@ def test_markdown() -> None:
         " n/a |\n"
         "\n"
         "- 99 generations of up to 50 samples; intervals: 95 %, over samples, "
-        "none over fewer than 8 but where none or all succeed.\n"
+        "none over fewer than 8 unless none succeed, or every one.\n"
         "- 1 generations failed and are in no figure.\n"
         "- 1 timings were of first calls and are in no time.\n"
         "- 3 prompts were cut to fit the context.\n"

@@ -44,6 +44,7 @@ def compared(comparison: Comparison) -> dict[str, Any]:
     return {
         "ars": generated(comparison.ars),
         "speedup": gained._asdict() if gained else None,
+        "loaded": comparison.loaded,
         "identical": comparison.identical,
         "divergence": found._asdict() if found else None,
     }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from spsbench.errors import UsageError
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
@@ -57,6 +58,28 @@ def columns(rows: Sequence[Summary]) -> list[Column]:
     headlines = [column for column in scores if column.heading in headline(rows)]
     usual = [c for c in COLUMNS if c != PROCESSOR or any(s.figures[c.figure] for s in rows)]
     return [*headlines, *usual, *(column for column in scores if column not in headlines)]
+
+
+def chosen(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
+    """The columns of those headings or figures, in their order: `speed-up`, `alpha`, `prefill_ms`.
+
+    Raises:
+        UsageError: one that no row has.
+    """
+    known = {column.heading: column for column in [*columns(rows), *COLUMNS]}
+    figures = dict.fromkeys(name for s in rows for name in s.figures)
+    by_figure = {column.figure: column for column in known.values()}
+    found = []
+    for name in names:
+        column = known.get(name) or by_figure.get(name)
+        if column is None and name in figures:
+            column = Column(name, name, 3)
+        if column is None:
+            raise UsageError(
+                f"--columns {name}: expected some of {', '.join(known)}, or figures of summary.json"
+            )
+        found.append(column)
+    return found
 
 
 def headline(rows: Sequence[Summary]) -> set[str]:

@@ -15,6 +15,7 @@ from spsbench.figures.summaries import arms, summaries
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
 from spsbench.plugins import plug_in
+from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
 from spsbench.reports.remarks import ceilings, findings
@@ -29,15 +30,21 @@ from spsbench.tasks.scores import read_scores
 
 
 def report_on(
-    folders: Sequence[Path], *, by_group: bool = False, dialect: Dialect | None = None
+    folders: Sequence[Path],
+    *,
+    by_group: bool = False,
+    dialect: Dialect | None = None,
+    shown: Sequence[str] = (),
 ) -> Report:
-    """The tables of runs as one document.
+    """The tables of runs as one document; `shown` names other columns than the usual ones.
 
     Raises:
-        SpsError: no run, or one that is damaged.
+        SpsError: no run, one that is damaged, or a column that there is not.
     """
     sources = [_Source.open(folder, MARGINS, by_group, dialect) for folder in folders]
     made = [table for source in sources for table in _tables(source)]
+    if shown:
+        made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
     return Report(", ".join(dict.fromkeys(source.name for source in sources)), made)
 
 

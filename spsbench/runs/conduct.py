@@ -150,7 +150,7 @@ class Conduct:
             }
             samples.append(samples_of(part, models) if wanted else own)
             missing |= wanted
-        pace = Pace(len(missing))
+        pace = Pace(len(missing), experiment.cells)
         self.watch(pace)
 
         def told(job: Job, record: Record) -> None:

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from spsbench.errors import UsageError
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.summary import Summary
 from spsbench.reports.body import body
-from spsbench.reports.columns import brief, full
+from spsbench.reports.columns import brief, chosen, full
 from spsbench.reports.figure import Curve
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.json import json
+from spsbench.reports.latex import latex
 from spsbench.reports.plots import draw
 from spsbench.reports.reporter import Report, Table, Title, table_of
 from tests.simulation import cell
@@ -109,3 +111,16 @@ def test_a_panel_without_data_says_why_and_the_others_keep_their_legend() -> Non
 )
 def test_no_plus_minus_where_the_sides_differ(estimate: Estimate, shown: str) -> None:
     assert brief(estimate, 2) == shown
+
+
+def test_latex_has_symbols_a_short_caption_and_chosen_columns() -> None:
+    made = table(ALL)
+    shown = replace(made, columns=chosen(made.rows, ["speed-up", "alpha", "prefill_ms"]))
+    text = latex(Report("run", [shown]))
+    assert r"{}method & setting & n & speed-up & $\alpha$ & prefill\_ms \\" in text
+    assert r"1.80$\times$ [1.20, 2.70]$^{*}$ & n/a & n/a" in text
+    caption = next(line for line in text.splitlines() if line.startswith(r"\caption"))
+    assert caption == r"\caption[{run}]{run.}"
+    assert "under load: other work had more than" in text.split(r"\end{tabular}")[1]
+    with pytest.raises(UsageError, match="--columns speed: expected some of speed-up, ms/token"):
+        chosen(made.rows, ["speed"])

@@ -106,7 +106,7 @@ def test_markdown() -> None:
 
 def test_latex() -> None:
     text = rendered("latex", SPS)
-    assert "{}SpS K=4 & T 1 & 49 (1 failed) & 0.11 [0.10, 0.12] & 1.88x" in text
+    assert "{}SpS K=4 & T 1 & 49 (1 failed) & 0.11 [0.10, 0.12] & 1.88$\\times$" in text
     assert r"95 \%, over samples" in text
     assert r"\begin{tabular}{llrrrrrrrrr}"[:-10] in text
 

@@ -46,6 +46,15 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
     ] = None,
+    columns: Annotated[
+        str | None,
+        o.option(
+            o.OUTPUT,
+            "--columns",
+            metavar="NAME,...",
+            help="These only, by heading or by figure of summary.json: speed-up,alpha,prefill_ms.",
+        ),
+    ] = None,
     terms: Terms = None,
     debug: o.Debug = False,
 ) -> None:
@@ -63,7 +72,10 @@ def report(
 
     if terms is not None and terms not in TERMS:
         raise UsageError(f"--terms is {terms}: expected one of {', '.join(TERMS)}")
-    made = report_on(runs, by_group=by is not None, dialect=TERMS.get(terms or ""))
+    if columns is not None and terms is not None:
+        raise UsageError("--columns with --terms: expected one of the two")
+    shown = [name.strip() for name in columns.split(",")] if columns is not None else []
+    made = report_on(runs, by_group=by is not None, dialect=TERMS.get(terms or ""), shown=shown)
     if by is not None and not any(row.group for table in made.tables for row in table.rows):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(made, form, out)

@@ -16,6 +16,7 @@ from spsbench.loop.text import Piece
 from spsbench.machine.load import loaded as is_loaded
 from spsbench.machine.load import read_clocks
 from spsbench.methods.resolve import plan_of, resolve
+from spsbench.models.folder import local_folder
 from spsbench.models.shelf import Choices, Loaded, Shelf
 from spsbench.models.surprises import surprises
 from spsbench.runs.arms import Show, arm, run_both
@@ -25,6 +26,7 @@ from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.table import DRAFT, TARGET
 from spsbench.spec import Spec
+from spsbench.store.provenance import digest, hash_files
 
 Say = Callable[[str], None]
 OF_MODELS = frozenset(each.name for each in (*TARGET.values(), *DRAFT.values()))
@@ -168,6 +170,15 @@ class Pair:
             name: str(choice_of(model) or spec.engine)
             for name, (model, spec) in models.items()
             if model is not None and spec is not None
+        }
+
+    def digests(self) -> dict[str, str]:
+        """Model -> one digest of its files, of those that lie in folders of the user's or here."""
+        local = [model for model in self.cell.models.all if not model.random]
+        return {
+            str(model): digest(hash_files(folder))
+            for model in local
+            if (folder := local_folder(model.id)) is not None
         }
 
     def _under(self, asked: dict[str, Any]) -> dict[str, Any]:

@@ -105,6 +105,7 @@ NAMES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("method", lambda s: method(s.cell)),
     ("setting", lambda s: setting(s.cell)),
     ("engine", lambda s: str(s.cell.models.target.engine)),
+    ("seed", lambda s: str(s.cell.sampling.seed)),
 )
 """The columns that say what a row is. Their text is other people's: quote it."""
 

@@ -161,6 +161,8 @@ def _label(summary: Summary, among: Sequence[Summary]) -> str:
         own = read(summary)
         if heading in ("target", "draft", "engine") and any(read(s) != own for s in among):
             parts.append(own)
+        if heading == "seed" and any(read(s) != own for s in among):
+            parts.append(f"seed {own}")
     for part in ("drafter", "verifier"):
         specs = {str(getattr(s.cell.method, part)) for s in among}
         if len(specs) > 1:

@@ -25,7 +25,17 @@ def _table(table: Table) -> dict[str, object]:
         "schema": SCHEMA,
         "run": table.title.run,
         "task": table.title.task,
+        **table.identity,
         "remarks": list(table.remarks),
+        "seeds": [
+            {
+                "k": each.cell.k,
+                "cell": each.cell.id,
+                "seeds": each.seeds,
+                "metrics": {name: value._asdict() for name, value in each.figures.items()},
+            }
+            for each in table.seeds
+        ],
         "rows": [_row(s, paper) for s, paper in zip(table.rows, table.paper, strict=True)],
     }
 

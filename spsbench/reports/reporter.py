@@ -1,16 +1,18 @@
 """What a report is: all figures and lines are made before a reporter lays them out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spsbench.figures.intervals import FEWEST
+from spsbench.figures.seeds import OverSeeds, over_seeds
 from spsbench.figures.summary import Summary
 from spsbench.machine.load import OTHERS_AT_MOST
-from spsbench.reports.columns import MARK, Column, columns
+from spsbench.reports.columns import MARK, Column, columns, full
 from spsbench.reports.figure import Figure
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
+from spsbench.settings.names import method, setting
 from spsbench.settings.records import Record
 
 
@@ -37,6 +39,8 @@ class Table:
     paper: Sequence[PaperRow | None]  # beside each row, the paper's own
     remarks: Sequence[str]  # the lines below it: what it stands on, and what it shows
     figure: Figure
+    identity: Mapping[str, Any] = field(default_factory=dict)  # digests of models and prompts
+    seeds: Sequence[OverSeeds] = ()  # of rows that differ only in their seed
     part: bool = False  # the times of one machine; its records are in a table before as well
     provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
@@ -87,12 +91,14 @@ def table_of(
         provenance, records, part: see `Table`.
     """
     whole = [row for row in rows if row.group is None]
+    seeds = over_seeds(whole)
     return Table(
         title=title,
         rows=rows,
         columns=columns(rows) if shown is None else shown,
         paper=[beside(row) if shown is None else None for row in rows],
-        remarks=remarks(rows, title),
+        remarks=[*remarks(rows, title), *seed_lines(seeds, whole)],
+        seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),
         provenance=provenance,
         records=records,
@@ -122,6 +128,22 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     if cut:
         lines.append(f"{cut} prompts were cut to fit the context.")
     return lines + list(title.notes)
+
+
+def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
+    """What varies when the same samples are drawn anew, a line a cell."""
+    lines = []
+    for each in found:
+        told = [
+            f"{column.heading} {full(each.figures[column.figure], column.digits, column.unit)}"
+            for column in columns(rows)
+            if column.figure in each.figures
+        ]
+        lines.append(
+            f"Over {len(each.seeds)} seeds, {setting(each.cell)}, {method(each.cell)}: "
+            f"{', '.join(told)} (95 % over seeds, Student's t)."
+        )
+    return lines
 
 
 def under_load(loaded: int, timed: int) -> list[str]:

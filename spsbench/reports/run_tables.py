@@ -23,6 +23,7 @@ from spsbench.reports.reporter import Report, Table, Title, table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
 from spsbench.store.folder import unbegun
+from spsbench.store.identity import digests
 from spsbench.store.machines import Machine, Setting, settings, unlike
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import segmented
@@ -147,6 +148,15 @@ class _Source(NamedTuple):
 
 
 def _tables(source: _Source) -> Iterator[Table]:
+    identity = {
+        "models": digests(source.manifest.fingerprint, source.cells),
+        "prompts": source.manifest.experiment.get("prompts", {}),
+    }
+    for table in _of_settings(source):
+        yield replace(table, identity=identity)
+
+
+def _of_settings(source: _Source) -> Iterator[Table]:
     found = settings(source.manifest)
     if sum(len(setting.machines) for setting in found) > 1:  # what recorded nothing is none
         used = {placed.segment for placed in segmented(source.folder)}

@@ -30,6 +30,7 @@ from spsbench.store.machines import bandwidth_before
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import provenance
 from spsbench.store.run import RunWriter, open_run
+from spsbench.tasks.fingerprint import digest_of
 from spsbench.tasks.scores import score_missing
 
 RESULTS = Path("results")
@@ -85,7 +86,8 @@ class Conduct:
         before = bandwidth_before(folder, known, experiment.threads)
         known["memory"] = memory(experiment, folders, before)
         manifest = Manifest(
-            experiment=experiment.described() | {"samples": samples_known(experiment)},
+            experiment=experiment.described()
+            | {"samples": samples_known(experiment), "prompts": prompts_known(experiment)},
             cells={cell.id: cell.to_json() for cell in experiment.cells},
             fingerprint=identity,
             provenance=known,
@@ -181,6 +183,14 @@ class Conduct:
         scored = score_apart(folder, self.say)
         unasked = scored == Exit.SANDBOX and self.place.score is None  # it has said so
         return Exit.OK if unasked else scored
+
+
+def prompts_known(experiment: Experiment) -> dict[str, str]:
+    """Task -> the digest of its prompts, as they are before they are cut to a context."""
+    return {
+        str(part.spec): digest_of(sample.prompt for sample in uncut(part))
+        for part in experiment.parts
+    }
 
 
 def samples_known(experiment: Experiment) -> dict[str, list[str]]:

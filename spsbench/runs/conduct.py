@@ -105,11 +105,11 @@ class Conduct:
             self._keep_choices(writer)
             samples = self._records(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
+            if self.stop():
+                return Outcome(folder=folder, records=writer.count)
             if known["memory"] and known["memory"]["loaded"]:
                 self.say("note: memory was measured under load: it is measured again")
                 writer.amend(memory=measured_again(known["memory"], experiment.threads))
-            if self.stop():
-                return Outcome(folder=folder, records=writer.count)
         scored = self._judge(experiment, folder)
         report = conclude(folder)
         return Outcome(folder=folder, records=writer.count, report=report, scored=scored)

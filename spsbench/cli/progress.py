@@ -1,6 +1,7 @@
 """How far a run is: a bar on a terminal, elsewhere one line a minute."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +9,7 @@ from typing import Protocol
 
 from spsbench.cli.notes import say
 from spsbench.cli.safe import is_terminal
+from spsbench.machine.sizes import clock
 
 EVERY = 60.0  # seconds between two lines where there is no terminal
 
@@ -21,17 +23,45 @@ class Counted(Protocol):
     def __str__(self) -> str: ...
 
 
+class Heart:
+    """Says a line every so many seconds from a thread of its own, whatever the work waits for."""
+
+    def __init__(self, line: Callable[[], str], every: float = EVERY) -> None:
+        self._line, self._every, self._over = line, every, threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> "Heart":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._over.wait(self._every):
+            say(self._line())
+
+
+@contextmanager
+def alive(doing: str, every: float = EVERY) -> Iterator[None]:
+    """While it lasts, where there is no terminal: a line a minute that it still goes on."""
+    if is_terminal(sys.stderr):
+        yield
+        return
+    began = time.monotonic()
+    with Heart(lambda: f"{doing}, for {clock(time.monotonic() - began)} so far", every):
+        yield
+
+
 class Progress:
     """Shows a pace."""
 
-    def __init__(self, pace: Counted, every: float = EVERY) -> None:
-        self._pace, self._last, self._every = pace, time.monotonic(), every
+    def __init__(self, pace: Counted) -> None:
+        self._pace = pace
 
     def show(self) -> None:
-        """Say where the run stands, if the last time was long enough ago."""
-        if time.monotonic() - self._last >= self._every:
-            self._last = time.monotonic()
-            say(str(self._pace))
+        """Without a terminal the pace is said once a minute, however long one sample takes."""
 
 
 class Bar(Progress):
@@ -56,7 +86,8 @@ class Bar(Progress):
 def progress(pace: Counted, every: float = EVERY) -> Iterator[Progress]:
     """The bar, or a line every so many seconds, while a run lasts."""
     if not is_terminal(sys.stderr):
-        yield Progress(pace, every)
+        with Heart(lambda: str(pace), every):
+            yield Progress(pace)
         return
     bar = Bar(pace)
     with bar.drawn:

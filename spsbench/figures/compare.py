@@ -6,6 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
+from spsbench.figures.pairing import Arms, paired
+from spsbench.figures.pairing import Change as Paired
 from spsbench.figures.summary import Summary
 from spsbench.settings.cell import Cell
 
@@ -25,6 +27,7 @@ LOWER_IS_BETTER = frozenset({"mean_token_time_ms", "loop_time_ms", "ttft_ms"})
 class Change(StrEnum):
     """What became of a figure."""
 
+    EQUAL = "equal"  # every generation is as it was, to the last bit
     SAME = "same"  # the whole interval lies within the margin
     BETTER = "better"
     WORSE = "worse"  # a change for certain, but not beyond the margin
@@ -42,6 +45,7 @@ class Difference(NamedTuple):
     change: Estimate  # relative: 0.1 = a tenth more than before
     margin: float
     verdict: Change
+    pairs: int = 0  # generations that both runs have; 0: the runs are compared as strangers
 
 
 class Comparison(NamedTuple):
@@ -58,27 +62,43 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    base: Sequence[Summary], now: Sequence[Summary], margins: Mapping[str, float] = MARGINS
+    base: Sequence[Summary],
+    now: Sequence[Summary],
+    margins: Mapping[str, float] = MARGINS,
+    arms: tuple[Arms, Arms] | None = None,
 ) -> Comparison:
     """The figures named in `margins`, for cells that both runs have.
 
-    The intervals are those of independent runs, too wide if anything where prompts are shared. They
-    hold the variation over samples; not that of a machine from day to day, which the margin is for.
+    With the `arms` of both runs, generations of one sample and repeat are paired. Where none are,
+    the intervals are those of independent runs. They hold the variation over samples; not that of a
+    machine from day to day, which the margin is for.
     """
     earlier = {summary.cell.id: summary for summary in base}
     later = {summary.cell.id: summary for summary in now}
     differences = []
     for key, summary in later.items():
-        old, new = earlier[key].figures if key in earlier else {}, summary.figures
         for figure, margin in margins.items():
-            before, after = old.get(figure), new.get(figure)
-            if before and after and before.mean > 0 and after.mean > 0:
+            before, after = (of and of.at_any_load(figure)[0] for of in (earlier.get(key), summary))
+            found = arms and before and paired(figure, summary.cell, *arms)
+            if found and before and after:
+                differences.append(_paired(summary.cell, figure, before, after, found, margin))
+            elif before and after and before.mean > 0 and after.mean > 0:
                 differences.append(_difference(summary.cell, figure, before, after, margin))
     return Comparison(
         differences,
         added=[s.cell for key, s in later.items() if key not in earlier],
         gone=[s.cell for key, s in earlier.items() if key not in later],
     )
+
+
+def _paired(
+    cell: Cell, figure: str, before: Estimate, after: Estimate, found: Paired, margin: float
+) -> Difference:
+    """The figures of the runs as they are, and the change over their pairs."""
+    change = found.relative
+    verdict = _verdict(change, margin, lower_is_better=figure in LOWER_IS_BETTER)
+    verdict = Change.EQUAL if found.identical else verdict
+    return Difference(cell, figure, before, after, change, margin, verdict, change.n)
 
 
 def _difference(

@@ -7,7 +7,7 @@ import numpy as np
 
 from spsbench.figures.intervals import Estimate, Floats, Jackknife
 from spsbench.figures.rates import RATES
-from spsbench.figures.sums import AT, Tally, numbered
+from spsbench.figures.sums import AT, Tally, numbered, quietly
 from spsbench.settings.cell import Cell
 
 
@@ -25,13 +25,18 @@ def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     return next((other for other in cells if other.k == 0 and other.same_work(cell)), None)
 
 
-def gains(base: Tally, own: Tally, k: int | None) -> Gains:
+def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gains:
     """Ratios of paired totals, so that a prompt counts as much in one arm as in the other.
 
     The prediction is Leviathan et al. 2023, theorem 3.8, with the measured growth of the target's
     pass in place of 1: sum_{i=0..K} alpha^i / (c K + v(K)); it takes acceptances as independent.
+
+    Arms of one prompt follow each other and share what else the machine does, so that their ratio
+    holds under load too, with more variation; with `quiet` only pairs are taken that had none.
     """
     base_rows, own_rows = base.rows, own.rows
+    if quiet:
+        base_rows, own_rows = quietly(base_rows), quietly(own_rows)
     keys = [
         key
         for key, row in own.keys.items()

@@ -49,6 +49,7 @@ class Scale(NamedTuple):
 
     to: Callable[[Floats], Floats]
     back: Callable[[Floats], Floats]
+    chance: bool = False  # of a yes or no: where none or all were seen, it may still be otherwise
 
 
 PLAIN = Scale(lambda values: values, lambda values: values)
@@ -58,6 +59,7 @@ SHARE = Scale(  # of 0 to 1, both included; the logarithm of odds is at neither
     lambda values: np.arcsin(np.sqrt(np.clip(values, 0, 1))),
     lambda angles: np.sin(np.clip(angles, 0, np.pi / 2)) ** 2,
 )
+CHANCE = SHARE._replace(chance=True)
 
 
 class Jackknife:
@@ -87,6 +89,8 @@ class Jackknife:
                 return None
             n = int((self._rows[:, counted] > 0).sum())
             taking_part = self._sums[self._sums[:, counted] > 0]
+            if scale.chance and mean in (0, 1):
+                return Estimate(mean, *one_sided(mean, len(taking_part)), n)
             if len(taking_part) < FEWEST:
                 return Estimate(mean, None, None, n)
             left_out = statistic(self._total - taking_part)
@@ -156,15 +160,27 @@ def student(p: float, df: int) -> float:
     return float(z + sum(term / df**i for i, term in enumerate(terms, start=1)))
 
 
-def of_means(values: Floats) -> Estimate | None:
+def one_sided(mean: float, count: int, greatest: float = 1.0) -> tuple[float, float]:
+    """The interval where `count` of 0 .. `greatest` are all at the same end, `mean`.
+
+    Clopper and Pearson's (1934) for yes and no; Gaffke's (2005, see `bounded`) for other values.
+    """
+    beyond = greatest * (1 - ((1 - LEVEL) / 2) ** (1 / count))
+    return (0.0, beyond) if mean == 0 else (greatest - beyond, greatest)
+
+
+def of_means(values: Floats, greatest: float | None = None) -> Estimate | None:
     """The mean of one value a sample, with its interval; None for no values.
 
-    Values that are all alike have no interval: none of them shows how far others may lie. Ends of
+    Values that are all alike have none, since none shows how far others may lie, but for those that
+    are all at an end, 0 or `greatest`, if it is known: these have a bound by their number. Ends of
     values that none is beyond, 0 and 1, are those of the interval too.
     """
     if not len(values):
         return None
     mean, n = float(values.mean()), len(values)
+    if greatest is not None and values.min() == values.max() and mean in (0, greatest):
+        return Estimate(mean, *one_sided(mean, n, greatest), n)
     if n < FEWEST or values.min() == values.max():
         return Estimate(mean, None, None, n)
     low, high = interval(mean, (values.sum() - values) / (n - 1), PLAIN)

@@ -10,6 +10,14 @@ Combine = Callable[[Sequence[Sequence[dict[str, float]]]], dict[str, list[float]
 PERCENT = ("rouge2", "rouge2_stemmed")
 """Metrics that are scored in 0 .. 100; parity and the paper are on the scale 0 .. 1."""
 
+
+def greatest(metric: str) -> float | None:
+    """The greatest value that a metric can have; None: it is not known."""
+    if metric in PERCENT:
+        return 100.0
+    return 1.0 if metric.startswith("pass@") else None
+
+
 Qualities = dict[str, dict[str, float]]
 """Figure -> sample -> value."""
 

@@ -5,8 +5,16 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from spsbench.figures.intervals import POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
-from spsbench.figures.sums import AT, Totals, totals
+from spsbench.figures.intervals import (
+    CHANCE,
+    POSITIVE,
+    SHARE,
+    Estimate,
+    Floats,
+    Jackknife,
+    Scale,
+)
+from spsbench.figures.sums import AT, TIMES, Totals, totals
 from spsbench.settings.records import RoundRecord
 
 __all__ = [
@@ -66,13 +74,14 @@ class Rate:
 RATES: Mapping[str, Rate] = {
     # E[sum_x min(p, q)] over tested draft tokens (Leviathan et al. 2023, section 3): a lower
     # variance than counting kept tokens, and the same expectation
-    "alpha": Rate("overlap", "overlap_tested", scale=SHARE),
-    "alpha_counted": Rate("kept", "tested", scale=SHARE),
-    "draft_acceptance": Rate("accepted", "drafted", scale=SHARE),
+    "alpha": Rate("overlap", "overlap_tested", scale=CHANCE),
+    "alpha_counted": Rate("kept", "tested", scale=CHANCE),
+    "draft_acceptance": Rate("accepted", "drafted", scale=CHANCE),
     "block_efficiency": Rate("tokens", "rounds"),
     "accepted_length": Rate("accepted", "rounds"),
     "text_tokens": Rate("tokens", "texts"),
     "mean_token_time_ms": Rate("seconds", "timed_tokens", MS),  # Chen et al. 2023, Table 1
+    "processor_token_time_ms": Rate("processor", "processor_tokens", MS),
     "loop_time_ms": Rate("seconds", "timed_rounds", MS),  # Figure 1, right
     "horizon_time_ms": Rate("horizon", "reached", MS),  # Figure 1, left
     "ttft_ms": Rate("first", "started", MS),
@@ -83,6 +92,9 @@ RATES: Mapping[str, Rate] = {
     "target_pass_ms": Rate("target", "timed_rounds", MS),
 }
 """Every figure that is a plain ratio, defined once; the names are those of `Summary`."""
+
+OF_TIME = frozenset(name for name, rate in RATES.items() if AT[rate.denominator] >= TIMES.start)
+"""Those that stand on times, which load changes."""
 
 
 def metrics(rounds: Sequence[RoundRecord], prefill_seconds: float) -> Metrics:

@@ -6,11 +6,12 @@ from typing import TypeVar
 import numpy as np
 
 from spsbench.figures.gains import Gains, baseline, gains
-from spsbench.figures.intervals import SHARE, Floats, of_means, over
-from spsbench.figures.quality import Combine, Qualities, average, qualities
-from spsbench.figures.rates import MS, RATES
+from spsbench.figures.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
+from spsbench.figures.pairing import Arms
+from spsbench.figures.quality import Combine, Qualities, average, greatest, qualities
+from spsbench.figures.rates import MS, OF_TIME, RATES
 from spsbench.figures.summary import Summary, spread
-from spsbench.figures.sums import AT, SLOTS, Tally, Totals
+from spsbench.figures.sums import AT, SLOTS, Tally, Totals, quietly
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record, Score
 
@@ -41,14 +42,7 @@ def summaries(
     Raises:
         ValueError: a record or score of a cell that is not in `cells`.
     """
-
-    def tallies() -> dict[str, Tally]:
-        return {
-            cell.id: Tally(SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon))
-            for cell in cells
-        }
-
-    every = tallies()
+    every = tallies(cells, horizon)
     groups: dict[str, dict[str, Tally]] = {}
     group_of: dict[str, str] = {}
     numbers: dict[str, int] = {}
@@ -58,7 +52,7 @@ def summaries(
         if by_group:
             group = group_of[record.sample] = record.group or ""
             if group not in groups:
-                groups[group] = tallies()
+                groups[group] = tallies(cells, horizon)
             groups[group][record.cell].add(record, number)
     by_cell: dict[str, list[Score]] = {cell.id: [] for cell in cells}
     for score in scores:
@@ -74,6 +68,22 @@ def summaries(
     return [*made, *_rows(cells, every, by_cell, combine, None)]
 
 
+def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
+    """An empty tally for each cell."""
+    return {
+        cell.id: Tally(SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon))
+        for cell in cells
+    }
+
+
+def arms(cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]) -> Arms:
+    """The tallies of a run; `numbers` takes those of its samples, and gives them in the next."""
+    found = tallies(cells)
+    for record in records:
+        _known(record.cell, found).add(record, numbers.setdefault(record.sample, len(numbers)))
+    return Arms(cells, found)
+
+
 def _rows(
     cells: Sequence[Cell],
     tallies: Mapping[str, Tally],
@@ -84,18 +94,70 @@ def _rows(
     for cell in cells:
         base = baseline(cell, cells)
         own = tallies[cell.id]
-        gained = Gains() if base is None else gains(tallies[base.id], own, cell.k)
+        every, quiet = Gains(), Gains()
+        if base is not None:
+            every = gains(tallies[base.id], own, cell.k)
+            quiet = gains(tallies[base.id], own, cell.k, quiet=True)
         quality = qualities(scores[cell.id], combine(cell))
-        yield _summary(cell, group, own, gained, quality)
+        yield _summary(cell, group, own, (every, quiet), quality)
 
 
 def _summary(
-    cell: Cell, group: str | None, tally: Tally, gained: Gains, quality: Qualities
+    cell: Cell, group: str | None, tally: Tally, gained: tuple[Gains, Gains], quality: Qualities
 ) -> Summary:
-    rows, jackknife = tally.rows, tally.jackknife()
+    rows = tally.rows
+    jackknife, quiet = tally.jackknife(rows), quietly(rows)
     known = {
         name: jackknife.estimate(rate, AT[rate.denominator], rate.scale)
         for name, rate in RATES.items()
+        if name not in OF_TIME
+    }
+
+    def per_slot(sums: Floats) -> Floats:
+        return RATES["block_efficiency"](sums) / ((cell.k or 0) + 1)
+
+    if cell.k is not None:
+        known["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
+    if cell.k == 0:
+        known |= {name: e and e.certain for name, e in known.items() if name in DEFINED}
+    known |= _times(tally.jackknife(quiet), quiet)
+    timed, undisturbed = int(rows[:, AT["timed"]].sum()), int(quiet[:, AT["timed"]].sum())
+    with_load: dict[str, Estimate | None] = {}
+    if undisturbed < timed:
+        with_load = _times(jackknife, rows) | gained[0]._asdict()
+    chosen = gained[1] if gained[1].speedup else gained[0]  # pairs share their load
+    first = len(Totals._fields)
+    return Summary(
+        cell=cell,
+        group=group,
+        samples=len({sample for sample, _ in tally.keys}),
+        n=len(rows),
+        failures=tally.failures,
+        cut=len(tally.cut),
+        timed=undisturbed,
+        loaded=timed - undisturbed,
+        horizon=tally.horizon,
+        alpha_at=tuple(
+            jackknife.estimate(over(kept, kept + tally.slots), kept + tally.slots, CHANCE)
+            for kept in range(first, first + tally.slots)
+        ),
+        spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
+        **known,
+        **chosen._asdict(),
+        with_load=with_load,
+        quality={
+            name: of_means(np.array(list(v.values())), greatest(name))
+            for name, v in quality.items()
+        },
+        terms={},
+    )
+
+
+def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
+    """The figures of time, of all rows or of the quiet ones."""
+    known = {
+        name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)
+        for name in OF_TIME
     }
     if not rows[:, AT["parted"]].any():  # nobody looked inside the rounds
         known |= {"draft_pass_ms": None, "target_pass_ms": None}
@@ -107,35 +169,10 @@ def _summary(
     def rest(sums: Floats) -> Floats:
         return 1 - (sums[..., AT["draft"]] + sums[..., AT["target"]]) / sums[..., AT["parted"]]
 
-    def per_slot(sums: Floats) -> Floats:
-        return RATES["block_efficiency"](sums) / ((cell.k or 0) + 1)
-
-    if cell.k is not None:
-        known["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
-    known |= gained._asdict()
-    if cell.k == 0:
-        known |= {name: e and e.certain for name, e in known.items() if name in DEFINED}
-    first = len(Totals._fields)
-    return Summary(
-        cell=cell,
-        group=group,
-        samples=len({sample for sample, _ in tally.keys}),
-        n=len(rows),
-        failures=tally.failures,
-        cut=len(tally.cut),
-        timed=int(rows[:, AT["timed"]].sum()),
-        horizon=tally.horizon,
-        alpha_at=tuple(
-            jackknife.estimate(over(kept, kept + tally.slots), kept + tally.slots, SHARE)
-            for kept in range(first, first + tally.slots)
-        ),
-        token_time_with_prefill_ms=jackknife.estimate(with_prefill, AT["timed_tokens"]),
-        spread=spread(MS * rows[rows[:, AT["reached"]] > 0, AT["horizon"]]),
-        verify_share=jackknife.estimate(rest, AT["parted"], SHARE),
-        **known,
-        quality={name: of_means(np.array(list(v.values()))) for name, v in quality.items()},
-        terms={},
-    )
+    return known | {
+        "token_time_with_prefill_ms": jackknife.estimate(with_prefill, AT["timed_tokens"]),
+        "verify_share": jackknife.estimate(rest, AT["parted"], SHARE),
+    }
 
 
 def _horizon(cell: Cell, horizon: int) -> int:

@@ -33,7 +33,8 @@ class Summary:
     n: int  # good generations; failures are in no figure
     failures: int
     cut: int  # samples whose prompt was cut to fit the context
-    timed: int  # generations whose timing counts: no flags
+    timed: int  # generations whose timing was undisturbed
+    loaded: int = 0  # and those that were timed while other work kept the machine busy
     horizon: int  # tokens: 128, or the cell's budget where that is smaller
 
     alpha: Estimate | None = None  # mean sum_x min(p, q) over tested draft tokens
@@ -47,6 +48,7 @@ class Summary:
 
     mean_token_time_ms: Estimate | None = None  # prefill not in it
     token_time_with_prefill_ms: Estimate | None = None
+    processor_token_time_ms: Estimate | None = None  # of all threads, under load or not
     loop_time_ms: Estimate | None = None  # of a round
     horizon_time_ms: Estimate | None = None  # decode time of generations that got so far
     spread: Spread | None = None
@@ -62,6 +64,7 @@ class Summary:
     cost_ratio: Estimate | None = None  # c: draft pass over the target's at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, c and v(K)
+    with_load: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `at_any_load`
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
     terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `terms.py`, if asked
 
@@ -72,8 +75,21 @@ class Summary:
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
         named |= {f"alpha_at.{i}": at for i, at in enumerate(self.alpha_at, start=1)}
+        named |= {f"with_load.{name}": value for name, value in self.with_load.items()}
         named |= {f"quality.{name}": value for name, value in self.quality.items()}
         return named | {f"terms.{name}": value for name, value in self.terms.items()}
+
+    def at_any_load(self, name: str) -> tuple[Estimate | None, bool]:
+        """A figure, and whether it stands on timings under load, since there are no quiet ones.
+
+        Figures of time are those of undisturbed timings. Gains are too, where there are such pairs,
+        else those of all: the arms of a pair share their load. `with_load` has both over all
+        timings, if some were taken under load.
+        """
+        own, other = self.figures.get(name), self.with_load.get(name)
+        if other is not None and own in (None, other):
+            return other, True
+        return own, False
 
 
 FIGURES = frozenset(f.name for f in fields(Summary) if f.type == Estimate | None)

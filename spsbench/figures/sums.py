@@ -22,7 +22,10 @@ COUNTS = attrgetter("tested", "accepted")
 
 
 class Totals(NamedTuple):
-    """What one generation adds to each sum. Those of time are zero where its timing is flagged."""
+    """What one generation adds to each sum; those of time, from `timed` on, for its timing.
+
+    They are zero where that enters no figure. What was timed under load is told by `quiet`.
+    """
 
     tokens: float  # emitted
     rounds: float
@@ -33,7 +36,10 @@ class Totals(NamedTuple):
     kept: float  # accepted, in rounds that test one by one
     tested: float
     texts: float = 1.0
+    processor: float = 0.0  # processor seconds of the rounds that tell them
+    processor_tokens: float = 0.0
     timed: float = 0.0  # 1 where the timing counts
+    quiet: float = 0.0  # 1 where nothing else kept the machine busy meanwhile
     seconds: float = 0.0  # of the rounds
     timed_tokens: float = 0.0
     timed_rounds: float = 0.0
@@ -50,16 +56,28 @@ class Totals(NamedTuple):
 
 AT = {name: column for column, name in enumerate(Totals._fields)}
 """The column of each sum; those by position follow: kept, then tested."""
+TIMES = slice(AT["timed"], len(AT))
+"""The columns that hold times, and what they are divided by."""
+LOADED = "loaded"  # the flag of a timing that is shown, and marked
 
 
 def totals(
-    rounds: Sequence[RoundRecord], prefill_seconds: float, horizon: int, *, timed: bool = True
+    rounds: Sequence[RoundRecord],
+    prefill_seconds: float,
+    horizon: int,
+    *,
+    timed: bool = True,
+    quiet: bool = True,
 ) -> Totals:
     """The sums of one generation; `horizon` is the tokens whose time is taken."""
     if not rounds:
         counts = Totals(0, 0, 0, 0, 0, 0, 0, 0)
-        return counts._replace(timed=1, prefill=prefill_seconds) if timed else counts
-    drafted, tested, accepted, emitted, overlaps, seconds, draft, target = zip(*rounds, strict=True)
+        if not timed:
+            return counts
+        return counts._replace(timed=1, quiet=float(quiet), prefill=prefill_seconds)
+    drafted, tested, accepted, emitted, overlaps, seconds, draft, target, processor = zip(
+        *rounds, strict=True
+    )
     kept, looked_at = sum(accepted), sum(tested)
     overlap_tested = looked_at
     if min(tested) < 0:
@@ -86,8 +104,12 @@ def totals(
     spent, parts = sum(seconds), (sum(draft), sum(target))
     made = list(accumulate(emitted))
     reached = made[-1] >= horizon
+    told = None not in processor
     return counts._replace(
+        processor=sum(processor) if told else 0.0,
+        processor_tokens=counts.tokens if told else 0.0,
         timed=1,
+        quiet=float(quiet),
         seconds=spent,
         timed_tokens=counts.tokens,
         timed_rounds=counts.rounds,
@@ -133,8 +155,8 @@ class Tally:
             self.failures += 1
             return
         self.keys[sample, record.repeat] = len(self.keys)
-        timed = not record.flags
-        sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed)
+        timed, quiet = not {*record.flags} - {LOADED}, not record.flags
+        sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed, quiet=quiet)
         self._values.extend(sums)
         self._values.extend(by_position(record.rounds, self.slots))
 
@@ -144,9 +166,16 @@ class Tally:
         width = len(Totals._fields) + 2 * self.slots
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
-    def jackknife(self) -> Jackknife:
-        """Its sums by sample."""
-        return Jackknife(self.rows, numbered([sample for sample, _ in self.keys]))
+    def jackknife(self, rows: Floats) -> Jackknife:
+        """Sums by sample, of `rows` or of `quietly(rows)`."""
+        return Jackknife(rows, numbered([sample for sample, _ in self.keys]))
+
+
+def quietly(rows: Floats) -> Floats:
+    """[R, F] the same without the times that were taken under load."""
+    kept = rows.copy()
+    kept[:, TIMES] *= kept[:, AT["quiet"], None]
+    return kept
 
 
 def numbered(samples: Sequence[int]) -> NDArray[np.intp]:

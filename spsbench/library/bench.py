@@ -43,7 +43,7 @@ def bench(
     access, rest = access_of(asked)
     place = Place(**fitted(OF_PLACE, _taken(rest, OF_PLACE)))
     whole = fitted(OF_EXPERIMENT, _taken(rest, OF_EXPERIMENT))
-    rest["k"] = _ranges(rest.get("k"))
+    rest |= {name: _ranges(rest.get(name)) for name in ("k", "seeds")}
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
     if pair is not None:
         access = pair.access

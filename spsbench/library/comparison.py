@@ -12,6 +12,12 @@ SEGMENT = 8  # tokens that are timed together: the unit of the interval
 FEWEST = 4  # segments below which a speed-up says nothing
 
 
+BUSY = (
+    "warning: other work kept this machine busy meanwhile: times are too long, and the speed-up is "
+    "of a machine that is shared. End the other work (top shows it) and try again"
+)
+
+
 class Comparison(NamedTuple):
     """Two generations of one prompt."""
 
@@ -20,6 +26,7 @@ class Comparison(NamedTuple):
     speedup: Estimate | None  # None: too short to tell
     identical: bool | None  # None: sampled, so they differ by design
     divergence: Divergence | None
+    loaded: bool = False  # other work kept the machine busy meanwhile
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -31,10 +38,12 @@ class Comparison(NamedTuple):
             told = f"speed-up: n/a (needs {FEWEST} segments of {SEGMENT} tokens in both arms)"
         else:
             told = f"speed-up over ArS: {gained.mean:.2f}x ({_interval(gained)}, this prompt)"
-        return [told, sameness(self)]
+        return [told, *[BUSY] * self.loaded, sameness(self)]
 
 
-def compare(loaded: Loaded, prompt: Sequence[int], ars: Arm, sps: Arm) -> Comparison:
+def compare(
+    loaded: Loaded, prompt: Sequence[int], ars: Arm, sps: Arm, *, busy: bool = False
+) -> Comparison:
     """The speed-up of `sps` over `ars`; at temperature 0 whether they wrote the same."""
     identical, divergence = None, None
     if sps.cell.sampling.temperature == 0:
@@ -43,7 +52,7 @@ def compare(loaded: Loaded, prompt: Sequence[int], ars: Arm, sps: Arm) -> Compar
         drafted = max(r.drafted for r in sps.record.rounds)
         texts = ars.record.tokens, sps.record.tokens
         divergence = first_divergence(loaded.target, prompt, *texts, drafted)
-    return Comparison(ars, sps, gain(ars, sps), identical, divergence)
+    return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
 
 
 def gain(ars: Arm, sps: Arm) -> Estimate | None:

@@ -13,7 +13,10 @@ from spsbench.library.text import Text
 from spsbench.library.verified import Held
 from spsbench.loop.site import Weights
 from spsbench.loop.text import Piece
+from spsbench.machine.load import loaded as is_loaded
+from spsbench.machine.load import read_clocks
 from spsbench.methods.resolve import plan_of, resolve
+from spsbench.models.folder import local_folder
 from spsbench.models.shelf import Choices, Loaded, Shelf
 from spsbench.models.surprises import surprises
 from spsbench.runs.arms import Show, arm, run_both
@@ -23,6 +26,7 @@ from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.table import DRAFT, TARGET
 from spsbench.spec import Spec
+from spsbench.store.provenance import digest, hash_files
 
 Say = Callable[[str], None]
 OF_MODELS = frozenset(each.name for each in (*TARGET.values(), *DRAFT.values()))
@@ -127,8 +131,10 @@ class Pair:
         ids = fitted(
             cell, loaded, ids_of(loaded, prompt, chat=chat, system=system), truncate, self._say
         )
+        before = read_clocks()
         ars, sps = run_both(cell, loaded, ids, show)
-        return compare(loaded, ids, arm(ars), arm(sps))
+        busy = is_loaded(before, read_clocks())
+        return compare(loaded, ids, arm(ars), arm(sps), busy=busy)
 
     def bench(self, task: str, **asked: Any) -> Run:
         """Run a task under ArS and SpS into a folder, or go on with it: see `spsbench.bench`."""
@@ -164,6 +170,15 @@ class Pair:
             name: str(choice_of(model) or spec.engine)
             for name, (model, spec) in models.items()
             if model is not None and spec is not None
+        }
+
+    def digests(self) -> dict[str, str]:
+        """Model -> one digest of its files, of those that lie in folders of the user's or here."""
+        local = [model for model in self.cell.models.all if not model.random]
+        return {
+            str(model): digest(hash_files(folder))
+            for model in local
+            if (folder := local_folder(model.id)) is not None
         }
 
     def _under(self, asked: dict[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def decode(
     last: Step | None = None
     finish: Finish | None = None
     while finish is None:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         fresh = noise.round(len(history))
 
         k = min(schedule.k(history), room(len(x), end, drafter.limit))
@@ -121,9 +121,10 @@ def decode(
 
         x += tokens
         last = Step(draft, scores, verdict)
-        seconds = time.perf_counter() - began
+        seconds, processor = time.perf_counter() - began, time.process_time() - worked
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
-        history.append(Round(*counts, tokens, ruling.overlap, seconds, finish, ruling.laws, leaf))
+        measured = *counts, tokens, ruling.overlap, seconds
+        history.append(Round(*measured, finish, ruling.laws, leaf, processor))
         yield history[-1]
 
 

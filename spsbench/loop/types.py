@@ -126,6 +126,7 @@ class Round(NamedTuple):
     finish: Finish | None
     laws: DraftLaws | None = None  # of a chain, if they were asked for
     leaf: bool | None = None  # of a tree: nothing was drafted after the accepted path
+    processor: float | None = None  # processor seconds of all threads; None = not measured
 
     @property
     def full(self) -> bool:

@@ -29,6 +29,11 @@ _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[\w.-]{1,96})?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
+def local_folder(name: str) -> Path | None:
+    """The folder of a bundled model, or of one that is named by its path; None: it is at a hub."""
+    return _bundled(name) if name in BUNDLED else _local(name)
+
+
 def locate(
     ref: ModelSpec,
     *,
@@ -48,7 +53,7 @@ def locate(
         PermissionDeniedError: a folder that may not be read.
         UnavailableError, OutOfMemoryError: as `hub.fetch`.
     """
-    local = _bundled(ref.id) if ref.id in BUNDLED else _local(ref.id)
+    local = local_folder(ref.id)
     if local is not None:
         if ref.revision is not None:
             raise UsageError(

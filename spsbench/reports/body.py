@@ -9,6 +9,8 @@ from spsbench.reports.paper import DRAFT, TARGET, PaperRow
 from spsbench.reports.reporter import Table
 from spsbench.settings.names import method, setting
 
+WITH_LOAD = "  with those under load"
+
 
 class Line(NamedTuple):
     """A row of a table."""
@@ -19,6 +21,9 @@ class Line(NamedTuple):
 
 def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
     """Headings and lines.
+
+    Where some timings of a row were undisturbed and some under load, its figures of time are those
+    of the undisturbed, and a line below has those of all.
 
     Names but the method and setting are left out where no two rows differ in them, for the width;
     the files for programs keep them. A row without a name, as ArS has no draft, does not differ.
@@ -33,6 +38,10 @@ def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
     for s, theirs in zip(table.rows, table.paper, strict=True):
         figures = [counted(s), *(c.text(s, show) for c in table.columns)]
         lines.append(Line([read(s) for _, read in named], figures))
+        if s.timed and s.loaded:
+            names = [WITH_LOAD if heading == "method" else "" for heading, _ in named]
+            every = [c.with_load(s, show) for c in table.columns]
+            lines.append(Line(names, [str(s.timed + s.loaded), *every]))
         if theirs is not None:
             known = _names(theirs, s)
             shown = [_figure(theirs, c) for c in table.columns]

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from spsbench.errors import UsageError
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
 from spsbench.settings.names import method, setting
 
 ABSENT = "n/a"
+MARK = "*"  # timed while other work kept the machine busy
 
 Show = Callable[[Estimate, int, str], str]
 """An estimate, its digits and its unit -> text."""
@@ -24,14 +26,23 @@ class Column:
     unit: str = ""  # "x", "%" (the value times 100), ...
 
     def text(self, summary: Summary, show: Show) -> str:
-        """The figure as `show` writes it, `n/a` where there is none."""
-        estimate = summary.figures.get(self.figure)
-        return ABSENT if estimate is None else show(estimate, self.digits, self.unit)
+        """The figure as `show` writes it, `n/a` where there is none; marked if under load."""
+        estimate, marked = summary.at_any_load(self.figure)
+        if estimate is None:
+            return ABSENT
+        return show(estimate, self.digits, self.unit) + MARK * marked
+
+    def with_load(self, summary: Summary, show: Show) -> str:
+        """The figure over all timings, marked; empty where load has no part in it."""
+        estimate = summary.with_load.get(self.figure)
+        return "" if estimate is None else show(estimate, self.digits, self.unit) + MARK
 
 
+PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not every run has measured it
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
     Column("ms/token", "mean_token_time_ms", 2),
+    PROCESSOR,
     Column("alpha", "alpha", 3),
     Column("tau", "block_efficiency", 2),
     Column("tau/(K+1)", "efficiency", 3),
@@ -45,7 +56,30 @@ def columns(rows: Sequence[Summary]) -> list[Column]:
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
-    return [*headlines, *COLUMNS, *(column for column in scores if column not in headlines)]
+    usual = [c for c in COLUMNS if c != PROCESSOR or any(s.figures[c.figure] for s in rows)]
+    return [*headlines, *usual, *(column for column in scores if column not in headlines)]
+
+
+def chosen(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
+    """The columns of those headings or figures, in their order: `speed-up`, `alpha`, `prefill_ms`.
+
+    Raises:
+        UsageError: one that no row has.
+    """
+    known = {column.heading: column for column in [*columns(rows), *COLUMNS]}
+    figures = dict.fromkeys(name for s in rows for name in s.figures)
+    by_figure = {column.figure: column for column in known.values()}
+    found = []
+    for name in names:
+        column = known.get(name) or by_figure.get(name)
+        if column is None and name in figures:
+            column = Column(name, name, 3)
+        if column is None:
+            raise UsageError(
+                f"--columns {name}: expected some of {', '.join(known)}, or figures of summary.json"
+            )
+        found.append(column)
+    return found
 
 
 def headline(rows: Sequence[Summary]) -> set[str]:
@@ -71,22 +105,31 @@ NAMES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("method", lambda s: method(s.cell)),
     ("setting", lambda s: setting(s.cell)),
     ("engine", lambda s: str(s.cell.models.target.engine)),
+    ("seed", lambda s: str(s.cell.sampling.seed)),
 )
 """The columns that say what a row is. Their text is other people's: quote it."""
 
 
 def counted(summary: Summary) -> str:
-    """How many generations a row stands on, and how many failed."""
-    return f"{summary.n}" + (f" ({summary.failures} failed)" if summary.failures else "")
+    """How many generations a row stands on, how many failed, how many were timed under load."""
+    notes = [f"{summary.failures} failed"] * bool(summary.failures)
+    if summary.loaded:
+        timed = summary.timed + summary.loaded
+        notes.append(f"{summary.loaded} of {timed} under load")
+    return f"{summary.n}" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def brief(estimate: Estimate, digits: int, unit: str = "") -> str:
-    """`1.92x ±0.03`: the longer side of the interval, where there is one."""
-    mean = f"{estimate.mean:.{digits}f}{unit}"
+    """`1.92x ±0.03`, or `1.92x [1.90, 1.99]` where one side is longer, to the digits shown."""
     if estimate.low is None or estimate.high is None:
-        return mean
-    side = max(estimate.mean - estimate.low, estimate.high - estimate.mean)
-    return f"{mean} ±{side:.{digits}f}"
+        return full(estimate, digits, unit)
+    sides = {
+        f"{side:.{digits}f}"
+        for side in (estimate.mean - estimate.low, estimate.high - estimate.mean)
+    }
+    if len(sides) > 1:
+        return full(estimate, digits, unit)
+    return f"{estimate.mean:.{digits}f}{unit} ±{sides.pop()}"
 
 
 def full(estimate: Estimate, digits: int, unit: str = "") -> str:

@@ -7,7 +7,7 @@ from spsbench.reports.columns import NAMES
 from spsbench.reports.quoting import csv_text
 from spsbench.reports.reporter import Report
 
-COUNTS = ("samples", "n", "failures", "cut", "timed", "horizon")
+COUNTS = ("samples", "n", "failures", "cut", "timed", "loaded", "horizon")
 
 
 def csv(report: Report) -> str:

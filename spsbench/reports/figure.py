@@ -11,6 +11,7 @@ class Point(NamedTuple):
     y: float
     low: float | None = None
     high: float | None = None
+    loaded: bool = False  # timed while other work kept the machine busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Level:
     name: str
     y: float
     line: int | None = None  # whose baseline it is; None = a bound that belongs to no line
+    loaded: bool = False  # timed while other work kept the machine busy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,12 @@ class Panel:
     items: tuple[Curve | Level, ...]
     whole: bool = False  # x counts something
     from_zero: bool = False  # y begins at 0
+    empty: str = ""  # why there is nothing to draw, where there is nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Panels side by side under one heading; the first names the lines of all."""
+    """Panels side by side under one heading; a line has one name in all of them."""
 
     title: str
     panels: tuple[Panel, ...]

@@ -1,6 +1,7 @@
 """Figure 1 of Chen et al. 2023: time to 128 tokens, efficiency and loop time, each against K."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.summary import Summary
@@ -22,8 +23,8 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
     loop: list[Curve | Level] = []
     for line, (label, members) in enumerate(lines(rows).items()):
         times += _times(members, label, line)
-        efficiency += _curve(members, label, line, lambda s: s.efficiency)
-        loop += _curve(members, label, line, lambda s: s.loop_time_ms)
+        efficiency += _curve(members, label, line, "efficiency")
+        loop += _curve(members, label, line, "loop_time_ms")
     if ceiling_ms is not None:
         times.append(Level(name="memory bound of ArS", y=horizon * ceiling_ms / 1e3))
     return Figure(
@@ -35,11 +36,38 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
                 items=tuple(times),
                 whole=True,
                 from_zero=True,
+                empty=why_empty(rows, timed=True),
             ),
-            Panel(title="Efficiency tau / (K + 1)", x=K, items=tuple(efficiency), whole=True),
-            Panel(title="Loop time (ms)", x=K, items=tuple(loop), whole=True, from_zero=True),
+            Panel(
+                title="Efficiency tau / (K + 1)",
+                x=K,
+                items=tuple(efficiency),
+                whole=True,
+                empty=why_empty(rows, timed=False),
+            ),
+            Panel(
+                title="Loop time (ms)",
+                x=K,
+                items=tuple(loop),
+                whole=True,
+                from_zero=True,
+                empty=why_empty(rows, timed=True),
+            ),
         ),
     )
+
+
+def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
+    """What keeps a panel without lines, in words; empty where there are rows to draw."""
+    drafting = [s for s in rows if s.cell.k]
+    if not drafting:
+        return "no row has a constant K of 1 or more"
+    if not any(s.n for s in drafting):
+        return f"all {sum(s.failures for s in drafting)} generations failed"
+    if timed and not any(s.timed + s.loaded for s in drafting):
+        good = sum(s.n for s in drafting)
+        return f"{good} of {good} timings are\nof first calls, or of unlike machines"
+    return ""
 
 
 def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
@@ -61,21 +89,29 @@ def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
     return found
 
 
-def horizon_times(members: Sequence[Summary]) -> tuple[list[tuple[Summary, Estimate]], bool]:
+class Reached(NamedTuple):
+    """A row and its seconds to the horizon."""
+
+    row: Summary
+    time: Estimate
+    loaded: bool  # over timings under load, for want of others
+
+
+def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
     """Seconds to the horizon for the rows of one line, and whether they were measured.
 
     They are where all generations of every row got that far, or at least `FEWEST`. Else those that
     did would stand for all the shorter ones: every row has its mean token time times the horizon.
     """
-    reached = [(s.horizon_time_ms.n if s.horizon_time_ms else 0, s.timed) for s in members]
-    measured = all(0 < n >= min(FEWEST, timed) for n, timed in reached)
+    known = [(s.at_any_load("horizon_time_ms")[0], s.timed or s.loaded) for s in members]
+    measured = all(own is not None and own.n >= min(FEWEST, timed) for own, timed in known)
+    figure, scale = ("horizon_time_ms", 1e-3) if measured else ("mean_token_time_ms", 0.0)
     times = []
     for s in members:
-        own, rate = s.horizon_time_ms, s.mean_token_time_ms
-        if measured and own is not None:
-            times.append((s, Estimate(own.mean / 1e3, None, None, own.n)))
-        elif rate is not None:
-            times.append((s, Estimate(s.horizon * rate.mean / 1e3, None, None, rate.n)))
+        own, loaded = s.at_any_load(figure)
+        if own is not None:
+            seconds = own.mean * (scale or s.horizon * 1e-3)
+            times.append(Reached(s, Estimate(seconds, None, None, own.n), loaded))
     return times, measured
 
 
@@ -85,28 +121,32 @@ def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Le
     if not measured:
         label = f"{label} (mean token time x {members[0].horizon})"
     points = []
-    for s, time in timed:
+    for s, time, loaded in timed:
         if s.cell.k:
             sd = s.spread.sd if s.spread and measured else None
             sides = (None, None) if sd is None else (time.mean - sd / 1e3, time.mean + sd / 1e3)
-            points.append(Point(s.cell.k, time.mean, *sides))
+            points.append(Point(s.cell.k, time.mean, sides[0], sides[1], loaded))
     made: list[Curve | Level] = []
     if points:
         best = min(points, key=lambda point: (point.y, point.x))
         made.append(Curve(name=label, points=tuple(points), line=line, best=best))
-    plain = [time.mean for s, time in timed if s.cell.k == 0]
-    return made + [Level(name=f"{label}, ArS", y=mean, line=line) for mean in plain]
+    plain = [(time.mean, loaded) for s, time, loaded in timed if s.cell.k == 0]
+    return made + [
+        Level(name=f"{label}, ArS", y=mean, line=line, loaded=loaded) for mean, loaded in plain
+    ]
 
 
 def _curve(
     members: Sequence[Summary],
     label: str,
     line: int,
-    figure: Callable[[Summary], Estimate | None],
+    figure: str,
 ) -> list[Curve]:
     """Means with their intervals, from K = 0 on."""
-    known = [(s.cell.k or 0, e) for s in members if (e := figure(s)) is not None]
-    points = tuple(Point(k, e.mean, e.low, e.high) for k, e in known)
+    known = [(s.cell.k or 0, *s.at_any_load(figure)) for s in members]
+    points = tuple(
+        Point(k, e.mean, e.low, e.high, loaded) for k, e, loaded in known if e is not None
+    )
     return [Curve(name=label, points=points, line=line)] if points else []
 
 
@@ -121,6 +161,8 @@ def _label(summary: Summary, among: Sequence[Summary]) -> str:
         own = read(summary)
         if heading in ("target", "draft", "engine") and any(read(s) != own for s in among):
             parts.append(own)
+        if heading == "seed" and any(read(s) != own for s in among):
+            parts.append(f"seed {own}")
     for part in ("drafter", "verifier"):
         specs = {str(getattr(s.cell.method, part)) for s in among}
         if len(specs) > 1:

@@ -24,7 +24,17 @@ def _table(table: Table) -> dict[str, object]:
         "schema": SCHEMA,
         "run": table.title.run,
         "task": table.title.task,
+        **table.identity,
         "remarks": list(table.remarks),
+        "seeds": [
+            {
+                "k": each.cell.k,
+                "cell": each.cell.id,
+                "seeds": each.seeds,
+                "metrics": {name: value._asdict() for name, value in each.figures.items()},
+            }
+            for each in table.seeds
+        ],
         "rows": [_row(s, paper) for s, paper in zip(table.rows, table.paper, strict=True)],
     }
 
@@ -40,6 +50,7 @@ def _row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
         "failures": summary.failures,
         "cut": summary.cut,
         "timed": summary.timed,
+        "loaded": summary.loaded,
         "horizon": summary.horizon,
         "spread_ms": summary.spread._asdict() if summary.spread else None,
         "metrics": {

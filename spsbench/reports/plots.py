@@ -10,6 +10,7 @@ from spsbench.reports.quoting import visible
 # Okabe and Ito's colours, told apart under every common colour blindness; markers differ as well
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
+OPEN = " (open marks: under load)"
 SHORT = 40  # characters of labels that fit three in a row
 TITLE_WIDTH = 130  # characters that fit above several panels
 STYLE: Any = {"svg.hashsalt": "spsbench", "svg.fonttype": "path", "font.size": 10.0}
@@ -36,7 +37,11 @@ def draw(figure: Figure) -> Any:
     panels = canvas.subplots(1, len(figure.panels), squeeze=False)[0]
     for axes, panel in zip(panels, figure.panels, strict=True):
         _draw(axes, panel)
-    handles, labels = panels[0].get_legend_handles_labels()
+    named: dict[str, Any] = {}
+    for axes in panels:  # a line may be in some panels only
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    labels, handles = list(named), list(named.values())
     if single:
         panels[0].set_title(_plain(figure.title), parse_math=False, fontsize=9, wrap=True)
         legend = panels[0].legend() if handles else None
@@ -78,6 +83,9 @@ def _draw(axes: Any, panel: Panel) -> None:
             _level(axes, item)
         else:
             _curve(axes, item)
+    if panel.empty and not any(isinstance(item, Curve) for item in panel.items):
+        middle = {"transform": axes.transAxes, "ha": "center", "va": "center"}
+        axes.text(0.5, 0.5, _plain_lines(panel.empty), color="#555555", parse_math=False, **middle)
     if panel.from_zero:
         axes.set_ylim(bottom=0)
 
@@ -92,7 +100,12 @@ def _curve(axes: Any, curve: Curve) -> None:
     below = [0.0 if p.low is None else p.y - p.low for p in curve.points]
     above = [0.0 if p.high is None else p.high - p.y for p in curve.points]
     look = {"color": colour, "marker": MARKERS[curve.line % len(MARKERS)]}
-    axes.errorbar(xs, ys, yerr=[below, above], label=_plain(curve.name), capsize=3, **look)
+    loaded = [p for p in curve.points if p.loaded]
+    name = f"{curve.name}{OPEN}" if loaded else curve.name
+    axes.errorbar(xs, ys, yerr=[below, above], label=_plain(name), capsize=3, **look)
+    if loaded:  # an open mark over the full one
+        where = [p.x for p in loaded], [p.y for p in loaded]
+        axes.plot(*where, linestyle="none", markerfacecolor="white", zorder=4, **look)
     if curve.best is not None:
         at = curve.best.x, curve.best.y
         rings = {"s": 160, "facecolors": "none", "linewidths": 1.8, "zorder": 5}
@@ -104,7 +117,12 @@ def _level(axes: Any, level: Level) -> None:
     """The baseline of a line is dashed, a bound dotted."""
     colour = "#555555" if level.line is None else COLOURS[level.line % len(COLOURS)]
     style = ":" if level.line is None else "--"
-    axes.axhline(level.y, color=colour, linestyle=style, label=_plain(level.name))
+    name = f"{level.name} (under load)" if level.loaded else level.name
+    axes.axhline(level.y, color=colour, linestyle=style, label=_plain(name))
+
+
+def _plain_lines(text: str) -> str:
+    return "\n".join(map(_plain, text.split("\n")))
 
 
 def _plain(text: str) -> str:

@@ -8,6 +8,7 @@ from spsbench.figures.parity import parities
 from spsbench.figures.quality import PERCENT, Combine
 from spsbench.figures.summary import Summary
 from spsbench.machine.bandwidth import Ceiling
+from spsbench.reports.columns import MARK
 from spsbench.reports.paper import SOURCE, beside
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import method, setting
@@ -35,15 +36,21 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
     lines = []
     for target, size in memory.get("weights", {}).items():
         bound = Ceiling(size, memory["bandwidth"])
-        reached = [
-            f"{setting(row.cell)} {bound.reached(row.mean_token_time_ms.mean):.0%}"
+        disturbed = " under load: it may be more" if memory.get("loaded") else ""
+        times = [
+            (row, *row.at_any_load("mean_token_time_ms"))
             for row in rows
-            if row.cell.k == 0 and row.cell.models.target.id == target and row.mean_token_time_ms
+            if row.cell.k == 0 and row.cell.models.target.id == target
+        ]
+        reached = [
+            f"{setting(row.cell)} {bound.reached(time.mean):.0%}{MARK * marked}"
+            for row, time, marked in times
+            if time is not None
         ]
         if reached:
             lines.append(
                 f"Memory allows ArS of {target} one token in {bound.token_time_ms:.2f} ms "
-                f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured); "
+                f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured{disturbed}); "
                 f"reached: {', '.join(dict.fromkeys(reached))}."
             )
     return lines

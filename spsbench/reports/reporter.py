@@ -1,15 +1,18 @@
 """What a report is: all figures and lines are made before a reporter lays them out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spsbench.figures.intervals import FEWEST
+from spsbench.figures.seeds import OverSeeds, over_seeds
 from spsbench.figures.summary import Summary
-from spsbench.reports.columns import Column, columns
+from spsbench.machine.load import OTHERS_AT_MOST
+from spsbench.reports.columns import MARK, Column, columns, full
 from spsbench.reports.figure import Figure
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
+from spsbench.settings.names import method, setting
 from spsbench.settings.records import Record
 
 
@@ -36,6 +39,8 @@ class Table:
     paper: Sequence[PaperRow | None]  # beside each row, the paper's own
     remarks: Sequence[str]  # the lines below it: what it stands on, and what it shows
     figure: Figure
+    identity: Mapping[str, Any] = field(default_factory=dict)  # digests of models and prompts
+    seeds: Sequence[OverSeeds] = ()  # of rows that differ only in their seed
     part: bool = False  # the times of one machine; its records are in a table before as well
     provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
@@ -86,12 +91,14 @@ def table_of(
         provenance, records, part: see `Table`.
     """
     whole = [row for row in rows if row.group is None]
+    seeds = over_seeds(whole)
     return Table(
         title=title,
         rows=rows,
         columns=columns(rows) if shown is None else shown,
         paper=[beside(row) if shown is None else None for row in rows],
-        remarks=remarks(rows, title),
+        remarks=[*remarks(rows, title), *seed_lines(seeds, whole)],
+        seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),
         provenance=provenance,
         records=records,
@@ -103,10 +110,11 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     """The lines below a table: what it stands on, what is missing from it, and its own notes."""
     good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
-    flagged = good - sum(s.timed for s in rows)
+    loaded = sum(s.loaded for s in rows)
+    flagged = good - sum(s.timed for s in rows) - loaded
     lines = [
         f"{good} generations of up to {samples} samples; intervals: 95 %, over samples, "
-        f"none over fewer than {FEWEST}."
+        f"none over fewer than {FEWEST} unless none succeed, or every one."
     ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:
@@ -114,10 +122,41 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     if failed:
         lines.append(f"{failed} generations failed and are in no figure.")
     if flagged and title.timed:
-        lines.append(f"{flagged} timings were flagged (first, loaded) and are in no time.")
+        lines.append(f"{flagged} timings were of first calls and are in no time.")
+    if loaded and title.timed:
+        lines += under_load(loaded, loaded + sum(s.timed for s in rows))
     if cut:
         lines.append(f"{cut} prompts were cut to fit the context.")
     return lines + list(title.notes)
+
+
+def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
+    """What varies when the same samples are drawn anew, a line a cell."""
+    lines = []
+    for each in found:
+        told = [
+            f"{column.heading} {full(each.figures[column.figure], column.digits, column.unit)}"
+            for column in columns(rows)
+            if column.figure in each.figures
+        ]
+        lines.append(
+            f"Over {len(each.seeds)} seeds, {setting(each.cell)}, {method(each.cell)}: "
+            f"{', '.join(told)} (95 % over seeds, Student's t)."
+        )
+    return lines
+
+
+def under_load(loaded: int, timed: int) -> list[str]:
+    """What it means that some of the timings were disturbed, and what to do."""
+    return [
+        f"{loaded} of {timed} timings were taken under load: other work had more than "
+        f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have them in; times "
+        "without the mark are of undisturbed timings alone. A speed-up is a ratio of generations "
+        "that follow each other and share the load, so it is kept, with a wider interval; CPU "
+        "ms/token is the work of the processors, which load hardly changes.",
+        "For times that can be quoted, end other work (top shows it) and run again with "
+        "--overwrite; more --repeats bring more undisturbed timings.",
+    ]
 
 
 def _between(low: float, high: float) -> str:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
+from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
+from spsbench.figures.compare import Comparison, compare
 from spsbench.figures.parity import MARGINS
 from spsbench.figures.quality import Combine, average
-from spsbench.figures.summaries import summaries
+from spsbench.figures.summaries import arms, summaries
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
 from spsbench.plugins import plug_in
+from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
 from spsbench.reports.remarks import ceilings, findings
@@ -20,6 +23,7 @@ from spsbench.reports.reporter import Report, Table, Title, table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
 from spsbench.store.folder import unbegun
+from spsbench.store.identity import digests
 from spsbench.store.machines import Machine, Setting, settings, unlike
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import segmented
@@ -27,15 +31,21 @@ from spsbench.tasks.scores import read_scores
 
 
 def report_on(
-    folders: Sequence[Path], *, by_group: bool = False, dialect: Dialect | None = None
+    folders: Sequence[Path],
+    *,
+    by_group: bool = False,
+    dialect: Dialect | None = None,
+    shown: Sequence[str] = (),
 ) -> Report:
-    """The tables of runs as one document.
+    """The tables of runs as one document; `shown` names other columns than the usual ones.
 
     Raises:
-        SpsError: no run, or one that is damaged.
+        SpsError: no run, one that is damaged, or a column that there is not.
     """
     sources = [_Source.open(folder, MARGINS, by_group, dialect) for folder in folders]
     made = [table for source in sources for table in _tables(source)]
+    if shown:
+        made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
     return Report(", ".join(dict.fromkeys(source.name for source in sources)), made)
 
 
@@ -58,6 +68,44 @@ def tables(
         SpsError: no run, or one that is damaged.
     """
     return list(_tables(_Source.open(folder, margins, by_group, dialect)))
+
+
+def compared(
+    folders: Sequence[Path], against: Path, margins: Mapping[str, float] = MARGINS_OF_CHANGE
+) -> Comparison:
+    """What changed since the run in `against`, paired by sample where both have it.
+
+    Raises:
+        SpsError: no run, or one that is damaged.
+    """
+    numbers: dict[str, int] = {}
+    base, now = (
+        [_Source.open(folder, MARGINS, False, None) for folder in each]
+        for each in ([against], folders)
+    )
+    made = [[table for source in each for table in _tables(source)] for each in (base, now)]
+    rows = [[row for table in each if not table.part for row in table.whole] for each in made]
+    sides = tuple(
+        arms(
+            list({cell.id: cell for source in each for cell in source.cells}.values()),
+            (record for source in each for record in _poolable(source)),
+            numbers,
+        )
+        for each in (base, now)
+    )
+    return compare(rows[0], rows[1], margins, (sides[0], sides[1]))
+
+
+def _poolable(source: "_Source") -> Iterator[Record]:
+    """The records of the last setting that a run was made under; of unlike machines without times.
+
+    It is that of the rows, where a cell has several.
+    """
+    found = settings(source.manifest)
+    setting = found[-1] if found else Setting((), ())
+    for record in source.records(setting.segments):
+        pooled = len(setting.machines) < 2
+        yield record if pooled else replace(record, flags=(*record.flags, "unlike"))
 
 
 class _Source(NamedTuple):
@@ -100,6 +148,15 @@ class _Source(NamedTuple):
 
 
 def _tables(source: _Source) -> Iterator[Table]:
+    identity = {
+        "models": digests(source.manifest.fingerprint, source.cells),
+        "prompts": source.manifest.experiment.get("prompts", {}),
+    }
+    for table in _of_settings(source):
+        yield replace(table, identity=identity)
+
+
+def _of_settings(source: _Source) -> Iterator[Table]:
     found = settings(source.manifest)
     if sum(len(setting.machines) for setting in found) > 1:  # what recorded nothing is none
         used = {placed.segment for placed in segmented(source.folder)}

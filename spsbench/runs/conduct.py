@@ -13,7 +13,7 @@ from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
 from spsbench.runs.estimate import estimate
 from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
-from spsbench.runs.models import Models, Say, folders_of, memory, resolved
+from spsbench.runs.models import Models, Say, folders_of, measured_again, memory, resolved
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
 from spsbench.settings.access import Access
@@ -30,6 +30,7 @@ from spsbench.store.machines import bandwidth_before
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import provenance
 from spsbench.store.run import RunWriter, open_run
+from spsbench.tasks.fingerprint import digest_of
 from spsbench.tasks.scores import score_missing
 
 RESULTS = Path("results")
@@ -79,13 +80,14 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment, place = resolved(experiment), self.place
+        experiment, place = resolved(experiment, self.say), self.place
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
         before = bandwidth_before(folder, known, experiment.threads)
         known["memory"] = memory(experiment, folders, before)
         manifest = Manifest(
-            experiment=experiment.described() | {"samples": samples_known(experiment)},
+            experiment=experiment.described()
+            | {"samples": samples_known(experiment), "prompts": prompts_known(experiment)},
             cells={cell.id: cell.to_json() for cell in experiment.cells},
             fingerprint=identity,
             provenance=known,
@@ -105,6 +107,9 @@ class Conduct:
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Outcome(folder=folder, records=writer.count)
+            if known["memory"] and known["memory"]["loaded"]:
+                self.say("note: memory was measured under load: it is measured again")
+                writer.amend(memory=measured_again(known["memory"], experiment.threads))
         scored = self._judge(experiment, folder)
         report = conclude(folder)
         return Outcome(folder=folder, records=writer.count, report=report, scored=scored)
@@ -115,7 +120,7 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment = resolved(experiment)
+        experiment = resolved(experiment, self.say)
         *_, folder = self._prepare(experiment)
         yield from estimate(experiment, Models(self.shelf, self.say), folder)
 
@@ -147,7 +152,7 @@ class Conduct:
             }
             samples.append(samples_of(part, models) if wanted else own)
             missing |= wanted
-        pace = Pace(len(missing))
+        pace = Pace(len(missing), experiment.cells)
         self.watch(pace)
 
         def told(job: Job, record: Record) -> None:
@@ -178,6 +183,14 @@ class Conduct:
         scored = score_apart(folder, self.say)
         unasked = scored == Exit.SANDBOX and self.place.score is None  # it has said so
         return Exit.OK if unasked else scored
+
+
+def prompts_known(experiment: Experiment) -> dict[str, str]:
+    """Task -> the digest of its prompts, as they are before they are cut to a context."""
+    return {
+        str(part.spec): digest_of(sample.prompt for sample in uncut(part))
+        for part in experiment.parts
+    }
 
 
 def samples_known(experiment: Experiment) -> dict[str, list[str]]:

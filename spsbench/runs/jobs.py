@@ -51,6 +51,14 @@ def jobs(part: Part, samples: Sequence[Sample], seed: int) -> Iterator[Job]:
             yield from (Job(cell, sample, repeat) for cell in arms)
 
 
+def generations(part: Part, prompts: int) -> dict[str, int]:
+    """Cell -> how many jobs there are of it, without making them."""
+    return {
+        cell.id: prompts * part.repeats * (part.samples if cell.sampling.temperature > 0 else 1)
+        for cell in part.cells
+    }
+
+
 def samples_of(part: Part, models: Callable[[Cell], Loaded]) -> list[Sample]:
     """The samples of a part, cut to fit the shortest context of all its cells."""
     return list(islice(part.task.samples(fitting(part, models)), part.limit))

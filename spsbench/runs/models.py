@@ -1,12 +1,15 @@
 """The models of a run: found, measured against memory, and loaded once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spsbench.errors import UsageError
+from spsbench.loop.site import Weights
 from spsbench.machine.bandwidth import BYTES, read_bandwidth, weight_bytes
-from spsbench.methods.resolve import resolve
+from spsbench.machine.load import loaded, read_clocks
+from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.folder import locate
 from spsbench.models.shapes import locate_shape
 from spsbench.models.shelf import Loaded, Shelf
@@ -15,6 +18,7 @@ from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.names import method
 
 Say = Callable[[str], None]
 
@@ -30,26 +34,57 @@ class Models:
 
     def __call__(self, cell: Cell) -> Loaded:
         """Load them, or find them again."""
-        loaded = self.shelf.load(cell)
+        models = self.shelf.load(cell)
         if cell.id not in self._told:
             self._told.add(cell.id)
-            self._tell(cell, loaded)
-        return loaded
+            self._tell(cell, models)
+        return models
 
-    def _tell(self, cell: Cell, loaded: Loaded) -> None:
-        for line in () if cell.models.random else surprises(loaded):
+    def _tell(self, cell: Cell, models: Loaded) -> None:
+        for line in () if cell.models.random else surprises(models):
             if line not in self._said:
                 self._say(f"note: {line}")
                 self._said.add(line)
 
 
-def resolved(experiment: Experiment) -> Experiment:
-    """With every cell checked and its verifier chosen: only then is its id what records carry."""
+def resolved(experiment: Experiment, say: Say = lambda line: None) -> Experiment:
+    """With every cell checked and its verifier chosen: only then is its id what records carry.
+
+    Raises:
+        UsageError: a cell that cannot be; of several drafters, none that can.
+    """
     parts = []
     for part in experiment.parts:
-        cells = {cell.id: cell for cell in map(resolve, part.cells)}
+        drafters = {cell.method.drafter for cell in part.cells if cell.k != 0}
+        every = part.cells if len(drafters) < 2 else sensible(part.cells, say)
+        cells = {cell.id: cell for cell in map(resolve, every)}
         parts.append(replace(part, cells=tuple(cells.values())))
     return replace(experiment, parts=tuple(parts))
+
+
+def sensible(cells: Sequence[Cell], say: Say) -> list[Cell]:
+    """Of a product with several drafters the cells that make sense; says what is left out.
+
+    A draft model is for the drafters that use one; what else cannot be is left out.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    left: list[Cell] = []
+    refused: dict[str, list[str]] = {}  # why -> methods
+    for cell in cells:
+        own = cell
+        if cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
+            own = cell.but(draft=None)
+        try:
+            left.append(resolve(own))
+        except UsageError as error:
+            refused.setdefault(str(error), []).append(method(own))
+    if not any(cell.k != 0 for cell in left) and refused:
+        raise UsageError(next(iter(refused)))
+    for reason, methods in refused.items():
+        say(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
+    return left
 
 
 def folders_of(experiment: Experiment, access: Access, say: Say) -> dict[ModelSpec, Path]:
@@ -74,7 +109,8 @@ def memory(
 ) -> dict[str, Any] | None:
     """What this machine reads from memory a second, and what one token of each target reads.
 
-    The first is measured, unless it is `known` from an earlier start.
+    The first is measured, unless it is `known` from an earlier start; `loaded` says that other work
+    was going on meanwhile.
     """
     targets = [cell.models.target for cell in experiment.cells]
     sizes = {}
@@ -86,4 +122,19 @@ def memory(
             sizes[model.id] = weight_bytes(folders[model], dtype)
     if not sizes:
         return None
-    return {"bandwidth": known or read_bandwidth(experiment.threads), "weights": sizes}
+    if known:
+        return {"bandwidth": known, "loaded": False, "weights": sizes}
+    return {**measured(experiment.threads), "weights": sizes}
+
+
+def measured_again(memory: dict[str, Any], threads: int | None) -> dict[str, Any]:
+    """The same with the better of two measurements: other work can only have lowered the first."""
+    again = measured(threads)
+    return {**memory, **again, "bandwidth": max(memory["bandwidth"], again["bandwidth"])}
+
+
+def measured(threads: int | None) -> dict[str, Any]:
+    """What memory was seen to do, and whether other work was going on meanwhile."""
+    before = read_clocks()
+    bandwidth = read_bandwidth(threads)
+    return {"bandwidth": bandwidth, "loaded": loaded(before, read_clocks())}

@@ -8,7 +8,7 @@ from spsbench.errors import UsageError
 from spsbench.settings.asked import DEFAULT_K, make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.ranges import parse_range
-from spsbench.settings.sampling import Sampling
+from spsbench.settings.sampling import SEED_MAX, Sampling
 from spsbench.settings.setting import settings_of
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import DRAFT, K_MAX
@@ -33,11 +33,11 @@ def grid(table: Sweep, spec: Spec, task: Task, *, seed: int) -> tuple[Cell, ...]
     ends: dict[str, Any] = {"stop": task.stop}
     if table.ignore_end:
         ends = {"ignore_eos": True}
-    plain = {"max_new_tokens": task.max_new_tokens, "seed": seed, **ends}
-    for sampling, work, drafting in itertools.product(
-        samplings(table, task), works(table), arms(table, task.verifier)
+    plain = {"max_new_tokens": task.max_new_tokens, **ends}
+    for sampling, work, own_seed, drafting in itertools.product(
+        samplings(table, task), works(table), seeds(table, seed), arms(table, task.verifier)
     ):
-        cell = make_cell(**plain | sampling | work | drafting)
+        cell = make_cell(**plain | {"seed": own_seed} | sampling | work | drafting)
         cell = cell.but(
             task=spec,
             prompt_version=task.prompt_version,
@@ -103,6 +103,20 @@ def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
     for k in lookaheads(table):
         for drafting in combinations(given):
             yield drafting if k is None else {"k": k, **drafting}
+
+
+def seeds(table: Sweep, seed: int) -> list[int]:
+    """Those of the table, else the experiment's.
+
+    Raises:
+        UsageError: no range, or a number out of it.
+    """
+    if table.seeds is None:
+        return [seed]
+    try:
+        return parse_range(table.seeds, low=0, high=SEED_MAX)
+    except ValueError as error:
+        raise UsageError(f"--seeds {error}") from error
 
 
 def lookaheads(table: Sweep) -> list[int] | list[None]:

@@ -25,6 +25,7 @@ class RoundRecord(NamedTuple):
     seconds: float
     draft_seconds: float
     target_seconds: float
+    processor_seconds: float | None = None  # of all threads; None = not measured
 
 
 class DraftLaws(NamedTuple):
@@ -51,7 +52,7 @@ class Record:
     error: str | None = None
     prompt_cut: bool = False  # the document was cut to fit the context
     group: str | None = None  # a category of the task, for reports by group
-    flags: tuple[str, ...] = ()  # why its timing is not to be averaged: "first", "loaded"
+    flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
 
     @property
@@ -73,7 +74,7 @@ class Record:
             "text": self.text,
             "finish": self.finish,
             "prefill_seconds": round(self.prefill_seconds, NANO),
-            "rounds": [[*r[:5], *(round(seconds, NANO) for seconds in r[5:])] for r in self.rounds],
+            "rounds": [[*r[:5], *map(_seconds, r[5:])] for r in self.rounds],
             "error": self.error,
             "prompt_cut": self.prompt_cut,
             "group": self.group,
@@ -88,11 +89,15 @@ class Record:
         Raises:
             TypeError: a field is missing or unknown.
         """
-        rounds = list(map(RoundRecord._make, values["rounds"]))
+        rounds = [RoundRecord(*row) for row in values["rounds"]]
         made = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
         if "laws" in values:
             made["laws"] = list(map(DraftLaws._make, values["laws"]))
         return cls(**made)
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, NANO)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class Sweep:
     limit: Annotated[int | None, Option("Prompts of the task.", SIZE, between(1, MOST))] = None
     samples: Annotated[int, Option("Texts a prompt.", SIZE, between(1, MOST))] = 1
     repeats: Annotated[int, Option("Timings of each.", SIZE, between(1, MOST))] = 1
+    seeds: Annotated[
+        str | None, Option("0..4: every cell under each; its spread over them.", SIZE)
+    ] = None
     ignore_end: Annotated[bool, Option("Texts of full length: timing only.", SIZE)] = False
     record: Annotated[str, Option("counts, or laws: p and q too.", RUN, one_of(*RECORDED))] = (
         "counts"

@@ -1,6 +1,6 @@
 """What a run is: all that can change a number in it, as one flat object."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
-from spsbench.store.provenance import hash_file, hash_files
+from spsbench.store.provenance import digest, hash_file, hash_files
 
 LIBRARIES = ("torch", "transformers")
 
@@ -40,6 +40,21 @@ def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> di
         )
         found |= {f"files.{ref}.{name}": digest for name, digest in files.items()}
     return found
+
+
+def digests(found: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
+    """Model -> one digest of its files, weights among them, from a fingerprint that has them."""
+    models = dict.fromkeys(model for cell in cells for model in cell.models.all)
+    of_files = {
+        str(model): {
+            name.removeprefix(prefix): value
+            for name, value in found.items()
+            if name.startswith(prefix)
+        }
+        for model in models
+        for prefix in (f"files.{model}.",)
+    }
+    return {name: digest(files) for name, files in of_files.items() if files}
 
 
 def _of_part(part: Part) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def unlike(machines: Sequence[Machine]) -> Iterator[str]:
 def bandwidth_before(
     folder: Path, provenance: Mapping[str, Any], asked: int | None
 ) -> float | None:
-    """Bytes a second that an earlier start of a run has measured on such a machine, if one has.
+    """Bytes a second that an earlier start of a run has measured, undisturbed, on such a machine.
 
     Raises:
         DataError: a manifest that cannot be read.
@@ -109,6 +109,8 @@ def bandwidth_before(
     now = features_of({"provenance": provenance}, asked)
     for segment in reversed(Manifest.load(folder).segments):
         memory = (segment.get("provenance") or {}).get("memory")
-        if memory and features_of(segment, asked) == now:
+        if not memory or memory.get("loaded"):
+            continue
+        if features_of(segment, asked) == now:
             return float(memory["bandwidth"])
     return None

@@ -12,7 +12,7 @@ from spsbench.settings.records import DraftLaws, Record, RoundRecord
 
 FINISHES = ("eos", "stop", "length", "context")
 COUNTS = RoundRecord._fields[:4]
-TIMES = RoundRecord._fields[5:]
+TIMES = RoundRecord._fields[5:8]
 NUMBERS = {int, float}
 ROUNDING = 1e-4  # of probabilities that were added up in float32
 MOST = 2**63  # of anything: what is larger does not go into an array
@@ -56,15 +56,18 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
 def _of_rounds(record: Record) -> str | None:
     """As `impossible`; column by column where it can be: a report reads millions of rounds."""
     rounds = record.rounds
-    columns: Sequence[Sequence[Any]] = tuple(zip(*rounds, strict=True)) or ((),) * 8
+    columns: Sequence[Sequence[Any]] = tuple(zip(*rounds, strict=True)) or ((),) * 9
     for name, column in zip(COUNTS, columns, strict=False):
         least = -1 if name == "tested" else 0
         if not _counts(column, least):
             holds = partial(_counts, least=least)
             return _in_round(rounds, name, holds, f"a number from {least}")
-    for name, column in zip(TIMES, columns[5:], strict=True):
+    for name, column in zip(TIMES, columns[5:8], strict=True):
         if not _numbers(column):
             return _in_round(rounds, name, _numbers, "seconds from 0")
+    worked = rounds if None not in columns[8] else [r for r in rounds if r[8] is not None]
+    if not _numbers([r[8] for r in worked]):
+        return _in_round(worked, "processor_seconds", _numbers, "seconds from 0")
     overlaps = columns[4]
     known = rounds if None not in overlaps else [r for r in rounds if r.overlap is not None]
     if not _numbers(overlaps if known is rounds else [r.overlap for r in known]):

@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,12 @@ def hash_files(folder: Path) -> dict[str, str]:
             f"cannot read {error.filename or folder} ({error.strerror}): expected a whole model. "
             "Fetch it anew"
         ) from error
+
+
+def digest(files: Mapping[str, str]) -> str:
+    """One SHA-256 for all files of a model: that of lines of name and digest, by name."""
+    lines = "".join(f"{name} {files[name]}\n" for name in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:

@@ -87,6 +87,17 @@ class RunWriter:
         self._log.append(values)
         self._see(record)
 
+    def amend(self, **provenance: Any) -> None:
+        """Note in the manifest what became known of this start since it was begun."""
+        with Lock(self.folder / LOCK, PATIENCE):
+            there = Manifest.load(self.folder)
+            mine = self.manifest.segments[-1]
+            amended = mine | {"provenance": mine["provenance"] | provenance}
+            segments = tuple(amended if each == mine else each for each in there.segments)
+            replace(there, segments=segments).save(self.folder)
+            changed = (*self.manifest.segments[:-1], amended)
+            self.manifest = replace(self.manifest, segments=changed)
+
     def _reader(self, path: Path) -> Callable[[dict[str, Any]], None]:
         """Sees the records of a log, which are given in order."""
         numbers, samples = count(), self.manifest.samples

@@ -1,5 +1,6 @@
 """`sps generate` over a tiny pair: text, figures, notes and what is refused."""
 
+import hashlib
 import json
 import unicodedata
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
+from spsbench.store.provenance import digest, hash_files
 from tests.cli.conftest import Pair, Ran
 from tests.folders import byte_tokenizer, random_model, save
 
@@ -45,7 +47,7 @@ def test_the_text_is_that_of_the_api_and_of_json(generate: Callable[..., Ran], p
     assert shown["finish_reason"] == made.record.finish
 
 
-def test_one_json_object(generate: Callable[..., Ran]) -> None:
+def test_one_json_object(generate: Callable[..., Ran], pair: Pair) -> None:
     ran = generate("the cat", *QUIET, "--json")
     assert ran.code == 0
     assert ran.out.isascii()
@@ -54,6 +56,8 @@ def test_one_json_object(generate: Callable[..., Ran]) -> None:
     made = json.loads(ran.out)
     assert set(made) == {
         "schema",
+        "prompt_sha256",
+        "models",
         "prompt_tokens",
         "tokens",
         "text",
@@ -77,7 +81,12 @@ def test_one_json_object(generate: Callable[..., Ran]) -> None:
         "seconds",
         "draft_seconds",
         "target_seconds",
+        "processor_seconds",
     }
+    assert made["prompt_sha256"] == hashlib.sha256(b"the cat").hexdigest()
+    digests = {name: digest(hash_files(Path(name))) for name in pair}
+    assert made["models"] == digests
+    assert len(set(digests.values())) == 2
     assert 0 < made["metrics"]["alpha"] < 1
     assert made["settings"]["verifier"]["name"] == "sps"
     assert made["environment"]["spsbench"]

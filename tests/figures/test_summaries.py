@@ -50,7 +50,7 @@ def test_every_figure_by_brute_force(records: list[Record], made: Summary) -> No
     seconds = math.fsum(r.seconds for r in flat)
     drafted = sum(r.drafted for r in flat)
     accepted = sum(r.accepted for r in flat)
-    draft, target = (math.fsum(column) for column in zip(*[r[6:] for r in flat], strict=True))
+    draft, target = (math.fsum(column) for column in zip(*[r[6:8] for r in flat], strict=True))
     expected = {
         "alpha": math.fsum(r.overlap or 0 for r in flat) / sum(r.tested for r in flat),
         "alpha_counted": accepted / sum(r.tested for r in flat),

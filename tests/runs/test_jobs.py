@@ -10,7 +10,7 @@ from spsbench.loop.decode import NonFiniteError
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded
 from spsbench.runs import jobs as bench
-from spsbench.runs.jobs import fitting, jobs, key, make, run_part, samples_of
+from spsbench.runs.jobs import fitting, generations, jobs, key, make, run_part, samples_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec
@@ -99,6 +99,9 @@ def test_greedy_arms_are_repeated_for_timings_only() -> None:
     one = part(BASE, GREEDY, samples=3, repeats=2)
     counts = Counter(job.cell.sampling.temperature for job in jobs(one, [Sample("a", "x")], 0))
     assert counts == {1.0: 6, 0.0: 2}
+    assert generations(one, 1) == {BASE.id: 6, GREEDY.id: 2}
+    many = part(BASE, samples=10**9, repeats=10**9)  # counted, not walked
+    assert generations(many, 164) == {BASE.id: 164 * 10**18}
 
 
 def test_every_record_is_made_once_with_its_key(loaded: Loaded) -> None:

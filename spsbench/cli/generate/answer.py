@@ -37,7 +37,9 @@ def answer(
     finally:
         screen.end()
     if json:
-        write(payload(made, pair.engines(), comparison) + "\n")
+        digests = pair.digests()
+        told = payload(made, pair.engines(), comparison, prompt=prompt, digests=digests)
+        write(told + "\n")
         return
     if stats:
         show_stats({"SpS": made} if comparison is None else {"SpS": made, "ArS": comparison.ars})

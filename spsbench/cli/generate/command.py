@@ -58,5 +58,7 @@ def generate(
         return
 
     from spsbench.cli.generate.answer import answer
+    from spsbench.cli.progress import alive
 
-    answer(pair, text, screen, compared=compare, json=json, stats=stats, chat=chat, **how)
+    with alive("generating, or reading a long prompt"):
+        answer(pair, text, screen, compared=compare, json=json, stats=stats, chat=chat, **how)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from typing import Any
 
 from spsbench.cli.doctor.examine import environment
@@ -12,10 +13,19 @@ from spsbench.library.text import Arm
 from spsbench.settings.records import SCHEMA
 
 
-def payload(arm: Arm, engines: Mapping[str, str], comparison: Comparison | None = None) -> str:
+def payload(
+    arm: Arm,
+    engines: Mapping[str, str],
+    comparison: Comparison | None = None,
+    *,
+    prompt: str = "",
+    digests: Mapping[str, str] | None = None,
+) -> str:
     """ASCII JSON in one line; a number that is none would be an error."""
     content = {
         "schema": SCHEMA,
+        "prompt_sha256": sha256(prompt.encode()).hexdigest(),
+        "models": dict(digests or {}),
         "prompt_tokens": arm.record.prompt_tokens,
         **generated(arm),
         "settings": arm.cell.to_json(),
@@ -44,6 +54,7 @@ def compared(comparison: Comparison) -> dict[str, Any]:
     return {
         "ars": generated(comparison.ars),
         "speedup": gained._asdict() if gained else None,
+        "loaded": comparison.loaded,
         "identical": comparison.identical,
         "divergence": found._asdict() if found else None,
     }

@@ -46,6 +46,15 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
     ] = None,
+    columns: Annotated[
+        str | None,
+        o.option(
+            o.OUTPUT,
+            "--columns",
+            metavar="NAME,...",
+            help="These only, by heading or by figure of summary.json: speed-up,alpha,prefill_ms.",
+        ),
+    ] = None,
     terms: Terms = None,
     debug: o.Debug = False,
 ) -> None:
@@ -57,13 +66,16 @@ def report(
             raise UsageError("--margin without --against: expected both or none")
     form = o.report_format(format, json)
 
-    from spsbench.cli.report.show import compared, publish
+    from spsbench.cli.report.show import publish, show_changes
     from spsbench.figures.terms import TERMS
     from spsbench.reports.run_tables import report_on
 
     if terms is not None and terms not in TERMS:
         raise UsageError(f"--terms is {terms}: expected one of {', '.join(TERMS)}")
-    made = report_on(runs, by_group=by is not None, dialect=TERMS.get(terms or ""))
+    if columns is not None and terms is not None:
+        raise UsageError("--columns with --terms: expected one of the two")
+    shown = [name.strip() for name in columns.split(",")] if columns is not None else []
+    made = report_on(runs, by_group=by is not None, dialect=TERMS.get(terms or ""), shown=shown)
     if by is not None and not any(row.group for table in made.tables for row in table.rows):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(made, form, out)
@@ -74,8 +86,7 @@ def report(
             raise UsageError(f"--plot with {len(made.tables)} tables: expected one. Name one run")
         save_plot(made.tables[0].figure, plot)
     if against is not None:
-        rows = [row for table in made.tables if not table.part for row in table.whole]
-        raise typer.Exit(compared(rows, against, margin))
+        raise typer.Exit(show_changes(runs, against, margin))
 
 
 def merge_runs(

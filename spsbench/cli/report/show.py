@@ -9,13 +9,12 @@ from shutil import get_terminal_size
 from spsbench.cli.notes import say
 from spsbench.cli.safe import is_terminal, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
-from spsbench.figures.compare import MARGINS, compare
-from spsbench.figures.summary import Summary
+from spsbench.figures.compare import MARGINS, Change
 from spsbench.plugins import is_ours, part, plug_in
 from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.reporter import Medium, Report
-from spsbench.reports.run_tables import tables
+from spsbench.reports.run_tables import compared
 from spsbench.settings.names import method, setting
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -91,17 +90,23 @@ def can_show(text: str) -> bool:
     return True
 
 
-def compared(rows: Sequence[Summary], against: Path, margin: float | None) -> int:
+def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
     """Say what changed since `against`; the exit code."""
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
-    base = [row for table in tables(against) if not table.part for row in table.rows]
-    found = compare(base, rows, margins)
+    found = compared(runs, against, margins)
     if not found.differences:
         raise UsageError(f"--against {against}: expected a run that has cells of this one")
     for each in found.differences:
         name = f"{each.cell.work.task}, {setting(each.cell)}, {method(each.cell)}: {each.figure}"
-        change = full(each.change, 3)
-        say(f"{name} changed by {change} (margin {each.margin:g}): {each.verdict}")
+        pairs = f"{each.pairs} pairs" if each.pairs else "no pairs"
+        told = (
+            "is equal"
+            if each.verdict is Change.EQUAL
+            else f"changed by {full(each.change, 3)}, margin {each.margin:g}: {each.verdict}"
+        )
+        say(f"{name} {told} ({pairs})")
+    if not all(each.pairs for each in found.differences):
+        say("no pairs: the runs share no sample of it; their intervals are taken as independent")
     for what, cells in (("only here", found.added), ("only there", found.gone)):
         if cells:
             say(f"{len(cells)} cells {what}")

@@ -68,16 +68,13 @@ def run(
     check_environment()
     check_packages()
 
+    from spsbench.cli.progress import alive
     from spsbench.cli.verify.publish import publish
     from spsbench.library.verify import verify_run
 
-    raise typer.Exit(
-        publish(
-            list(verify_run(folder, access, say=say, **audit)),
-            plot,
-            json=o.wants_json(format, json),
-        )
-    )
+    with alive(f"auditing {folder}"):
+        found = list(verify_run(folder, access, say=say, **audit))
+    raise typer.Exit(publish(found, plot, json=o.wants_json(format, json)))
 
 
 @verify.command("pair")
@@ -106,8 +103,9 @@ def pair(
     with at_once():
         held = load(say=say, **{n: v for n, v in asked.items() if n not in OF_AUDIT})
 
+    from spsbench.cli.progress import alive
     from spsbench.cli.verify.publish import publish
 
-    raise typer.Exit(
-        publish([held.verify(say=say, **audit)], plot, json=o.wants_json(format, json))
-    )
+    with alive("auditing the pair"):
+        found = held.verify(say=say, **audit)
+    raise typer.Exit(publish([found], plot, json=o.wants_json(format, json)))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy
 
-from spsbench.figures.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means
+from spsbench.figures.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means, one_sided
 
 
 class Tally(NamedTuple):
@@ -40,7 +40,7 @@ def over_problems(tallies: Sequence[Tally], k: int) -> Estimate:
     Raises:
         ValueError: no problems, or one with fewer than k programs.
     """
-    found = of_means(numpy.array([estimate(n, c, k) for n, c in tallies]))
+    found = of_means(numpy.array([estimate(n, c, k) for n, c in tallies]), 1.0)
     if found is None:
         raise ValueError("pass@k needs at least one problem")
     return found
@@ -50,8 +50,10 @@ def over_samples(tallies: Sequence[Tally], k: int) -> Estimate:
     """Mean pass@k with its 95 % interval over the programs drawn for these very problems.
 
     The score interval (Wilson 1927) of as many programs as would have the standard error that the
-    jackknife finds within the problems. There is none of fewer than `FEWEST` programs, or where no
-    problem shows how its programs vary: all of them pass or fail alike, or it has only k.
+    jackknife finds within the problems. Where none pass, or all, it is that of Clopper and Pearson
+    (1934) of one program's chance p: pass@k is at most 1 - (1 - p)^k and at least p, however
+    problems differ. There is none of fewer than `FEWEST` programs, or where no problem shows how
+    its programs vary: all of them pass or fail alike, or it has only k.
 
     Raises:
         ValueError: no problems, or one with fewer than k programs.
@@ -60,8 +62,12 @@ def over_samples(tallies: Sequence[Tally], k: int) -> Estimate:
         raise ValueError("pass@k needs at least one problem")
     count = len(tallies)
     mean = math.fsum(estimate(n, c, k) for n, c in tallies) / count
+    programs, passed = sum(tally.n for tally in tallies), sum(tally.c for tally in tallies)
+    if passed in (0, programs):
+        low, high = one_sided(mean, programs)
+        return Estimate(mean, low, 1 - (1 - high) ** k, count)
     variance = math.fsum(_variance(tally, k) for tally in tallies) / count**2
-    if sum(tally.n for tally in tallies) < FEWEST or not variance:
+    if programs < FEWEST or not variance:
         return Estimate(mean, None, None, count)
     z = NORMAL.inv_cdf((1 + LEVEL) / 2)
     spare = z * z * variance / (mean * (1 - mean))  # z^2 over the programs that would be as sure

@@ -65,11 +65,19 @@ def test_the_intervals_answer_their_own_questions() -> None:
     assert over_samples(tallies, 1) == samples
 
 
+def test_where_none_or_all_pass_there_is_a_bound_and_never_zero_to_zero() -> None:
+    none, every = [Tally(10, 0)] * 20, [Tally(10, 10)] * 20
+    assert over_samples(none, 1)[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 200)))
+    assert over_problems(none, 1)[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
+    assert over_samples(none, 10)[1:3] == pytest.approx((0, 1 - 0.025 ** (10 / 200)))
+    assert over_samples(every, 1)[1:3] == pytest.approx((0.025 ** (1 / 200), 1))
+    assert over_problems(every, 1)[1:3] == pytest.approx((0.025 ** (1 / 20), 1))
+
+
 @pytest.mark.parametrize(
     ("tallies", "k"),
     [
         ([Tally(1, i % 2) for i in range(20)], 1),  # one program shows nothing of another
-        ([Tally(10, 0)] * 20, 1),
         ([Tally(10, 5)] * 20, 10),
         ([Tally(2, 1)] * 3, 1),  # too few
     ],

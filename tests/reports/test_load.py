@@ -1,0 +1,126 @@
+"""A report of a run on a busy machine: everything is shown, and marked."""
+
+from dataclasses import replace
+
+import pytest
+
+from spsbench.errors import UsageError
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.summary import Summary
+from spsbench.reports.body import body
+from spsbench.reports.columns import brief, chosen, full
+from spsbench.reports.figure import Curve
+from spsbench.reports.figure1 import figure1
+from spsbench.reports.json import json
+from spsbench.reports.latex import latex
+from spsbench.reports.plots import draw
+from spsbench.reports.reporter import Report, Table, Title, table_of
+from tests.simulation import cell
+
+FAST, SLOW = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18)
+GAINED = Estimate(1.8, 1.2, 2.7, 18)
+MIXED = Summary(
+    cell=cell(4),
+    samples=18,
+    n=18,
+    failures=0,
+    cut=0,
+    timed=6,
+    loaded=12,
+    horizon=128,
+    efficiency=Estimate(0.5, 0.4, 0.6, 18),
+    mean_token_time_ms=FAST,
+    loop_time_ms=FAST,
+    speedup=GAINED,
+    with_load={"mean_token_time_ms": SLOW, "loop_time_ms": SLOW, "speedup": GAINED},
+)
+ALL = replace(MIXED, timed=0, loaded=18, mean_token_time_ms=None, loop_time_ms=None)
+
+
+def table(*rows: Summary) -> Table:
+    return table_of(rows, Title("run"))
+
+
+def cells(line: int, of: Table) -> dict[str, str]:
+    headings, lines = body(of, full)
+    return dict(zip(headings, lines[line].names + lines[line].figures, strict=True))
+
+
+def test_quiet_figures_and_all_of_them_stand_below_each_other() -> None:
+    quiet, every = (cells(line, table(MIXED)) for line in (0, 1))
+    assert quiet["n"] == "18 (12 of 18 under load)"
+    assert quiet["ms/token"] == "7.00 [6.90, 7.10]"
+    assert every["method"].strip() == "with those under load"
+    assert (every["n"], every["ms/token"]) == ("18", "21.00 [18.00, 26.00]*")
+    assert every["alpha"] == ""  # load has no part in it
+
+
+def test_with_nothing_quiet_the_figures_of_all_are_marked() -> None:
+    assert len(body(table(ALL))[1]) == 1
+    row = cells(0, table(ALL))
+    assert row["n"] == "18 (18 of 18 under load)"
+    assert row["ms/token"] == "21.00 [18.00, 26.00]*"
+    assert row["speed-up"] == "1.80x [1.20, 2.70]*"
+
+
+def test_the_report_says_what_load_means_and_what_to_do() -> None:
+    said = " ".join(table(MIXED).remarks)
+    assert "12 of 18 timings were taken under load" in said
+    assert "end other work" in said
+    assert "under load" not in " ".join(table(replace(MIXED, timed=18, loaded=0)).remarks)
+
+
+def test_json_has_both() -> None:
+    made = json(Report("run", [table(MIXED)]))
+    assert '"loaded": 12' in made
+    assert '"with_load.mean_token_time_ms": {' in made
+
+
+def test_points_under_load_are_open_and_the_legend_says_so() -> None:
+    panels = figure1([ALL], "run").panels
+    loop = next(item for item in panels[2].items if isinstance(item, Curve))
+    assert [point.loaded for point in loop.points] == [True]
+    canvas = draw(figure1([ALL], "run"))
+    marks = [line for line in canvas.axes[2].lines if line.get_markerfacecolor() == "white"]
+    assert len(marks) == 1
+    labels = [text.get_text() for text in canvas.legends[0].get_texts()]
+    assert any("open marks: under load" in label for label in labels)
+
+
+def test_a_panel_without_data_says_why_and_the_others_keep_their_legend() -> None:
+    untimed = replace(ALL, loaded=0, with_load={}, speedup=None)
+    canvas = draw(figure1([untimed], "run"))
+    texts = [" ".join(text.get_text() for text in axes.texts) for axes in canvas.axes]
+    assert "first calls" in texts[0]
+    assert "first calls" in texts[2]
+    assert texts[1] == ""
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == ["xsum, T 1"]
+    failed = draw(figure1([replace(untimed, n=0, failures=3, efficiency=None)], "run"))
+    assert "all 3 generations failed" in failed.axes[1].texts[0].get_text()
+
+
+@pytest.mark.parametrize(
+    ("estimate", "shown"),
+    [
+        (Estimate(2.0, 1.9, 2.1, 9), "2.00 ±0.10"),
+        (Estimate(2.0, 1.898, 2.104, 9), "2.00 ±0.10"),  # alike to the digits shown
+        (Estimate(2.0, 1.9, 2.3, 9), "2.00 [1.90, 2.30]"),
+        (Estimate(0.0, 0.0, 0.3, 9), "0.00 [0.00, 0.30]"),
+        (Estimate(2.0, None, None, 1), "2.00"),
+    ],
+)
+def test_no_plus_minus_where_the_sides_differ(estimate: Estimate, shown: str) -> None:
+    assert brief(estimate, 2) == shown
+
+
+def test_latex_has_symbols_a_short_caption_and_chosen_columns() -> None:
+    made = table(ALL)
+    shown = replace(made, columns=chosen(made.rows, ["speed-up", "alpha", "prefill_ms"]))
+    text = latex(Report("run", [shown]))
+    assert r"{}method & setting & n & speed-up & $\alpha$ & prefill\_ms \\" in text
+    assert r"1.80$\times$ [1.20, 2.70]$^{*}$ & n/a & n/a" in text
+    caption = next(line for line in text.splitlines() if line.startswith(r"\caption"))
+    assert caption == r"\caption[{run}]{run.}"
+    assert "under load: other work had more than" in text.split(r"\end{tabular}")[1]
+    with pytest.raises(UsageError, match="--columns speed: expected some of speed-up, ms/token"):
+        chosen(made.rows, ["speed"])

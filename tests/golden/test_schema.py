@@ -72,6 +72,9 @@ def test_a_run_of_any_schema_is_read_or_clearly_refused(folder: Path) -> None:
     assert [row["id"] for row in saved] == [row.cell.id for row in table.rows]
     for ours, theirs in zip(saved, table.rows, strict=True):
         for name, figure in theirs.figures.items():
+            if name not in ours["metrics"]:  # a figure that came later
+                assert int(folder.name) < SCHEMA
+                continue
             kept = ours["metrics"][name]  # intervals are not a matter of the schema
             assert (kept is None) == (figure is None), name
             if figure is not None:

@@ -63,7 +63,13 @@ def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
 
 
 def decide(access: Access, wanted: bool, say: Say) -> None:
-    """Stay online only if the hub is `wanted` and answers."""
+    """Stay online only if the hub is `wanted` and answers.
+
+    Where its library is imported already, as in a notebook, it cannot be told any more: what is
+    fetched is fetched by `hub.fetch`, which keeps to `offline` by itself.
+    """
+    if hub.imported():
+        return
     if access.offline or not wanted:
         hub.go_offline()
     elif not hub.reachable():

@@ -49,7 +49,7 @@ def plan_of(drafter: Spec) -> Plan:
         UsageError: no such drafter, or arguments that it refuses.
     """
     maker = plug_in("drafters", drafter)
-    check_all_there(drafter, maker)
+    check_all_there("drafters", drafter, maker)
     try:
         plan: Plan = maker.plan(**arguments(drafter, maker))
     except ValueError as error:

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from spsbench.figures.intervals import FEWEST
+from spsbench.figures.parity import Parity
 from spsbench.figures.summary import Summary
 from spsbench.reports.columns import Column, columns
 from spsbench.reports.figure import Figure
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
+from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 
 
@@ -39,6 +41,7 @@ class Table:
     part: bool = False  # the times of one machine; its records are in a table before as well
     provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
+    parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
 
     @property
     def whole(self) -> list[Summary]:
@@ -76,6 +79,7 @@ def table_of(
     provenance: Sequence[Mapping[str, Any]] = (),
     records: Callable[[], Iterator[Record]] = lambda: iter(()),
     part: bool = False,
+    parities: Sequence[tuple[Cell, Parity]] = (),
 ) -> Table:
     """Rows with all that is said of them.
 
@@ -83,7 +87,7 @@ def table_of(
         rows: those of groups among them, if there are.
         shown: other columns than the usual ones, which the paper has no figures for.
         ceiling_ms: the least time of an ArS token that memory allows; None = unknown.
-        provenance, records, part: see `Table`.
+        provenance, records, part, parities: see `Table`.
     """
     whole = [row for row in rows if row.group is None]
     return Table(
@@ -96,6 +100,7 @@ def table_of(
         provenance=provenance,
         records=records,
         part=part,
+        parities=parities,
     )
 
 

@@ -109,7 +109,7 @@ def pairings(specs: Sequence[Spec] = ()) -> list[Pairing]:
     found: list[Pairing] = []
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
-            part("verifiers", spec, {})
+            part("verifiers", spec)
         except Exception as error:  # other people's plug-in
             if specs and isinstance(error, UsageError):
                 raise

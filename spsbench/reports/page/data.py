@@ -1,0 +1,181 @@
+"""A report as the data of a page: every number that its script draws is made here."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.summary import Summary
+from spsbench.reports.columns import group
+from spsbench.reports.page import exhibits as e
+from spsbench.reports.page.answer import Answer, answers
+from spsbench.reports.page.definitions import DEFINITIONS, define
+from spsbench.reports.page.exhibits import Exhibit
+from spsbench.reports.page.gathered import PROMPTS, TOKENS, Gathered, latency, percentiles
+from spsbench.reports.page.paired import pairings
+from spsbench.reports.page.safe import shown
+from spsbench.reports.page.traces import Trace, tokenizer_of, trace
+from spsbench.reports.quoting import visible
+from spsbench.reports.reporter import Report, Table
+from spsbench.settings.names import method, setting
+
+ALL = "all"
+LINE = 120  # characters of a name
+
+
+class Content(NamedTuple):
+    """What a page of runs shows."""
+
+    answers: list[Answer]
+    data: dict[str, Any]
+
+
+def content(report: Report) -> Content:
+    """Read every record of the report once more; of each table what a page shows."""
+    rows = [(table, row) for table in report.tables for row in table.rows]
+    summaries = [row for _, row in rows]
+    several = len(report.tables) > 1
+    names = [_name(table, row, several) for table, row in rows]
+    index = {(id(table), row.cell.id, row.group): i for i, (table, row) in enumerate(rows)}
+    gathered = _gathered(report.tables)
+
+    times = {
+        index[id(table), cell, None]: values
+        for table, found in gathered
+        if table.title.timed
+        for cell, values in found.times.items()
+    }
+    by_run = [
+        (shown(table.title.run, LINE) if several else "", _indexed(rows, table, of))
+        for table in report.tables
+        for of in dict.fromkeys(row.group for row in table.rows)
+    ]
+    drawn = [
+        *e.headlines(summaries),
+        *e.against_k(by_run),
+        *e.by_position(summaries, names),
+        *latency(times, dict(enumerate(names))),
+        *e.parts_of_round(summaries),
+        *e.speed_and_quality(summaries),
+        *e.predicted(summaries),
+    ]
+    traces, told = _traces(gathered, index, several)
+    data = {
+        "rows": [
+            {
+                "name": names[i],
+                "run": shown(table.title.run, LINE),
+                "task": shown(str(row.cell.work.task or ""), LINE),
+                "category": visible(group(row)),
+                "setting": shown(setting(row.cell), LINE),
+                "method": shown(method(row.cell), LINE),
+                "k": row.cell.k,
+                "cell": row.cell.id,
+                "n": row.n,
+                "samples": row.samples,
+                "failures": row.failures,
+                "figures": {visible(name): _estimate(v) for name, v in row.figures.items()},
+                "percentiles": percentiles(times[i]) if i in times else None,
+            }
+            for i, (table, row) in enumerate(rows)
+        ],
+        "exhibits": [each.to_json() for each in drawn],
+        "definitions": {**DEFINITIONS, **_defined(drawn)},
+        "pairings": _pairings(gathered),
+        "traces": [each.to_json() for each in traces],
+        "told": told,
+    }
+    first = [
+        answer
+        for table, found in gathered
+        for answer in answers(table, {c.id: found.same(c) for c in found.cells.values()})
+    ]
+    return Content(first, data)
+
+
+def _gathered(tables: Sequence[Table]) -> list[tuple[Table, Gathered]]:
+    """The records of each table that has its own."""
+    numbers: dict[str, int] = {}
+    own = [table for table in tables if not table.part]
+    made = []
+    for table in own:
+        cells = {row.cell.id: row.cell for row in table.rows}
+        found = Gathered(cells.values(), numbers, TOKENS // len(own))
+        for record in table.records():
+            found.add(record)
+        made.append((table, found))
+    return made
+
+
+def _indexed(
+    rows: Sequence[tuple[Table, Summary]], table: Table, of: str | None
+) -> list[tuple[int, Summary]]:
+    return [(i, row) for i, (own, row) in enumerate(rows) if own is table and row.group == of]
+
+
+def _traces(
+    gathered: Sequence[tuple[Table, Gathered]],
+    index: dict[tuple[int, str, str | None], int],
+    several: bool,
+) -> tuple[list[Trace], str]:
+    """The generations that can be read, and how they were chosen."""
+    made: list[Trace] = []
+    tokenizers: dict[str, Any] = {}
+    for table, found in gathered:
+        numbers: dict[str, int] = {}
+        for record in found.kept:
+            cell = found.cells[record.cell]
+            target = cell.models.target
+            if target.id not in tokenizers:
+                tokenizers[target.id] = None if cell.models.random else tokenizer_of(target)
+            number = numbers.setdefault(record.sample, len(numbers) + 1)
+            parts = [shown(table.title.run, LINE)] if several else []
+            parts += [str(cell.work.task or ""), setting(cell), f"prompt {number}"]
+            made.append(
+                trace(
+                    record,
+                    name=method(cell),
+                    group=", ".join(part for part in parts if part),
+                    row=index[id(table), record.cell, None],
+                    tokenizer=tokenizers[target.id],
+                )
+            )
+    texts = sum(found.texts for _, found in gathered)
+    told = f"{len(made):,} of {texts:,} generations can be read here"
+    if len(made) < texts:
+        told += f": the first {PROMPTS} prompts of each task and setting, one text each"
+    return made, f"{told}."
+
+
+def _pairings(gathered: Sequence[tuple[Table, Gathered]]) -> list[dict[str, Any]]:
+    if len(gathered) < 2:
+        return []
+    runs = [
+        (table.title.run, {c: (found.cells[c], tally) for c, tally in found.tallies.items()})
+        for table, found in gathered
+    ]
+    return [
+        {
+            "name": shown(each.name, LINE),
+            "run": shown(each.run, LINE),
+            "base": shown(runs[0][0], LINE),
+            "shared": each.shared,
+            "faster": _estimate(each.faster),
+            "tau": _estimate(each.tau),
+        }
+        for each in pairings(runs[0][1], runs[1:])
+    ]
+
+
+def _defined(drawn: Sequence[Exhibit]) -> dict[str, str]:
+    return {term: define(term) for each in drawn for term in each.terms}
+
+
+def _estimate(estimate: Estimate | None) -> list[float | None] | None:
+    return None if estimate is None else list(estimate)
+
+
+def _name(table: Table, row: Summary, several: bool) -> str:
+    parts = [shown(table.title.run, 60)] if several else []
+    parts += [str(row.cell.work.task or ""), setting(row.cell)]
+    parts += [] if row.group is None else [group(row)]
+    return shown(", ".join(part for part in [*parts, method(row.cell)] if part), LINE)

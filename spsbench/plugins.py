@@ -31,7 +31,7 @@ def part(kind: Kind, spec: Spec, *site: Any) -> Any:
     maker = plug_in(kind, spec)
     make = maker.open if site else maker
     given = arguments(spec, maker)
-    check_all_there(spec, maker)
+    check_all_there(kind, spec, maker)
     try:
         return make(*site, **given)
     except ValueError as error:
@@ -55,7 +55,7 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-def check_all_there(spec: Spec, maker: Any) -> None:
+def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
     """Every parameter without a default must have its value.
 
     Raises:
@@ -66,8 +66,9 @@ def check_all_there(spec: Spec, maker: Any) -> None:
     for name, each in parameters(maker).items():
         if each.kind in named and each.default is each.empty and name not in there:
             raise UsageError(
-                f"{spec}: expected a value for {name}. Write {spec.name}:{name}=..., or, in the "
-                "plug-in, give it a default or take it from the site in `open`"
+                f"{kind.removesuffix('s')} {spec} ({path_of(kind, spec)}): expected a value for "
+                f"{name}. Write {spec.name}:{name}=..., or, in the plug-in, give it a default or "
+                "take it from the site in `open`"
             )
 
 

@@ -131,9 +131,10 @@ def _table(table: Table, first: int) -> str:
     """All figures; `first` is the number of its first row on the page."""
     headings, lines = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
+    names = len(lines[0].names) if lines else 0
     head = "".join(
-        f'<th scope="col" title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
-        for h in headings
+        f'<th scope="col"{" class=left" if i < names else ""} title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
+        for i, h in enumerate(headings)
     )
     kinds = [
         kind

@@ -118,7 +118,7 @@ def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]]) -> Statement:
         return Statement("open", "Quality: not scored in both arms.")
     moods = {Verdict.EQUIVALENT: "good", Verdict.DIFFERENT: "bad"}
     told = [
-        f"{p.metric} {p.ars:.4f} by ArS, {p.sps:.4f} by SpS: {p} over {p.difference.n:,} samples."
+        f"{p.metric} {p.ars:.4f} by ArS, {p.sps:.4f} by SpS over {p.difference.n:,} samples: {p}."
         for p in found
     ]
     seen = [moods.get(p.verdict, "open") for p in found]

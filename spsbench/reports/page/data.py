@@ -50,8 +50,8 @@ def content(report: Report) -> Content:
         for of in dict.fromkeys(row.group for row in table.rows)
     ]
     drawn = [
-        *e.headlines(summaries),
         *e.against_k(by_run),
+        *e.headlines(summaries),
         *e.by_position(summaries, names),
         *latency(times, dict(enumerate(names))),
         *e.parts_of_round(summaries),

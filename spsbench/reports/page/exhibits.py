@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
+from spsbench.reports.columns import headline
 from spsbench.reports.figure import Curve, Level
 from spsbench.reports.figure1 import K, figure1, lines
 
@@ -36,6 +37,7 @@ class Series:
     level: bool = False  # a value for all x, dashed
     dense: bool = False  # too many to mark each
     line: int | None = None  # the colour; None = that of its rows' methods
+    best: int | None = None  # which mark is the optimum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ BARS = "Bars are 95 % intervals over samples."
 def headlines(rows: Sequence[Summary]) -> list[Exhibit]:
     """Every row's headline figures, one beside the other; and its scores."""
     asked = [(name, title, unit, digits, one) for name, title, unit, digits, one in HEADLINES]
-    for metric in dict.fromkeys(name for s in rows for name in s.quality):
+    for metric in sorted(headline(rows)):
         asked.append((f"quality.{metric}", metric, "", 2 if metric in PERCENT else 4, False))
     axes = [
         Axes(title=title, x=title, series=(marks,), one=one, unit=unit, digits=digits)
@@ -139,7 +141,7 @@ def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> li
         id="against-k",
         title="Against K: Figure 1 of the paper, and what explains it",
         kind="curves",
-        says="Dashed: ArS. Bars are 95 % intervals over samples; on the time to so many tokens "
+        says="Dashed: ArS. Ringed: the least time. Bars are 95 % intervals over samples; on the time to so many tokens "
         "they are one standard deviation over generations.",
         terms=("horizon_time_ms", "efficiency", "loop_time_ms", "speedup", "block_efficiency"),
     )
@@ -188,7 +190,7 @@ def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
             name=name,
             line=at,
             marks=tuple(
-                Mark(i, i, s.loop_time_ms.mean * e.mean)
+                Mark(i, i, *_part(s.loop_time_ms.mean, e))
                 for i, s in enumerate(rows)
                 if s.loop_time_ms is not None and (e := read(s)) is not None
             ),
@@ -200,8 +202,8 @@ def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
         id="parts",
         title="Where a round's time goes",
         kind="parts",
-        says="The loop time of each configuration, parted by the shares of its decode time; the "
-        "table has their intervals.",
+        says="The loop time of each configuration, parted by the shares of its decode time. The "
+        "intervals in the table are those of the shares.",
         terms=("loop_time_ms", "draft_share", "target_share", "verify_share"),
     )
 
@@ -209,7 +211,7 @@ def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
 def speed_and_quality(rows: Sequence[Summary]) -> list[Exhibit]:
     """Each score against the mean token time."""
     axes = []
-    for metric in dict.fromkeys(name for s in rows for name in s.quality):
+    for metric in sorted(headline(rows)):
         marks = tuple(
             Mark(i, s.mean_token_time_ms.mean, e.mean, e.low, e.high)
             for i, s in enumerate(rows)
@@ -265,11 +267,18 @@ def _series(
         )
     of_k = {s.cell.k: index[id(s)] for s in members}
     marks = tuple(Mark(of_k[int(p.x)], *p) for p in item.points)
-    return Series(name=_named(run, item.name), marks=marks, line=line, dense=item.dense)
+    best = None if item.best is None else item.points.index(item.best)
+    return Series(name=_named(run, item.name), marks=marks, line=line, dense=item.dense, best=best)
 
 
 def _named(run: str, name: str) -> str:
     return f"{run}: {name}" if run else name
+
+
+def _part(whole: float, share: Estimate) -> tuple[float, float | None, float | None]:
+    ends = (share.low, share.high)
+    low, high = (None if end is None else whole * end for end in ends)
+    return whole * share.mean, low, high
 
 
 def _bare(rows: Sequence[tuple[int, Summary]]) -> list[Summary]:

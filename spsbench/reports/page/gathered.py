@@ -122,7 +122,8 @@ def latency(times: Mapping[int, "array[float]"], names: Mapping[int, str]) -> li
             kind="curves",
             says="Steep is steady. Speculative sampling is faster on average, but its rounds keep "
             "now more, now fewer tokens, so its times vary more (Chen et al. 2023 warn of it for "
-            f"latency-critical use): read P90 and P99, not the mean alone. {binned}",
+            "latency-critical use), and a text that ends inside a round pays for all of it: read "
+            f"P50, P90 and P99, not the mean alone. {binned}",
             terms=("p50", "p90", "p99"),
             axes=(axes,),
         )

@@ -35,6 +35,7 @@ class Trace:
     group: str  # generations of one prompt and setting are shown beside each other
     row: int  # of the page's rows; -1 = none
     finish: str
+    flags: tuple[str, ...]  # why its times are not to be trusted
     prompt: str
     prompt_tokens: int
     prefill: float
@@ -72,6 +73,7 @@ def trace(
         group=shown(group),
         row=row,
         finish=record.finish,
+        flags=record.flags,
         prompt=shown(prompt_text, 4000),
         prompt_tokens=record.prompt_tokens,
         prefill=record.prefill_seconds,

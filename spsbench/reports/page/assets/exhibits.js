@@ -29,7 +29,7 @@ class Exhibits {
       panels: h("div", { class: `panels ${exhibit.kind}` }), legend: h("div", { class: "legend" }),
       table: h("details", { class: "numbers" }, h("summary", {}, "The numbers")),
     };
-    holder.section = h("section", { class: "exhibit", id: exhibit.id, "aria-labelledby": `${exhibit.id}-title` },
+    holder.section = h("section", { class: exhibit.axes.length > 1 ? "exhibit" : "exhibit half", id: exhibit.id, "aria-labelledby": `${exhibit.id}-title` },
       h("h2", { id: `${exhibit.id}-title` }, exhibit.title), h("p", { class: "says" }, exhibit.says),
       h("p", { class: "terms" }, ...terms.map((name) => term(name, this.data.definitions[name], LABELS[name]))),
       holder.panels, holder.legend, holder.table);
@@ -38,22 +38,35 @@ class Exhibits {
   }
 
   // The marks that the filters let through.
-  shown(axes) {
+  shown(axes, kind) {
     const series = axes.series
       .map((each) => ({ ...each, marks: each.marks.filter((m) => this.filters.shows(m.row)) }))
       .filter((each) => each.marks.length);
-    return { ...axes, series };
+    return { ...axes, series: kind === "curves" ? this.dressed(series) : series };
+  }
+
+  // Lines of rows: the colour tells what differs more, task and setting or method; dashes the other.
+  dressed(series) {
+    const rows = series.map((each) => this.data.rows[each.marks[0].row]);
+    const works = [...new Set(rows.map((row) => row.work))], methods = [...new Set(rows.filter((row) => row.k !== 0).map((row) => row.key))];
+    return series.map((each, i) => {
+      if (each.line !== null) return each;
+      const row = rows[i], work = works.indexOf(row.work), key = methods.indexOf(row.key);
+      const own = methods.length > 1 ? { ...row.look, dash: [null, "7 3", "2 3", "9 3 2 3"][work % 4] } : { ...look(work), dash: row.k === 0 ? "6 4" : null };
+      return { ...each, look: methods.length > 1 && key >= 0 ? { ...own, shape: SHAPES[key % SHAPES.length] } : own };
+    });
   }
 
   draw() {
     this.wide = this.root.clientWidth;
     for (const holder of this.holders) {
-      const all = holder.exhibit.axes.map((axes) => this.shown(axes)).filter((axes) => axes.series.length);
+      const all = holder.exhibit.axes.map((axes) => this.shown(axes, holder.exhibit.kind)).filter((axes) => axes.series.length);
       holder.section.hidden = !all.length;
       const named = all.map((axes) => ({ ...axes, series: axes.series.filter((each) => !holder.hidden.has(each.name)) }));
-      const columns = this.columns(holder.exhibit.kind, all.length);
+      const room = holder.panels.clientWidth || this.wide - 44;
+      const columns = this.columns(holder.exhibit.kind, all.length, room);
       holder.panels.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
-      const width = Math.floor((this.wide - 40 - (columns - 1) * 24) / columns);
+      const width = Math.floor((room - (columns - 1) * 24) / columns);
       holder.panels.replaceChildren(...named.filter((axes) => axes.series.length).map((axes) => h("figure", {},
         axes.title ? h("figcaption", {}, axes.title) : null,
         DRAW[holder.exhibit.kind](axes, this.data.rows, Math.max(width, 250)))));
@@ -62,9 +75,9 @@ class Exhibits {
     }
   }
 
-  columns(kind, count) {
-    const least = kind === "forest" ? 300 : kind === "parts" ? 420 : 340;
-    return Math.max(1, Math.min(count, Math.floor((this.wide - 16) / (least + 24))));
+  columns(kind, count, room) {
+    const least = kind === "forest" ? 300 : 340;
+    return Math.max(1, Math.min(count, Math.floor((room + 24) / (least + 24))));
   }
 
   legend(holder, all) {
@@ -80,7 +93,7 @@ class Exhibits {
     const seen = new Map(all.flatMap((axes) => axes.series.filter((each) => !each.level).map((each) => [each.name, each])));
     holder.legend.replaceChildren(...[...seen.values()].map((each) => {
       const own = kind === "parts" ? { colour: `var(--part${each.line})`, shape: "square" }
-        : each.line === null ? this.data.rows[each.marks[0].row].look : look(each.line);
+        : each.line === null ? each.look : look(each.line);
       const off = holder.hidden.has(each.name);
       return h("button", { type: "button", class: "entry", "aria-pressed": String(!off), onclick: () => {
         if (off) holder.hidden.delete(each.name); else holder.hidden.add(each.name);
@@ -93,7 +106,7 @@ class Exhibits {
     holder.table.querySelector(".scroll")?.remove();
     if (!holder.table.open) return;
     const { exhibit } = holder, flat = exhibit.kind === "forest" || exhibit.kind === "parts";
-    const lines = exhibit.axes.map((axes) => this.shown(axes)).flatMap((axes) => axes.series.flatMap((each) => each.marks.map((m) =>
+    const lines = exhibit.axes.map((axes) => this.shown(axes, exhibit.kind)).flatMap((axes) => axes.series.flatMap((each) => each.marks.map((m) =>
       [axes.title || axes.y || axes.x, exhibit.kind === "forest" ? this.data.rows[m.row].name : exhibit.kind === "curves" ? each.name : `${this.data.rows[m.row].name}: ${each.name}`,
         ...(flat ? [] : [each.level ? "all" : number(m.x, Number.isInteger(m.x) ? 0 : 3)]), number(m.y, 4), number(m.low, 4), number(m.high, 4)])));
     const heads = ["figure", "configuration", ...(flat ? [] : ["x"]), "value", "low", "high"];
@@ -104,7 +117,9 @@ class Exhibits {
 }
 
 function swatch(own) {
-  return s("svg", { width: 16, height: 16, "aria-hidden": "true" }, shape(own.shape, 8, 8, 5, { fill: own.colour }));
+  return s("svg", { width: 26, height: 16, viewBox: "-5 0 26 16", "aria-hidden": "true" },
+    "dash" in own ? s("line", { x1: -5, x2: 21, y1: 8, y2: 8, stroke: own.colour, "stroke-width": 2, "stroke-dasharray": own.dash }) : null,
+    shape(own.shape, 8, 8, 5, { fill: own.colour }));
 }
 
 // The same configuration in several runs, on the prompts that both have.

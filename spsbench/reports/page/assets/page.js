@@ -1,11 +1,15 @@
 // Everything is drawn from the data in this file; nothing is fetched.
 const data = JSON.parse(document.getElementById("data").textContent);
 
+for (const exhibit of data.exhibits) for (const axes of exhibit.axes) for (const series of axes.series)
+  series.marks = series.marks.map(([row, x, y, low, high], place) => ({ row, x, y, low, high, place }));
+
 // A colour and a mark for each method; ArS is the grey circle.
 (() => {
   const keys = [];
   for (const row of data.rows) {
     row.key = row.method;
+    row.work = [row.run, row.task, row.setting].join(", ");
     if (row.k !== 0 && !keys.includes(row.key)) keys.push(row.key);
     row.look = row.k === 0 ? { colour: "var(--muted)", shape: "circle" }
       : { colour: `var(--c${keys.indexOf(row.key) % COLOURS})`, shape: SHAPES[(keys.indexOf(row.key) + 1) % SHAPES.length] };
@@ -31,7 +35,7 @@ if (data.rows.length) {
   const form = filters.element();
   if (form) document.getElementById("filters").append(form);
   exhibits = new Exhibits(data, filters, document.getElementById("exhibits"));
-  document.querySelector("#latency .legend")?.before(percentiles(data, filters));
+  document.querySelector("#latency .numbers")?.before(percentiles(data, filters));
   const beside = pairings(data);
   if (beside) document.getElementById("pairings").append(beside);
 }

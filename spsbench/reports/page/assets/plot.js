@@ -51,7 +51,7 @@ function extent(values, fromZero) {
   let low = Math.min(...values), high = Math.max(...values);
   if (fromZero) low = Math.min(0, low);
   const room = (high - low || Math.abs(high) || 1) * 0.06;
-  return [fromZero && low === 0 ? 0 : low - room, high + room];
+  return [low >= 0 ? Math.max(0, low === 0 ? 0 : low - room) : low - room, high + room];
 }
 
 function scale([low, high], [from, to]) {
@@ -171,8 +171,8 @@ function forest(axes, rows, width) {
 
 // Two axes; lines, intervals, levels, the diagonal.
 function curves(axes, rows, width, joined) {
-  const height = Math.round(Math.min(340, Math.max(220, width * 0.68)));
-  const left = 52, right = 12, top = 10, bottom = 42;
+  const height = Math.round(Math.min(400, Math.max(220, width * 0.62)));
+  const right = 12, top = 10, bottom = 42;
   const plot = new Plot(width, height, axes.title || axes.y || axes.x);
   const marks = axes.series.flatMap((series) => series.marks);
   const points = axes.series.filter((series) => !series.level).flatMap((series) => series.marks);
@@ -181,8 +181,10 @@ function curves(axes, rows, width, joined) {
   let across = extent((points.length ? points : marks).map((m) => m.x), false);
   let up = extent(spread, axes.from_zero);
   if (axes.diagonal) across = up = extent([...spread, ...points.map((m) => m.x)], false);
+  const levels = ticks(...up, 5);
+  const left = 30 + 7 * Math.max(...levels.map((tick) => String(tick).length));
   const x = scale(across, [left, width - right]), y = scale(up, [height - bottom, top]);
-  for (const tick of ticks(...up, 5)) {
+  for (const tick of levels) {
     plot.line(left, y(tick), width - right, y(tick), { class: "grid" });
     plot.text(left - 6, y(tick) + 4, String(tick), { class: "tick", "text-anchor": "end" });
   }
@@ -207,10 +209,10 @@ function curves(axes, rows, width, joined) {
       plot.place(width - right - 4, y(m.y), [series.name, `${number(m.y)}`]);
       continue;
     }
-    const of = (m) => own ?? rows[m.row].look;
+    const of = (m) => own ?? series.look ?? rows[m.row].look;
     if (joined && series.marks.length > 1) {
       const path = series.marks.map((m) => `${x(m.x)},${y(m.y)}`).join(" ");
-      plot.add(s("polyline", { points: path, fill: "none", stroke: of(series.marks[0]).colour, "stroke-width": 2 }));
+      plot.add(s("polyline", { points: path, fill: "none", stroke: of(series.marks[0]).colour, "stroke-width": 2, "stroke-dasharray": of(series.marks[0]).dash }));
     }
     for (const m of series.marks) {
       const { colour, shape: kind } = of(m);
@@ -219,6 +221,7 @@ function curves(axes, rows, width, joined) {
         for (const end of [m.low, m.high])
           plot.line(x(m.x) - 4, y(end), x(m.x) + 4, y(end), { stroke: colour, "stroke-width": 1.5 });
       }
+      if (series.best !== null && series.best === m.place) plot.add(s("circle", { cx: x(m.x), cy: y(m.y), r: 9, fill: "none", stroke: colour, "stroke-width": 1.8 }));
       if (!series.dense) plot.add(shape(kind, x(m.x), y(m.y), 4.5, { fill: colour, class: "mark" }));
       plot.place(x(m.x), y(m.y), [joined ? series.name : rows[m.row].name, `${axes.x}: ${number(m.x, series.dense ? 2 : whole ? 0 : 2)}`,
         `${axes.title || axes.y}: ${number(m.y)}${axes.unit}`,

@@ -37,6 +37,8 @@ class Viewer {
       h("div", { class: "choices" }, this.groups.length > 1 ? h("label", {}, "prompt ", this.group) : null, h("label", {}, "read ", this.first), this.besides = h("label", {}, "beside ", this.second)),
       h("p", { class: "key" }, ...Object.entries(ORIGINS).map(([name, meaning]) => h("span", { class: `token ${name}`, title: meaning }, name))),
       this.stage));
+    const steady = this.groups.findIndex((name) => this.traces.every((trace) => trace.group !== name || !trace.flags.length));
+    this.group.value = Math.max(0, steady);
     new ResizeObserver(() => { if (this.stage.clientWidth !== this.wide) this.draw(); }).observe(this.stage);
     this.choose();
   }
@@ -69,13 +71,14 @@ class Viewer {
     this.restart();
   }
 
-  restart() { this.stop(); this.round = 0; this.draw(); }
+  restart() { this.stop(); this.round = 0; this.stage.classList.remove("stepping"); this.draw(); }
 
   get main() { return this.own[+this.first.value]; }
   get beside() { return this.own[+this.second.value] ?? null; }
 
   go(round) {
     this.round = Math.max(0, Math.min(round, this.main.steps.length - 1));
+    this.stage.classList.add("stepping");
     this.mark();
   }
 
@@ -120,7 +123,7 @@ class Viewer {
 
   sum(trace) {
     const seconds = trace.total - trace.prefill, count = trace.tokens.length;
-    return `${count} tokens in ${trace.steps.length} rounds, ${number(seconds * 1e3, 0)} ms after a prefill of ${number(trace.prefill * 1e3, 0)} ms; τ ${number(count / Math.max(1, trace.steps.length), 2)}; ended by ${trace.finish}`;
+    return `${count} tokens in ${trace.steps.length} rounds, ${number(seconds * 1e3, 0)} ms after a prefill of ${number(trace.prefill * 1e3, 0)} ms; τ ${number(count / Math.max(1, trace.steps.length), 2)}; ended by ${trace.finish}${trace.flags.length ? `; its times enter no figure (${trace.flags.join(", ")})` : ""}`;
   }
 
   // Spans by round.
@@ -154,7 +157,7 @@ class Viewer {
     const svg = s("svg", { width, height: shown.length * lane + 40, viewBox: `0 0 ${width} ${shown.length * lane + 40}`, role: "img", "aria-label": "Timeline of rounds: prefill, draft, target and verify" });
     for (const tick of ticks(0, far * 1e3, Math.floor(width / 110))) {
       svg.append(s("line", { x1: x(tick / 1e3), x2: x(tick / 1e3), y1: 0, y2: shown.length * lane, class: "grid" }),
-        s("text", { x: x(tick / 1e3), y: shown.length * lane + 14, class: "tick", "text-anchor": "middle" }, `${tick} ms`));
+        s("text", { x: x(tick / 1e3), y: shown.length * lane + 14, class: "tick", "text-anchor": tick ? "middle" : "start" }, `${tick} ms`));
     }
     this.blocks = shown.map((trace, n) => {
       const y = n * lane + 17;
@@ -180,8 +183,8 @@ class Viewer {
     this.x = x;
     svg.append(this.cursor);
     ["prefill", "draft", "target", "verify"].forEach((name, i) => {
-      svg.append(s("rect", { x: left + i * 82, y: shown.length * lane + 24, width: 10, height: 10, fill: i ? `var(--part${i - 1})` : "var(--prefill)" }),
-        s("text", { x: left + 15 + i * 82, y: shown.length * lane + 33, class: "tick" }, name));
+      svg.append(s("rect", { x: left + i * 68, y: shown.length * lane + 24, width: 10, height: 10, fill: i ? `var(--part${i - 1})` : "var(--prefill)" }),
+        s("text", { x: left + 15 + i * 68, y: shown.length * lane + 33, class: "tick" }, name));
     });
     this.timeline.replaceChildren(svg);
   }
@@ -220,7 +223,7 @@ class Viewer {
     const told = !step.drafted ? "Nothing was drafted: one pass of the target, one token."
       : `The draft model guessed ${step.drafted} token${step.drafted > 1 ? "s" : ""}; the target scored them in one pass. `
         + (step.accepted === step.drafted ? "All were kept, and the target's next token came for free."
-          : step.tested === -1 ? `${step.accepted} were kept.` : `${step.accepted || "None"} kept, then one was rejected, and the target put its own token there.`);
+          : step.tested === -1 ? `${step.accepted} were kept.` : `${step.accepted ? `${step.accepted} kept, the next` : "The first"} was rejected, and the target put its own token there.`);
     const race = this.beside ? ` By then, ${number(end * 1e3, 0)} ms after the start, ${main.name} has ${from + step.emitted} tokens and ${this.beside.name} ${reached[1] < 0 ? 0 : this.beside.begins[reached[1]].token + this.beside.steps[reached[1]].emitted}.` : "";
     return [h("p", {}, `${told} ${step.emitted} token${step.emitted === 1 ? "" : "s"} in ${number(step.seconds * 1e3, 2)} ms.${race}`), h("div", { class: "drafts" }, ...chips)];
   }

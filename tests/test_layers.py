@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 LAYERS = (
     # The rooms of the package in order: a line may import what stands above it, and its own.
     {"errors", "registry", "spec"},
+    {"sources"},
     {"plugins", "machine"},
     {"settings"},
     {"figures"},
@@ -33,7 +34,7 @@ LAYERS = (
 )
 ALONE = {"errors", "registry", "spec"}  # import nothing of spsbench
 TORCH_FREE = ALONE | {
-    *("plugins", "machine", "settings", "figures", "sandbox", "store", "tasks"),
+    *("sources", "plugins", "machine", "settings", "figures", "sandbox", "store", "tasks"),
     "reports",
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}

@@ -100,7 +100,9 @@ def _about(tables: Sequence[Table]) -> str:
                 machine = f"{hardware.get('cpu')}, {hardware.get('cores')} cores"
                 seen.setdefault("machine", {})[machine] = None
             versions = known.get("versions") or {}
-            named = [f"{name} {versions[name]}" for name in ("spsbench", "torch") if name in versions]
+            named = [
+                f"{name} {versions[name]}" for name in ("spsbench", "torch") if name in versions
+            ]
             seen.setdefault("versions", {})[", ".join(named)] = None
     return _facts({name: "; ".join(v for v in values if v) for name, values in seen.items()})
 

@@ -15,6 +15,7 @@ from spsbench.settings.sampling import SEED_MAX
 from spsbench.settings.setting import Setting, settings_of
 from spsbench.settings.sweep import MOST, Sweep
 from spsbench.settings.task import Task
+from spsbench.sources import fixed
 from spsbench.spec import Spec
 
 
@@ -36,7 +37,8 @@ class Part:
         Raises:
             MismatchError: its prompts are others now.
         """
-        spec = Spec.parse(described["task"])
+        known = (cells[name].work.task for name in described["cells"] if name in cells)
+        spec = next(filter(None, known), None) or Spec.parse(described["task"])
         task = part("tasks", spec)
         if task.prompt_version != described["prompt_version"]:
             raise MismatchError(
@@ -128,7 +130,7 @@ def task_spec(table: Sweep) -> Spec:
         UsageError: no such task, one that takes no data, or data named twice.
     """
     try:
-        spec = Spec.parse(table.task)
+        spec = fixed(Spec.parse(table.task))
     except ValueError as error:
         raise UsageError(f"task {error}") from error
     if table.data is None:

@@ -1,5 +1,6 @@
 """What a task is: samples to continue, and scores for the continuations."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -46,6 +47,7 @@ class Task(Protocol):
         """Whether these arguments may need a hub."""
         return False
 
+    @abstractmethod
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """All samples in a fixed order; documents that do not fit are cut, and say so."""
 

@@ -40,8 +40,14 @@ def trace_page(
     title: str, traces: Iterable[Trace], about: Mapping[str, str], lines: Sequence[str]
 ) -> str:
     """A page of generations alone: `about` in words, and `lines` said of them."""
-    data = {"rows": [], "exhibits": [], "pairings": [], "definitions": {}, "told": ""}
-    data |= {"traces": [each.to_json() for each in traces]}
+    data = {
+        "rows": [],
+        "exhibits": [],
+        "pairings": [],
+        "definitions": {},
+        "told": "",
+        "traces": [each.to_json() for each in traces],
+    }
     said = "".join(f"<li>{markup(line)}</li>" for line in lines)
     parts = [
         f'<section class="answer"><ul class="said">{said}</ul></section>' if said else "",
@@ -61,7 +67,7 @@ def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any]) 
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
-    text = (
+    return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -74,7 +80,6 @@ def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any]) 
         f'<script id="data" type="application/json">{embedded(data)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
-    return text
 
 
 def _digest(text: str) -> str:
@@ -135,7 +140,8 @@ def _table(table: Table, first: int) -> str:
     figures = {column.heading: column.figure for column in table.columns}
     names = len(lines[0].names) if lines else 0
     head = "".join(
-        f'<th scope="col"{" class=left" if i < names else ""} title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
+        f'<th scope="col"{" class=left" if i < names else ""} '
+        f'title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
         for i, h in enumerate(headings)
     )
     kinds = [

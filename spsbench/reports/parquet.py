@@ -11,6 +11,15 @@ from spsbench.settings.records import Record, RoundRecord
 
 BATCH = 20_000  # rows that are held at a time, about
 
+COLUMNS = {
+    "text": "kind run cell task setting method sample group text finish error",
+    "count": "k repeat prompt_tokens rounds round drafted tested accepted emitted",
+    "real": "prefill_seconds overlap seconds draft_seconds target_seconds",
+    "truth": "prompt_cut",
+    "texts": "flags",
+    "ids": "tokens",
+}
+
 
 def parquet(report: Report) -> bytes:
     """Every record of the report; what a kind of row does not have is null.
@@ -20,15 +29,10 @@ def parquet(report: Report) -> bytes:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    whole, real, words = pa.int64(), pa.float64(), pa.string()
+    kinds = {"text": pa.string(), "count": pa.int64(), "real": pa.float64(), "truth": pa.bool_()}
+    kinds |= {"texts": pa.list_(pa.string()), "ids": pa.list_(pa.int32())}
     schema = pa.schema(
-        [("kind", words), ("run", words), ("cell", words), ("task", words), ("setting", words)]
-        + [("method", words), ("k", whole), ("sample", words), ("repeat", whole), ("group", words)]
-        + [("prompt_tokens", whole), ("prompt_cut", pa.bool_()), ("tokens", pa.list_(pa.int32()))]
-        + [("text", words), ("finish", words), ("error", words), ("flags", pa.list_(words))]
-        + [("prefill_seconds", real), ("rounds", whole), ("round", whole), ("drafted", whole)]
-        + [("tested", whole), ("accepted", whole), ("emitted", whole), ("overlap", real)]
-        + [("seconds", real), ("draft_seconds", real), ("target_seconds", real)]
+        [(name, kinds[kind]) for kind, names in COLUMNS.items() for name in names.split()]
     )
     file = BytesIO()
     with ParquetWriter(file, schema, compression="zstd") as writer:

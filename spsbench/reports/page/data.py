@@ -8,9 +8,10 @@ from spsbench.figures.summary import Summary
 from spsbench.reports.columns import group
 from spsbench.reports.page import exhibits as e
 from spsbench.reports.page.answer import Answer, answers
+from spsbench.reports.page.by_k import against_k
 from spsbench.reports.page.definitions import DEFINITIONS, define
-from spsbench.reports.page.exhibits import Exhibit
 from spsbench.reports.page.gathered import PROMPTS, TOKENS, Gathered, latency, percentiles
+from spsbench.reports.page.marks import Exhibit
 from spsbench.reports.page.paired import pairings
 from spsbench.reports.page.safe import shown
 from spsbench.reports.page.traces import Trace, tokenizer_of, trace
@@ -50,7 +51,7 @@ def content(report: Report) -> Content:
         for of in dict.fromkeys(row.group for row in table.rows)
     ]
     drawn = [
-        *e.against_k(by_run),
+        *against_k(by_run),
         *e.headlines(summaries),
         *e.by_position(summaries, names),
         *latency(times, dict(enumerate(names))),

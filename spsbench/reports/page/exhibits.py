@@ -1,75 +1,12 @@
-"""The figures of the page as numbers: what is drawn, of which rows, and what it means.
-
-A point knows its row (`Mark.row`, an index into all rows of the page), so that filters need no
-logic but that of the rows.
-"""
+"""The figures of the page, from the rows of all its tables."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
 from spsbench.reports.columns import headline
-from spsbench.reports.figure import Curve, Level
-from spsbench.reports.figure1 import K, figure1, lines
-
-Kind = Literal["forest", "curves", "parts", "scatter"]
-
-
-class Mark(NamedTuple):
-    """A point with its interval, and the row that it is of."""
-
-    row: int
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Marks of one colour."""
-
-    name: str
-    marks: tuple[Mark, ...]
-    level: bool = False  # a value for all x, dashed
-    dense: bool = False  # too many to mark each
-    line: int | None = None  # the colour; None = that of its rows' methods
-    best: int | None = None  # which mark is the optimum
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
-    """One pair of axes."""
-
-    title: str
-    x: str
-    y: str = ""
-    series: tuple[Series, ...]
-    from_zero: bool = False
-    diagonal: bool = False  # where x and y are equal
-    one: bool = False  # a line at 1
-    unit: str = ""
-    digits: int = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exhibit:
-    """Axes under one heading, what they mean, and what the bars on them are."""
-
-    id: str
-    title: str
-    kind: Kind
-    says: str  # for all readers, and for those who do not see it
-    terms: tuple[str, ...] = ()  # figures that it shows: see `definitions`
-    axes: tuple[Axes, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
+from spsbench.reports.page.marks import BARS, Axes, Exhibit, Mark, Series, exhibit
 
 HEADLINES = (
     ("speedup", "Speed-up over ArS", "x", 2, True),
@@ -78,7 +15,6 @@ HEADLINES = (
     ("alpha", "Acceptance rate alpha", "", 3, False),
     ("ttft_ms", "Time to the first token, ms", "", 1, False),
 )
-BARS = "Bars are 95 % intervals over samples."
 
 
 def headlines(rows: Sequence[Summary]) -> list[Exhibit]:
@@ -91,7 +27,7 @@ def headlines(rows: Sequence[Summary]) -> list[Exhibit]:
         for name, title, unit, digits, one in asked
         if (marks := _of(rows, name)).marks
     ]
-    return _exhibit(
+    return exhibit(
         axes,
         id="headlines",
         title="Every configuration at a glance",
@@ -99,59 +35,6 @@ def headlines(rows: Sequence[Summary]) -> list[Exhibit]:
         says=f"One line a configuration. {BARS}",
         terms=tuple(name.partition(".")[0] for name, *_ in asked),
     )
-
-
-def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> list[Exhibit]:
-    """Figure 1 and three more panels, where some line has more than one K.
-
-    Args:
-        tables: a name, and rows with their indices; each drawn by `figure1`.
-    """
-    if not any(len(line) > 2 for _, rows in tables for line in lines(_bare(rows)).values()):
-        return []
-    panels: dict[str, list[Series]] = {}
-    looks: dict[str, tuple[bool, bool]] = {}
-    colour = 0
-    for name, rows in tables:
-        found = list(lines(_bare(rows)).values())
-        index = {id(s): i for i, s in rows}
-        for panel in figure1(_bare(rows), name).panels:
-            looks[panel.title] = panel.from_zero, False
-            for item in panel.items:
-                members = found[item.line or 0]
-                panels.setdefault(panel.title, []).append(
-                    _series(item, members, index, name, colour)
-                )
-        for title, read in MORE_BY_K.items():
-            looks[title] = False, title.startswith("Speed-up")
-            for at, (label, members) in enumerate(lines(_bare(rows)).items()):
-                known = [(s, e) for s in members if s.cell.k and (e := read(s)) is not None]
-                made = tuple(
-                    Mark(index[id(s)], s.cell.k or 0, e.mean, e.low, e.high) for s, e in known
-                )
-                panels.setdefault(title, []).append(
-                    Series(name=_named(name, label), marks=made, line=colour + at)
-                )
-        colour += len(found)
-    return _exhibit(
-        [
-            Axes(title=title, x=K, series=tuple(s), from_zero=looks[title][0], one=looks[title][1])
-            for title, s in panels.items()
-        ],
-        id="against-k",
-        title="Against K: Figure 1 of the paper, and what explains it",
-        kind="curves",
-        says="Dashed: ArS. Ringed: the least time. Bars are 95 % intervals over samples; on the time to so many tokens "
-        "they are one standard deviation over generations.",
-        terms=("horizon_time_ms", "efficiency", "loop_time_ms", "speedup", "block_efficiency"),
-    )
-
-
-MORE_BY_K: dict[str, Callable[[Summary], Estimate | None]] = {
-    "Speed-up over ArS": lambda s: s.speedup,
-    "Block efficiency tau": lambda s: s.block_efficiency,
-    "Acceptance rate alpha": lambda s: s.alpha,
-}
 
 
 def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
@@ -167,7 +50,7 @@ def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
         )
         for i, s in enumerate(rows)
     ]
-    return _exhibit(
+    return exhibit(
         [Axes(title="", x="position in the round", y="kept / tested", series=_some(series))],
         id="by-position",
         title="Acceptance by position",
@@ -197,7 +80,7 @@ def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
         )
         for at, (name, read) in enumerate(shares.items())
     ]
-    return _exhibit(
+    return exhibit(
         [Axes(title="", x="loop time, ms", series=_some(series))],
         id="parts",
         title="Where a round's time goes",
@@ -220,7 +103,7 @@ def speed_and_quality(rows: Sequence[Summary]) -> list[Exhibit]:
         if marks:
             series = (Series(name=metric, marks=marks),)
             axes.append(Axes(title=metric, x="mean token time, ms", y=metric, series=series))
-    return _exhibit(
+    return exhibit(
         axes,
         id="speed-quality",
         title="Speed against quality",
@@ -239,7 +122,7 @@ def predicted(rows: Sequence[Summary]) -> list[Exhibit]:
         if s.cell.k and s.predicted_speedup is not None and s.speedup is not None
     )
     series = (Series(name="speed-up", marks=marks),) if marks else ()
-    return _exhibit(
+    return exhibit(
         [Axes(title="", x="predicted", y="measured", series=series, diagonal=True, unit="x")],
         id="predicted",
         title="Predicted and measured speed-up",
@@ -256,40 +139,11 @@ def _of(rows: Sequence[Summary], figure: str) -> Series:
     return Series(name=figure, marks=marks)
 
 
-def _series(
-    item: Curve | Level, members: Sequence[Summary], index: dict[int, int], run: str, colour: int
-) -> Series:
-    line = None if item.line is None else colour + item.line
-    if isinstance(item, Level):
-        plain = index[id(members[0])]
-        return Series(
-            name=_named(run, item.name), marks=(Mark(plain, 0, item.y),), level=True, line=line
-        )
-    of_k = {s.cell.k: index[id(s)] for s in members}
-    marks = tuple(Mark(of_k[int(p.x)], *p) for p in item.points)
-    best = None if item.best is None else item.points.index(item.best)
-    return Series(name=_named(run, item.name), marks=marks, line=line, dense=item.dense, best=best)
-
-
-def _named(run: str, name: str) -> str:
-    return f"{run}: {name}" if run else name
-
-
 def _part(whole: float, share: Estimate) -> tuple[float, float | None, float | None]:
     ends = (share.low, share.high)
     low, high = (None if end is None else whole * end for end in ends)
     return whole * share.mean, low, high
 
 
-def _bare(rows: Sequence[tuple[int, Summary]]) -> list[Summary]:
-    return [s for _, s in rows]
-
-
 def _some(series: Sequence[Series]) -> tuple[Series, ...]:
     return tuple(each for each in series if each.marks)
-
-
-def _exhibit(axes: Sequence[Axes], **about: Any) -> list[Exhibit]:
-    """None where there is nothing to draw."""
-    drawn = tuple(each for each in axes if each.series)
-    return [Exhibit(axes=drawn, **about)] if drawn else []

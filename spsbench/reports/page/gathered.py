@@ -13,7 +13,7 @@ import numpy as np
 from spsbench.figures.gains import baseline
 from spsbench.figures.rates import MS
 from spsbench.figures.sums import SLOTS, Tally
-from spsbench.reports.page.exhibits import Axes, Exhibit, Mark, Series
+from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 

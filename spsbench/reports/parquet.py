@@ -26,8 +26,8 @@ def parquet(report: Report) -> bytes:
 
     Text that is no Unicode has its surrogates escaped. Times are in seconds.
     """
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
 
     kinds = {"text": pa.string(), "count": pa.int64(), "real": pa.float64(), "truth": pa.bool_()}
     kinds |= {"texts": pa.list_(pa.string()), "ids": pa.list_(pa.int32())}

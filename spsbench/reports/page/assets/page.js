@@ -37,6 +37,7 @@ if (data.rows.length) {
   exhibits = new Exhibits(data, filters, document.getElementById("exhibits"));
   document.querySelector("#latency .numbers")?.before(percentiles(data, filters));
   const beside = pairings(data);
+  document.querySelectorAll("tr[data-row]").forEach((line) => { line.hidden = !filters.shows(+line.dataset.row); });
   if (beside) document.getElementById("pairings").append(beside);
 }
 if (data.traces.length) new Viewer(data, document.getElementById("viewer"));

@@ -26,14 +26,14 @@ def html(report: Report) -> str:
     firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
     tables = "".join(_table(*each) for each in zip(report.tables, firsts, strict=False))
     parts = [
-        _answers(made.answers, len(report.tables) > 1),
+        _answers(made.answers),
         '<div id="filters"></div>',
         '<section id="exhibits" aria-label="Figures"></section>',
         '<section id="pairings" aria-label="Runs beside each other"></section>',
         '<section id="viewer" aria-label="Texts, token by token"></section>',
         f'<section><h2 id="numbers">All figures</h2>{tables}</section>',
     ]
-    return page(report.title, _about(report.tables), parts, made.data)
+    return page(report.title, _about(report.tables, made.runs), parts, made.data)
 
 
 def trace_page(
@@ -87,9 +87,9 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _about(tables: Sequence[Table]) -> str:
+def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
     """What was run, on what, when, at which commit."""
-    seen: dict[str, dict[str, None]] = {}
+    seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
     for table in tables:
         seen.setdefault("data", {})[table.title.task] = None
         models = {str(model) for row in table.rows for model in row.cell.models.all}
@@ -117,9 +117,9 @@ def _facts(about: Mapping[str, str]) -> str:
     return f'<dl class="facts">{"".join(rows)}</dl>'
 
 
-def _answers(answers: Sequence[Answer], several: bool) -> str:
+def _answers(answers: Sequence[Answer]) -> str:
     cards = "".join(
-        f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if several else ""}'
+        f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
         f"<h3>{markup(a.name)}</h3>"
         f'<p class="figure"><b>{a.figure}</b> <span>{markup(a.method)} over ArS<br>'
         f"{markup(a.interval)}</span></p><ul>"

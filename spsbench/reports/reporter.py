@@ -95,7 +95,7 @@ def table_of(
         rows=rows,
         columns=columns(rows) if shown is None else shown,
         paper=[beside(row) if shown is None else None for row in rows],
-        remarks=remarks(rows, title),
+        remarks=remarks(whole, title),
         figure=figure1(whole, str(title), ceiling_ms),
         provenance=provenance,
         records=records,

@@ -7,6 +7,7 @@ from spsbench.figures.summary import Summary
 from spsbench.reports.figure import Curve, Level
 from spsbench.reports.figure1 import K, figure1, lines
 from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
+from spsbench.reports.page.safe import shown
 
 
 def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> list[Exhibit]:
@@ -78,7 +79,7 @@ def _series(
 
 
 def _named(run: str, name: str) -> str:
-    return f"{run}: {name}" if run else name
+    return shown(f"{run}: {name}" if run else name, 200)
 
 
 def _bare(rows: Sequence[tuple[int, Summary]]) -> list[Summary]:

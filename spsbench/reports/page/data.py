@@ -1,6 +1,6 @@
 """A report as the data of a page: every number that its script draws is made here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spsbench.figures.intervals import Estimate
@@ -19,8 +19,8 @@ from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.names import method, setting
 
-ALL = "all"
 LINE = 120  # characters of a name
+SHORT = 20  # of a run's, beside those of its rows
 
 
 class Content(NamedTuple):
@@ -28,14 +28,15 @@ class Content(NamedTuple):
 
     answers: list[Answer]
     data: dict[str, Any]
+    runs: list[str]  # what each table is called on the page, and its title; none for a single one
 
 
 def content(report: Report) -> Content:
     """Read every record of the report once more; of each table what a page shows."""
     rows = [(table, row) for table in report.tables for row in table.rows]
     summaries = [row for _, row in rows]
-    several = len(report.tables) > 1
-    names = [_name(table, row, several) for table, row in rows]
+    called = labels(report.tables)
+    names = [_name(called[id(table)], row) for table, row in rows]
     index = {(id(table), row.cell.id, row.group): i for i, (table, row) in enumerate(rows)}
     gathered = _gathered(report.tables)
 
@@ -46,7 +47,7 @@ def content(report: Report) -> Content:
         for cell, values in found.times.items()
     }
     by_run = [
-        (shown(table.title.run, LINE) if several else "", _indexed(rows, table, of))
+        (called[id(table)], _indexed(rows, table, of))
         for table in report.tables
         for of in dict.fromkeys(row.group for row in table.rows)
     ]
@@ -59,14 +60,14 @@ def content(report: Report) -> Content:
         *e.speed_and_quality(summaries),
         *e.predicted(summaries),
     ]
-    traces, told = _traces(gathered, index, several)
+    traces, told = _traces(gathered, index, called)
     data = {
         "rows": [
             {
                 "name": names[i],
-                "run": shown(table.title.run, LINE),
+                "run": called[id(table)],
                 "task": shown(str(row.cell.work.task or ""), LINE),
-                "category": visible(group(row)),
+                "category": None if row.group is None else visible(group(row)),
                 "setting": shown(setting(row.cell), LINE),
                 "method": shown(method(row.cell), LINE),
                 "k": row.cell.k,
@@ -81,16 +82,25 @@ def content(report: Report) -> Content:
         ],
         "exhibits": [each.to_json() for each in drawn],
         "definitions": {**DEFINITIONS, **_defined(drawn)},
-        "pairings": _pairings(gathered),
+        "pairings": _pairings(gathered, called),
         "traces": [each.to_json() for each in traces],
         "told": told,
     }
     first = [
-        answer
+        answer._replace(run=called[id(table)])
         for table, found in gathered
         for answer in answers(table, {c.id: found.same(c) for c in found.cells.values()})
     ]
-    return Content(first, data)
+    several = [f"{called[id(t)]}: {t.title.run}" for t in report.tables if called[id(t)]]
+    return Content(first, data, several)
+
+
+def labels(tables: Sequence[Table]) -> dict[int, str]:
+    """A short name for each of several tables, by its identity: its own, or a number."""
+    own = [shown(table.title.run, LINE) for table in tables]
+    short = len(set(own)) == len(own) and max(map(len, own), default=0) <= SHORT
+    named = own if short else [f"run {number}" for number in range(1, len(own) + 1)]
+    return {id(t): name if len(own) > 1 else "" for t, name in zip(tables, named, strict=True)}
 
 
 def _gathered(tables: Sequence[Table]) -> list[tuple[Table, Gathered]]:
@@ -116,7 +126,7 @@ def _indexed(
 def _traces(
     gathered: Sequence[tuple[Table, Gathered]],
     index: dict[tuple[int, str, str | None], int],
-    several: bool,
+    called: Mapping[int, str],
 ) -> tuple[list[Trace], str]:
     """The generations that can be read, and how they were chosen."""
     made: list[Trace] = []
@@ -129,8 +139,8 @@ def _traces(
             if target.id not in tokenizers:
                 tokenizers[target.id] = None if cell.models.random else tokenizer_of(target)
             number = numbers.setdefault(record.sample, len(numbers) + 1)
-            parts = [shown(table.title.run, LINE)] if several else []
-            parts += [str(cell.work.task or ""), setting(cell), f"prompt {number}"]
+            work = str(cell.work.task or ""), setting(cell)
+            parts = [called[id(table)], *work, f"prompt {number}"]
             made.append(
                 trace(
                     record,
@@ -147,18 +157,20 @@ def _traces(
     return made, f"{told}."
 
 
-def _pairings(gathered: Sequence[tuple[Table, Gathered]]) -> list[dict[str, Any]]:
+def _pairings(
+    gathered: Sequence[tuple[Table, Gathered]], called: Mapping[int, str]
+) -> list[dict[str, Any]]:
     if len(gathered) < 2:
         return []
     runs = [
-        (table.title.run, {c: (found.cells[c], tally) for c, tally in found.tallies.items()})
+        (called[id(table)], {c: (found.cells[c], tally) for c, tally in found.tallies.items()})
         for table, found in gathered
     ]
     return [
         {
             "name": shown(each.name, LINE),
-            "run": shown(each.run, LINE),
-            "base": shown(runs[0][0], LINE),
+            "run": each.run,
+            "base": runs[0][0],
             "shared": each.shared,
             "faster": _estimate(each.faster),
             "tau": _estimate(each.tau),
@@ -175,8 +187,7 @@ def _estimate(estimate: Estimate | None) -> list[float | None] | None:
     return None if estimate is None else list(estimate)
 
 
-def _name(table: Table, row: Summary, several: bool) -> str:
-    parts = [shown(table.title.run, 60)] if several else []
-    parts += [str(row.cell.work.task or ""), setting(row.cell)]
+def _name(called: str, row: Summary) -> str:
+    parts = [called, str(row.cell.work.task or ""), setting(row.cell)]
     parts += [] if row.group is None else [group(row)]
     return shown(", ".join(part for part in [*parts, method(row.cell)] if part), LINE)

@@ -7,6 +7,7 @@ from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
 from spsbench.reports.columns import headline
 from spsbench.reports.page.marks import BARS, Axes, Exhibit, Mark, Series, exhibit
+from spsbench.reports.quoting import visible
 
 HEADLINES = (
     ("speedup", "Speed-up over ArS", "x", 2, True),
@@ -21,7 +22,9 @@ def headlines(rows: Sequence[Summary]) -> list[Exhibit]:
     """Every row's headline figures, one beside the other; and its scores."""
     asked = [(name, title, unit, digits, one) for name, title, unit, digits, one in HEADLINES]
     for metric in sorted(headline(rows)):
-        asked.append((f"quality.{metric}", metric, "", 2 if metric in PERCENT else 4, False))
+        asked.append(
+            (f"quality.{metric}", visible(metric), "", 2 if metric in PERCENT else 4, False)
+        )
     axes = [
         Axes(title=title, x=title, series=(marks,), one=one, unit=unit, digits=digits)
         for name, title, unit, digits, one in asked
@@ -101,8 +104,9 @@ def speed_and_quality(rows: Sequence[Summary]) -> list[Exhibit]:
             if s.mean_token_time_ms is not None and (e := s.quality.get(metric)) is not None
         )
         if marks:
-            series = (Series(name=metric, marks=marks),)
-            axes.append(Axes(title=metric, x="mean token time, ms", y=metric, series=series))
+            name = visible(metric)
+            series = (Series(name=name, marks=marks),)
+            axes.append(Axes(title=name, x="mean token time, ms", y=name, series=series))
     return exhibit(
         axes,
         id="speed-quality",

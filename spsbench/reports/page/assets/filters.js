@@ -3,10 +3,10 @@ class Filters {
   constructor(rows, changed) {
     this.rows = rows;
     this.off = new Set();
-    this.category = "all";
+    this.category = null; // null = all of them
     this.changed = changed;
     this.names = ["run", "task", "setting", "method"].filter((name) => this.values(name).length > 1);
-    this.categories = this.values("category");
+    this.categories = this.values("category").sort((a, b) => (b === null) - (a === null));
   }
 
   values(name) { return [...new Set(this.rows.map((row) => row[name]))]; }
@@ -27,8 +27,8 @@ class Filters {
         return h("label", { class: "chip" }, input, h("span", {}, value || "none"));
       })));
     if (this.categories.length > 1) {
-      const select = h("select", { "aria-label": "category", onchange: () => { this.category = select.value; this.changed(); } },
-        ...[...this.categories].sort((a, b) => (b === "all") - (a === "all")).map((value) => h("option", { value }, value)));
+      const select = h("select", { "aria-label": "category", onchange: () => { this.category = this.categories[+select.value]; this.changed(); } },
+        ...this.categories.map((value, i) => h("option", { value: i }, value ?? "all of them")));
       boxes.push(h("fieldset", { "data-filter": "category" }, h("legend", {}, "category"), select));
     }
     return boxes.length ? h("form", { class: "filters", "aria-label": "Filters", onsubmit: (e) => e.preventDefault() }, ...boxes) : null;

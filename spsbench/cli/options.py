@@ -135,7 +135,7 @@ ReportFormat = Annotated[
         "--format",
         "-f",
         metavar="NAME",
-        help="table, md, csv, json, latex, or another of sps list reporters.",
+        help="table, md, csv, json, latex, html, parquet, or another of sps list reporters.",
     ),
 ]
 Json = Annotated[bool, option(OUTPUT, "--json", help="Short for --format json.")]

@@ -132,6 +132,15 @@ def test_layers_are_the_rooms() -> None:
     assert len(modules) <= 8
 
 
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_commands_consume_the_library(command: str) -> None:
+    """What generates and measures is called through it alone, so that Python can do it as well."""
+    for path in (ROOT / "cli" / command).glob("*.py"):
+        names = {name for name in imported(path) if not name.startswith("spsbench.loop.text")}
+        below = of_ours(names) - TORCH_FREE - {"library", "cli"}
+        assert not below, f"{path} reaches past the library, to {below}"
+
+
 def test_no_kind_of_method_leans_on_another() -> None:
     kinds = {path.parent.name for path in (ROOT / "methods").glob("*/__init__.py")}
     for kind in kinds:

@@ -41,5 +41,4 @@ if (data.rows.length) {
   if (beside) document.getElementById("pairings").append(beside);
 }
 if (data.traces.length) new Viewer(data, document.getElementById("viewer"));
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
 document.documentElement.dataset.ready = "yes";

@@ -78,6 +78,8 @@ BUILT_IN = (
     Entry("reporters", "csv", ".reports.csv:csv", "comma-separated values"),
     Entry("reporters", "json", ".reports.json:json", "every figure with its interval"),
     Entry("reporters", "latex", ".reports.latex:latex", "tabular with booktabs rules"),
+    Entry("reporters", "html", ".reports.html:html", "one page: answers, plots, texts by token"),
+    Entry("reporters", "parquet", ".reports.parquet:parquet", "a row a generation and a round"),
 )
 
 

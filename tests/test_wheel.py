@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.reports.html import SCRIPTS
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,6 +29,8 @@ def test_it_holds_the_pair_and_its_cards(wheel: Path) -> None:
         for file in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
             assert f"spsbench/models/{model}/{file}" in names
     assert "spsbench/py.typed" in names
+    for asset in (*SCRIPTS, "page.css"):
+        assert f"spsbench/reports/page/assets/{asset}" in names
     assert not any(name.startswith("tests/") for name in names)
 
 

@@ -119,8 +119,11 @@ Compare = Annotated[
 Stats = Annotated[bool, option(OUTPUT, "--stats/--no-stats", help="Figures on stderr.")]
 ColorMode = Annotated[Color, option(OUTPUT, "--color", help="Colour the text by origin.")]
 TextFormat = Annotated[
-    Literal["text", "json"],
-    option(OUTPUT, "--format", "-f", help="What goes to stdout; json is one object."),
+    Literal["text", "json", "html"],
+    option(OUTPUT, "--format", "-f", help="json is one object, html a page to step through."),
+]
+PageFile = Annotated[
+    Path | None, option(OUTPUT, "--out", "-o", help="With --format html: a file, not stdout.")
 ]
 TableFormat = Annotated[
     Literal["table", "json"], option(OUTPUT, "--format", "-f", help="What goes to stdout.")
@@ -132,7 +135,7 @@ ReportFormat = Annotated[
         "--format",
         "-f",
         metavar="NAME",
-        help="table, md, csv, json, latex, or another of sps list reporters.",
+        help="table, md, csv, json, latex, html, parquet, or another of sps list reporters.",
     ),
 ]
 Json = Annotated[bool, option(OUTPUT, "--json", help="Short for --format json.")]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spsbench.figures.intervals import Estimate
-from spsbench.figures.parity import parities
+from spsbench.figures.parity import Parity, parities
 from spsbench.figures.quality import PERCENT, Combine
 from spsbench.figures.summary import Summary
 from spsbench.machine.bandwidth import Ceiling
@@ -15,19 +15,20 @@ from spsbench.settings.names import method, setting
 from spsbench.settings.records import Score
 
 
-def findings(
+def findings(rows: Sequence[Summary], paired: Sequence[tuple[Cell, Parity]]) -> list[str]:
+    """What the figures of a run show, one line each; `paired` is made by `paired_quality`."""
+    return [*_warnings([row.cell for row in rows]), *_parities(paired), *_paper(rows)]
+
+
+def paired_quality(
     rows: Sequence[Summary],
     scores: Sequence[Score],
     combine: Callable[[Cell], Combine],
     margins: Mapping[str, float],
-) -> list[str]:
-    """What the figures of a run show, one line each."""
-    cells = [row.cell for row in rows]
-    return [
-        *_warnings(cells),
-        *_parities(cells, scores, combine, margins),
-        *_paper(rows),
-    ]
+) -> list[tuple[Cell, Parity]]:
+    """Every drafting cell's quality against that of ArS, on the scale 0 .. 1."""
+    to_one = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
+    return parities([row.cell for row in rows], to_one, combine=combine, margins=margins)
 
 
 def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str]:
@@ -69,14 +70,8 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
         )
 
 
-def _parities(
-    cells: Sequence[Cell],
-    scores: Sequence[Score],
-    combine: Callable[[Cell], Combine],
-    margins: Mapping[str, float],
-) -> Iterator[str]:
-    to_one = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
-    for cell, found in parities(cells, to_one, combine=combine, margins=margins):
+def _parities(paired: Sequence[tuple[Cell, Parity]]) -> Iterator[str]:
+    for cell, found in paired:
         yield (
             f"Quality, {_name(cell)}: {found.metric} {found.ars:.4f} by ArS, {found.sps:.4f} by "
             f"SpS, difference {_interval(found.difference)} over {found.difference.n} samples: "

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spsbench.figures.intervals import FEWEST
+from spsbench.figures.parity import Parity
 from spsbench.figures.seeds import OverSeeds, over_seeds
 from spsbench.figures.summary import Summary
 from spsbench.machine.load import OTHERS_AT_MOST
@@ -12,6 +13,7 @@ from spsbench.reports.columns import MARK, Column, columns, full
 from spsbench.reports.figure import Figure
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
+from spsbench.settings.cell import Cell
 from spsbench.settings.names import method, setting
 from spsbench.settings.records import Record
 
@@ -44,6 +46,7 @@ class Table:
     part: bool = False  # the times of one machine; its records are in a table before as well
     provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
+    parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
 
     @property
     def whole(self) -> list[Summary]:
@@ -81,6 +84,7 @@ def table_of(
     provenance: Sequence[Mapping[str, Any]] = (),
     records: Callable[[], Iterator[Record]] = lambda: iter(()),
     part: bool = False,
+    parities: Sequence[tuple[Cell, Parity]] = (),
 ) -> Table:
     """Rows with all that is said of them.
 
@@ -88,7 +92,7 @@ def table_of(
         rows: those of groups among them, if there are.
         shown: other columns than the usual ones, which the paper has no figures for.
         ceiling_ms: the least time of an ArS token that memory allows; None = unknown.
-        provenance, records, part: see `Table`.
+        provenance, records, part, parities: see `Table`.
     """
     whole = [row for row in rows if row.group is None]
     seeds = over_seeds(whole)
@@ -97,12 +101,13 @@ def table_of(
         rows=rows,
         columns=columns(rows) if shown is None else shown,
         paper=[beside(row) if shown is None else None for row in rows],
-        remarks=[*remarks(rows, title), *seed_lines(seeds, whole)],
+        remarks=[*remarks(whole, title), *seed_lines(seeds, whole)],
         seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),
         provenance=provenance,
         records=records,
         part=part,
+        parities=parities,
     )
 
 

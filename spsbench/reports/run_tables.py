@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from spsbench.errors import DataError, UsageError
 from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.figures.compare import Comparison, compare
-from spsbench.figures.parity import MARGINS
+from spsbench.figures.parity import MARGINS, Parity
 from spsbench.figures.quality import Combine, average
 from spsbench.figures.summaries import arms, summaries
 from spsbench.figures.summary import Summary
@@ -18,7 +18,7 @@ from spsbench.plugins import plug_in
 from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
-from spsbench.reports.remarks import ceilings, findings
+from spsbench.reports.remarks import ceilings, findings, paired_quality
 from spsbench.reports.reporter import Report, Table, Title, table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
@@ -173,8 +173,12 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
     terms = TermsTally(source.cells, source.dialect)
     seen: set[Key] = set()
     rows = _rows(source, setting.segments, seen, terms.add, timed=pooled)
+    paired: list[tuple[Cell, Parity]] = []
     if source.dialect is None:
-        notes = _notes(source, setting, rows, seen, known)
+        whole = [row for row in rows if row.group is None]
+        own = [score for score in source.scores if score.key in seen]
+        paired = paired_quality(whole, own, combine_of, source.margins)
+        notes = _notes(source, setting, whole, paired, known)
     else:
         rows, notes = terms.beside(rows), list(source.dialect.lines)
     yield table_of(
@@ -184,6 +188,7 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
         ceiling_ms=_lowest(known),
         provenance=source.starts(setting.segments),
         records=partial(source.records, setting.segments),
+        parities=paired,
     )
     if not pooled and source.dialect is None:  # counts are those of all machines
         for number, machine in enumerate(machines, start=1):
@@ -208,13 +213,11 @@ def _of_machine(source: _Source, machine: Machine, part: str) -> Table:
 def _notes(
     source: _Source,
     setting: Setting,
-    rows: Sequence[Summary],
-    seen: set[Key],
+    whole: Sequence[Summary],
+    paired: Sequence[tuple[Cell, Parity]],
     known: Mapping[str, Any],
 ) -> list[str]:
-    whole = [row for row in rows if row.group is None]
-    own = [score for score in source.scores if score.key in seen]
-    notes = findings(whole, own, combine_of, source.margins)
+    notes = findings(whole, paired)
     notes += ceilings(whole, known) + judged_notes(source.folder, source.cells)
     notes += [f"Not as the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):

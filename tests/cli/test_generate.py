@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -310,3 +311,28 @@ def test_a_hub_out_of_reach_is_told(
     ran = sps("generate", "hi", "--target", "org/none")
     assert ran.code == Exit.UNAVAILABLE
     assert "the hub cannot be reached (http://127.0.0.1:9)" in ran.err
+
+
+def test_a_page_to_step_through(generate: Callable[..., Ran], tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    asked = ("the cat <b>", "-n", "12", "--compare", "--format", "html")
+    ran = generate(*asked, "--out", str(out))
+    assert ran.code == 0, ran.err
+    assert ran.out == ""
+    text = out.read_text("utf-8")
+    found = re.search(r'type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    sps, ars = json.loads(found[1])["traces"]
+    assert (sps["words"], len(ars["tokens"])) == (True, 12)
+    assert sps["prompt"] == "the cat <b>"
+    drafted = [step for step in sps["steps"] if step["drafted"]]
+    assert drafted
+    assert all(len(step["laws"]) == step["drafted"] for step in drafted)
+    assert all(step["laws"] == [] for step in ars["steps"])
+    assert generate(*asked).out.startswith("<!doctype html>")
+
+
+def test_a_page_is_asked_for_rightly(generate: Callable[..., Ran], tmp_path: Path) -> None:
+    assert "--out" in generate("the cat", "--out", str(tmp_path / "x")).err
+    assert "expected one" in generate("the cat", "--json", "--format", "html").err
+    assert "conversation" in generate("--chat", "--format", "html").err

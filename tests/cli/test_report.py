@@ -188,3 +188,12 @@ def test_what_is_no_run_is_refused(sps: Callable[..., Ran], run: Path, tmp_path:
     ran = sps("report", str(run))
     assert ran.code == Exit.DATA
     assert "damaged record" in ran.err
+
+
+def test_a_page_and_parquet_go_to_files(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
+    for form, start in (("html", b"<!doctype html>"), ("parquet", b"PAR1")):
+        out = tmp_path / f"run.{form}"
+        ran = sps("report", str(run), "--format", form, "--by", "group", "--out", str(out))
+        assert ran.code == 0, ran.err
+        assert out.read_bytes().startswith(start)
+        assert "Traceback" not in ran.err

@@ -12,6 +12,8 @@ from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.settings.asked import make_cell
 from spsbench.settings.table import OF_CELL
 
+LAWS = "native:laws=true"  # a page shows the chance of each drafted token
+
 
 @o.takes(OF_CELL.values(), OF_ACCESS.values())
 def generate(
@@ -25,6 +27,7 @@ def generate(
     color: o.ColorMode = "auto",
     format: o.TextFormat = "text",
     json: o.Json = False,
+    out: o.PageFile = None,
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
@@ -32,6 +35,11 @@ def generate(
 
     The text goes to stdout, all else to stderr.
     """
+    page = format == "html"
+    if page and json:
+        raise UsageError("--json with --format html: expected one of the two")
+    if out is not None and not page:
+        raise UsageError(f"--out {out} without --format html: expected both or none")
     json = o.wants_json(format, json)
     if asked.get("k") == 0 and compare:
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
@@ -41,20 +49,29 @@ def generate(
     text = read_prompt(prompt, prompt_file)
     if text is None and not chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
-    if text is None and (compare or json):
-        flag = "--compare" if compare else "--format json"
+    if text is None and (compare or json or page):
+        flag = "--compare" if compare else f"--format {'json' if json else format}"
         raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
 
+    if page and asked.get("decoder") is None:
+        asked["decoder"] = LAWS
     with at_once():
         pair = load(say=say, **asked)
-    screen = Screen(Paint.NONE if json else paint(color))
-    if not json and (legend := screen.legend()):
+    quiet = json or page
+    screen = Screen(Paint.NONE if quiet else paint(color))
+    if not quiet and (legend := screen.legend()):
         say(legend)
     how: dict[str, Any] = {"system": system, "truncate": truncate is not None}
     if text is None:
         from spsbench.cli.generate.chat import converse
 
         converse(pair, screen, stats=stats, **how)
+        return
+
+    if page:
+        from spsbench.cli.generate.page import write_page
+
+        write_page(pair, text, out, compared=compare, chat=chat, **how)
         return
 
     from spsbench.cli.generate.answer import answer

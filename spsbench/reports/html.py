@@ -1,0 +1,165 @@
+"""One page that needs nothing else: answers in words, plots, tables, and texts by token."""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from spsbench.reports.body import body
+from spsbench.reports.columns import full
+from spsbench.reports.page.answer import Answer
+from spsbench.reports.page.data import content
+from spsbench.reports.page.definitions import define
+from spsbench.reports.page.safe import embedded, markup
+from spsbench.reports.page.traces import Trace
+from spsbench.reports.reporter import Report, Table
+
+ASSETS = Path(__file__).parent / "page" / "assets"
+SCRIPTS = ("plot.js", "filters.js", "exhibits.js", "viewer.js", "page.js")
+
+
+def html(report: Report) -> str:
+    """A page of runs; the same bytes for the same records."""
+    made = content(report)
+    firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
+    tables = "".join(_table(*each) for each in zip(report.tables, firsts, strict=False))
+    parts = [
+        _answers(made.answers),
+        '<div id="filters"></div>',
+        '<section id="exhibits" aria-label="Figures"></section>',
+        '<section id="pairings" aria-label="Runs beside each other"></section>',
+        '<section id="viewer" aria-label="Texts, token by token"></section>',
+        f'<section><h2 id="numbers">All figures</h2>{tables}</section>',
+    ]
+    return page(report.title, _about(report.tables, made.runs), parts, made.data)
+
+
+def trace_page(
+    title: str, traces: Iterable[Trace], about: Mapping[str, str], lines: Sequence[str]
+) -> str:
+    """A page of generations alone: `about` in words, and `lines` said of them."""
+    data = {
+        "rows": [],
+        "exhibits": [],
+        "pairings": [],
+        "definitions": {},
+        "told": "",
+        "traces": [each.to_json() for each in traces],
+    }
+    said = "".join(f"<li>{markup(line)}</li>" for line in lines)
+    parts = [
+        f'<section class="answer"><ul class="said">{said}</ul></section>' if said else "",
+        '<section id="viewer" aria-label="The text, token by token"></section>',
+    ]
+    return page(title, _facts(about), parts, data)
+
+
+def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
+    """The document around its parts. Only the script of this package may run in it.
+
+    No address is allowed to be asked for anything, so that nothing leaves it when it is opened.
+    """
+    style = (ASSETS / "page.css").read_text("utf-8")
+    script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
+        f"<title>{markup(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        '<a class="skip" href="#main">To the figures</a>\n'
+        f"<header><h1>{markup(title)}</h1>{about}</header>\n"
+        f'<main id="main">{"".join(parts)}</main>\n'
+        "<footer><p>Made by spsbench. This file needs no network and asks for none.</p></footer>\n"
+        f'<script id="data" type="application/json">{embedded(data)}</script>\n'
+        f"<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
+    """What was run, on what, when, at which commit."""
+    seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
+    for table in tables:
+        seen.setdefault("data", {})[table.title.task] = None
+        models = {str(model) for row in table.rows for model in row.cell.models.all}
+        seen.setdefault("models", {})[", ".join(sorted(models))] = None
+        for start in table.provenance:
+            known = start.get("provenance") or {}
+            hardware, git = known.get("hardware") or {}, known.get("git") or {}
+            seen.setdefault("started", {})[str(start.get("started", ""))[:16]] = None
+            if git.get("commit"):
+                changed = ", with changes" if git.get("diff") else ""
+                seen.setdefault("commit", {})[f"{git['commit'][:12]}{changed}"] = None
+            if hardware:
+                machine = f"{hardware.get('cpu')}, {hardware.get('cores')} cores"
+                seen.setdefault("machine", {})[machine] = None
+            versions = known.get("versions") or {}
+            named = [
+                f"{name} {versions[name]}" for name in ("spsbench", "torch") if name in versions
+            ]
+            seen.setdefault("versions", {})[", ".join(named)] = None
+    return _facts({name: "; ".join(v for v in values if v) for name, values in seen.items()})
+
+
+def _facts(about: Mapping[str, str]) -> str:
+    rows = (f"<div><dt>{name}</dt><dd>{markup(v)}</dd></div>" for name, v in about.items() if v)
+    return f'<dl class="facts">{"".join(rows)}</dl>'
+
+
+def _answers(answers: Sequence[Answer]) -> str:
+    cards = "".join(
+        f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
+        f"<h3>{markup(a.name)}</h3>"
+        f'<p class="figure"><b>{a.figure}</b> <span>{markup(a.method)} over ArS<br>'
+        f"{markup(a.interval)}</span></p><ul>"
+        + "".join(
+            f'<li class="{said.mood}">{markup(said.text)}</li>'
+            for said in (a.speed, a.lossless, a.quality)
+        )
+        + "</ul></article>"
+        for a in answers
+    )
+    told = cards or "<p>No speculative method in these runs: nothing to compare with ArS.</p>"
+    return f'<section class="answer"><h2>The answer</h2><div class="cards">{told}</div></section>'
+
+
+def _table(table: Table, first: int) -> str:
+    """All figures; `first` is the number of its first row on the page."""
+    headings, lines = body(table, full)
+    figures = {column.heading: column.figure for column in table.columns}
+    names = len(lines[0].names) if lines else 0
+    head = "".join(
+        f'<th scope="col"{" class=left" if i < names else ""} '
+        f'title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
+        for i, h in enumerate(headings)
+    )
+    kinds = [
+        kind
+        for i, theirs in enumerate(table.paper, start=first)
+        for kind in [f'data-row="{i}"', *([f'class="paper" data-row="{i}"'] if theirs else [])]
+    ]
+    rows = "".join(
+        f"<tr {kind}>"
+        + "".join(f'<th scope="row">{markup(name)}</th>' for name in line.names)
+        + "".join(f"<td>{markup(cell)}</td>" for cell in line.figures)
+        + "</tr>"
+        for kind, line in zip(kinds, lines, strict=True)
+    )
+    remarks = "".join(f"<li>{markup(line)}</li>" for line in table.remarks)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="All figures">'
+        f"<table><caption>{markup(table.title)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<ul class="remarks">{remarks}</ul>'
+    )

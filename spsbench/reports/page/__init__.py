@@ -1,0 +1,1 @@
+"""The parts of the HTML page: what it says, draws and lets one read."""

@@ -1,0 +1,132 @@
+"""The answer first, in words: how much faster, lossless or not, and is the quality the same."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.parity import Parity, Verdict
+from spsbench.figures.summary import Summary
+from spsbench.registry import find
+from spsbench.reports.page.gathered import Same
+from spsbench.reports.reporter import Table
+from spsbench.settings.cell import Cell
+from spsbench.settings.names import method, setting
+
+
+class Statement(NamedTuple):
+    """A sentence, and how it reads at a glance."""
+
+    mood: str  # good, bad or open
+    text: str
+
+
+class Answer(NamedTuple):
+    """What was found under one task and setting."""
+
+    run: str
+    name: str  # task and setting
+    method: str  # of the fastest row, which the sentences are about
+    figure: str  # its speed-up, large
+    interval: str
+    speed: Statement
+    lossless: Statement
+    quality: Statement
+
+
+def answers(table: Table, same: dict[str, Same | None]) -> list[Answer]:
+    """One for each task and setting that drafts; `same` has greedy texts by cell."""
+    made: dict[tuple[str, str, str], list[Summary]] = {}
+    for row in table.whole:
+        if row.cell.k != 0:
+            task = str(row.cell.work.task or "")
+            work = task, setting(row.cell), row.cell.models.target.id
+            made.setdefault(work, []).append(row)
+    return [_answer(table, rows, same) for rows in made.values()]
+
+
+def _answer(table: Table, rows: Sequence[Summary], same: dict[str, Same | None]) -> Answer:
+    timed = [row for row in rows if row.speedup is not None]
+    best = max(timed, key=lambda row: row.speedup.mean if row.speedup else 0, default=rows[0])
+    cell, gained = best.cell, best.speedup
+    task = str(cell.work.task or "")
+    return Answer(
+        run=table.title.run,
+        name=", ".join(part for part in (task, setting(cell)) if part),
+        method=method(cell),
+        figure="n/a" if gained is None else f"{gained.mean:.2f}x",
+        interval="" if gained is None else _interval(gained),
+        speed=_speed(best, len(timed)),
+        lossless=lossless(cell, same.get(cell.id)),
+        quality=_quality(cell, table.parities),
+    )
+
+
+def _speed(row: Summary, among: int) -> Statement:
+    gained, own = row.speedup, row.mean_token_time_ms
+    if gained is None or own is None:
+        return Statement("open", "Speed-up unknown: no ArS beside it, or no time that counts.")
+    what = f"{method(row.cell)} takes {own.mean:.2f} ms a token"
+    chosen = f" It is the fastest of {among}, chosen after looking." if among > 1 else ""
+    if gained.low is None or gained.high is None:
+        told = f"{what}, {gained.mean:.2f} times as fast as ArS; too few samples for an interval."
+        return Statement("open", told + chosen)
+    told = f"{what}, {gained.mean:.2f} times as fast as ArS ({_interval(gained)})."
+    if gained.low > 1:
+        return Statement("good", told + chosen)
+    if gained.high < 1:
+        return Statement("bad", f"{told} It is slower than ArS.{chosen}")
+    return Statement("open", f"{told} The interval holds 1: no difference can be told.{chosen}")
+
+
+def lossless(cell: Cell, same: Same | None) -> Statement:
+    """What is known of the law of the output: the rule's promise, and greedy texts."""
+    if cell.models.random or cell.method.verifier.name == "synthetic":
+        return Statement("bad", "Timing only: the output is meaningless by construction.")
+    rule = cell.method.verifier.name
+    promise = _promise(rule)
+    if not cell.method.own_loop:
+        told, mood = "Made by another loop than ours: nothing is promised of its law.", "open"
+    elif promise == "exact":
+        told = f"Lossless by construction: the rule {rule} keeps the target's law exactly."
+        mood = "good"
+    elif promise == "greedy-exact":
+        told, mood = f"The rule {rule} is lossless at temperature 0 only.", "open"
+    elif promise:
+        told, mood = f"Not lossless: the rule {rule} changes the law.", "bad"
+    else:
+        told, mood = f"Unknown: the rule {rule} promises nothing that is known here.", "open"
+    if same is not None:
+        told += f" {same.equal} of {same.of} greedy texts are ArS's, token for token."
+        if same.equal < same.of:
+            told += " The others part at a rounding tie or by a fault: sps verify pair tells which."
+            mood = "open"
+    elif cell.sampling.temperature:
+        told += " Sampled texts differ by design; sps verify run bets against this run's records."
+    return Statement(mood, told)
+
+
+def _promise(rule: str) -> str:
+    try:
+        return find("verifiers", rule).guarantee
+    except KeyError:
+        return ""
+
+
+def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]]) -> Statement:
+    found = [parity for of, parity in parities if of.id == cell.id]
+    if not found:
+        return Statement("open", "Quality: not scored in both arms.")
+    moods = {Verdict.EQUIVALENT: "good", Verdict.DIFFERENT: "bad"}
+    told = [
+        f"{p.metric} {p.ars:.4f} by ArS, {p.sps:.4f} by SpS over {p.difference.n:,} samples: {p}."
+        for p in found
+    ]
+    seen = [moods.get(p.verdict, "open") for p in found]
+    mood = next((m for m in ("bad", "open") if m in seen), "good")
+    return Statement(mood, "Quality: " + " ".join(told))
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "no interval"
+    return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"

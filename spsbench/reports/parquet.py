@@ -1,0 +1,99 @@
+"""Parquet for notebooks: one file, a row a generation and a row a round, told apart by `kind`."""
+
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+from spsbench.reports.reporter import Report, Table
+from spsbench.settings.cell import Cell
+from spsbench.settings.names import method, setting
+from spsbench.settings.records import Record, RoundRecord
+
+BATCH = 20_000  # rows that are held at a time, about
+
+COLUMNS = {
+    "text": "kind run cell task setting method sample group text finish error",
+    "count": "k repeat prompt_tokens rounds round drafted tested accepted emitted",
+    "real": "prefill_seconds overlap seconds draft_seconds target_seconds",
+    "truth": "prompt_cut",
+    "texts": "flags",
+    "ids": "tokens",
+}
+
+
+def parquet(report: Report) -> bytes:
+    """Every record of the report; what a kind of row does not have is null.
+
+    Text that is no Unicode has its surrogates escaped. Times are in seconds.
+    """
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
+
+    kinds = {"text": pa.string(), "count": pa.int64(), "real": pa.float64(), "truth": pa.bool_()}
+    kinds |= {"texts": pa.list_(pa.string()), "ids": pa.list_(pa.int32())}
+    schema = pa.schema(
+        [(name, kinds[kind]) for kind, names in COLUMNS.items() for name in names.split()]
+    )
+    file = BytesIO()
+    with ParquetWriter(file, schema, compression="zstd") as writer:
+        batch: list[dict[str, Any]] = []
+        for row in _rows(report):
+            batch.append(row)
+            if len(batch) >= BATCH:
+                writer.write_table(pa.Table.from_pylist(batch, schema))
+                batch = []
+        writer.write_table(pa.Table.from_pylist(batch, schema))
+    return file.getvalue()
+
+
+def _rows(report: Report) -> Iterator[dict[str, Any]]:
+    for table in report.tables:
+        if table.part:  # its records are in a table before
+            continue
+        cells = {row.cell.id: row.cell for row in table.rows}
+        for record in table.records():
+            shared = _shared(table, cells[record.cell], record)
+            yield {**shared, "kind": "generation", **_generation(record)}
+            for number, r in enumerate(record.rounds):
+                yield {**shared, "kind": "round", "round": number, **r._asdict()}
+
+
+def _shared(table: Table, cell: Cell, record: Record) -> dict[str, Any]:
+    return {
+        "run": _unicode(table.title.run),
+        "cell": cell.id,
+        "task": _unicode(str(cell.work.task or "")),
+        "setting": setting(cell),
+        "method": _unicode(method(cell)),
+        "k": cell.k,
+        "sample": _unicode(record.sample),
+        "repeat": record.repeat,
+        "group": None if record.group is None else _unicode(record.group),
+    }
+
+
+def _generation(record: Record) -> dict[str, Any]:
+    return {
+        "prompt_tokens": record.prompt_tokens,
+        "prompt_cut": record.prompt_cut,
+        "tokens": record.tokens,
+        "text": _unicode(record.text),
+        "finish": record.finish,
+        "error": None if record.error is None else _unicode(record.error),
+        "flags": list(record.flags),
+        "prefill_seconds": record.prefill_seconds,
+        "rounds": len(record.rounds),
+        **_sums(record.rounds),
+    }
+
+
+def _sums(rounds: list[RoundRecord]) -> dict[str, Any]:
+    """Counts and times of all rounds; what not every round has is not added up."""
+    return {
+        name: sum(getattr(r, name) for r in rounds)
+        for name in ("drafted", "accepted", "emitted", "seconds", "draft_seconds", "target_seconds")
+    }
+
+
+def _unicode(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,192 @@
+"""The page in a real browser: a headless Chromium, driven by its own driver."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench.reports.html import html, trace_page
+from spsbench.reports.page.traces import trace
+from spsbench.reports.run_tables import report_on
+from tests.reports.pages import HOSTILE, Spelled, cells, hostile, report_of, simulated
+
+pytestmark = pytest.mark.browser
+RESULTS = Path(__file__).parents[2] / "results"
+BINARIES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    binary = next(filter(None, map(shutil.which, BINARIES)), None)
+    service = shutil.which("chromedriver")
+    if binary is None or service is None:
+        pytest.skip("no Chromium here: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    own = webdriver.Chrome(options=options, service=webdriver.ChromeService(service))
+    yield own
+    own.quit()
+
+
+class Page:
+    def __init__(self, driver: Any, file: Path, width: int = 1280) -> None:
+        self.driver, self.file = driver, file
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        driver.get_log("browser")
+        driver.get_log("performance")
+        driver.get(file.as_uri())
+
+    def run(self, code: str, *arguments: object) -> Any:
+        return self.driver.execute_script(f"return {code}", *arguments)
+
+    def keys(self, selector: str, *names: str) -> None:
+        self.run("document.querySelector(arguments[0]).focus()", selector)
+        for name in names:
+            for kind in ("keyDown", "keyUp"):
+                self.driver.execute_cdp_cmd(
+                    "Input.dispatchKeyEvent", {"type": kind, "key": name, "code": name}
+                )
+
+    def clean(self) -> None:
+        """Nothing on the console, and nothing was asked for but the file."""
+        assert [line["message"] for line in self.driver.get_log("browser")] == []
+        events = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
+        asked = [
+            e["params"]["request"]["url"]
+            for e in events
+            if e["method"] == "Network.requestWillBeSent"
+        ]
+        assert {url for url in asked if url != "data:,"} <= {self.file.as_uri()}
+        assert self.run("document.documentElement.dataset.ready") == "yes"
+
+
+def opened(driver: Any, folder: Path, text: str, width: int = 1280) -> Page:
+    file = folder / "page.html"
+    file.write_text(text, "utf-8")
+    return Page(driver, file, width)
+
+
+@pytest.fixture(scope="module", params=["table1-nano", "figure1-nano"])
+def run(request: pytest.FixtureRequest) -> Path:
+    return RESULTS / request.param
+
+
+def test_numbers_are_those_of_the_summary(driver: Any, run: Path, tmp_path: Path) -> None:
+    page = opened(driver, tmp_path, html(report_on([run])))
+    page.run("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    rows = json.loads((run / "summary.json").read_text())["rows"]
+    shown = driver.execute_async_script(
+        "const done = arguments[0]; setTimeout(() => done([...document.querySelectorAll("
+        "'#headlines tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))), 200)"
+    )
+    speeds = [line[2:] for line in shown if line[0].startswith("Speed-up")]
+    known = [row["metrics"]["speedup"] for row in rows if row["metrics"]["speedup"]]
+    assert speeds == [[f"{e[part]:.4f}" for part in ("mean", "low", "high")] for e in known]
+    labels = page.run(
+        "[...document.querySelector('#headlines svg').querySelectorAll('.value')]"
+        ".map((t) => t.textContent)"
+    )
+    assert labels == [f"{e['mean']:.2f}x" for e in known]
+    page.clean()
+
+
+def test_filters_hide_and_show(driver: Any, tmp_path: Path) -> None:
+    page = opened(driver, tmp_path, html(report_of(simulated(), cells())))
+    marks = "document.querySelectorAll('#headlines .mark').length"
+    lines = "document.querySelectorAll('tr[data-row]:not([hidden])').length"
+    before, all_lines = page.run(marks), page.run(lines)
+    page.run("document.querySelector('[data-filter=method] input').click()")
+    assert page.run(marks) < before
+    assert page.run(lines) < all_lines
+    page.run("document.querySelector('[data-filter=method] input').click()")
+    assert (page.run(marks), page.run(lines)) == (before, all_lines)
+    page.clean()
+
+
+def test_categories_are_chosen(driver: Any, tmp_path: Path) -> None:
+    records = [replace(r, group="ab"[int(r.sample[1:]) % 2]) for r in simulated()]
+    page = opened(driver, tmp_path, html(report_of(records, cells(), by_group=True)))
+    lines = "[...document.querySelectorAll('tr[data-row]')].map((r) => r.hidden)"
+    pick = (
+        "const s = document.querySelector('[data-filter=category] select');"
+        "s.value = '1'; s.dispatchEvent(new Event('change'))"
+    )
+    assert [i for i, hidden in enumerate(page.run(lines)) if not hidden] == [6, 7, 8]
+    driver.execute_script(pick)
+    assert [i for i, hidden in enumerate(page.run(lines)) if not hidden] == [0, 1, 2]
+    page.clean()
+
+
+def test_the_viewer_obeys_its_keys(driver: Any, tmp_path: Path) -> None:
+    page = opened(driver, tmp_path, html(report_on([RESULTS / "table1-nano"])))
+    where = "document.querySelector('.controls output').textContent"
+    rounds = int(page.run(where).rpartition(" ")[2])
+    for names, expected in (
+        (("ArrowRight",), 2),
+        (("ArrowRight",), 3),
+        (("ArrowLeft",), 2),
+        (("End",), rounds),
+        (("ArrowRight",), rounds),
+        (("Home",), 1),
+        (("ArrowLeft",), 1),
+    ):
+        page.keys(".stage", *names)
+        assert page.run(where) == f"round {expected} of {rounds}"
+    page.keys("#headlines svg", "ArrowRight")
+    assert page.run("document.getElementById('tip').hidden") is False
+    assert "95 % interval" in page.run("document.getElementById('tip').textContent")
+    page.clean()
+
+
+def test_hostile_text_stays_text(driver: Any, tmp_path: Path) -> None:
+    page = opened(driver, tmp_path, html(hostile()))
+    assert page.run("document.title") != "owned"
+    assert page.run("document.scripts.length") == 2
+    assert page.run("document.querySelectorAll('img, iframe, object').length") == 0
+    assert "<script>" in page.run("document.querySelector('h1').textContent")
+    page.clean()
+
+
+def test_hostile_tokens_stay_text(driver: Any, tmp_path: Path) -> None:
+    record = next(r for r in simulated() if r.rounds[0].drafted)
+    tokens = [i % len(HOSTILE) for i in range(len(record.tokens))]
+    text = "".join(HOSTILE[token] for token in tokens)
+    made = trace(
+        replace(record, tokens=tokens, text=text), name="SpS", group="", tokenizer=Spelled()
+    )
+    page = opened(driver, tmp_path, trace_page(HOSTILE[0], [made], {}, [HOSTILE[1]]))
+    spans = page.run("[...document.querySelectorAll('.text .token')].map((s) => s.textContent)")
+    assert spans == list(made.tokens)
+    assert page.run("document.title") != "owned"
+    page.keys(".stage", "ArrowRight", "End")
+    page.clean()
+
+
+@pytest.mark.parametrize("width", [360, 2560])
+def test_it_fits(driver: Any, run: Path, tmp_path: Path, width: int) -> None:
+    page = opened(driver, tmp_path, html(report_on([run])), width)
+    assert page.run("document.documentElement.scrollWidth") <= width
+    page.clean()
+
+
+def test_the_page_may_ask_for_nothing(driver: Any, tmp_path: Path) -> None:
+    page = opened(driver, tmp_path, html(report_of(simulated(), cells())))
+    code = (
+        "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('asked'),"
+        " () => done('refused'))"
+    )
+    page.run(
+        "addEventListener('securitypolicyviolation',"
+        " (e) => { window.refused = e.violatedDirective })"
+    )
+    assert driver.execute_async_script(code) == "refused"
+    assert page.run("window.refused") == "connect-src"

@@ -1,0 +1,278 @@
+"""The page: its numbers are the report's, and no text of others becomes a part of it."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.parity import Parity, Verdict
+from spsbench.figures.summaries import summaries
+from spsbench.reports import json as json_reporter
+from spsbench.reports.html import html, trace_page
+from spsbench.reports.page.answer import answers, lossless
+from spsbench.reports.page.data import content
+from spsbench.reports.page.definitions import define
+from spsbench.reports.page.gathered import TOKENS, Gathered, Same, latency, percentiles
+from spsbench.reports.page.paired import pairings
+from spsbench.reports.page.safe import embedded, shown
+from spsbench.reports.page.traces import origins, pieces, tokenizer_of, trace
+from spsbench.reports.reporter import Report
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import RoundRecord
+from spsbench.spec import Spec
+from tests.reports.pages import HOSTILE, Spelled, cells, hostile, report_of, simulated
+from tests.simulation import cell, record, rounds
+
+
+class Reader(HTMLParser):
+    """What a page consists of, as a browser would part it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: dict[str, int] = {}
+        self.attributes: set[str] = set()
+        self.scripts: list[str] = []
+        self._in: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "script":
+            self._in, self.scripts = tag, [*self.scripts, ""]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = None if tag == "script" else self._in
+
+    def handle_data(self, data: str) -> None:
+        if self._in:
+            self.scripts[-1] += data
+
+
+HIDDEN = re.compile(r"[\u200b\u202e\u2028\u2029\u2066\ud800-\udfff\x1b\x00]")
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Every text in the data of a page, names of fields among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in (*value.keys(), *value.values()):
+            yield from strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from strings(each)
+
+
+def data_of(page: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(Reader(page).scripts[0])
+    return made
+
+
+@pytest.fixture(scope="module")
+def plain() -> Report:
+    return report_of(simulated(), cells())
+
+
+def test_figures_are_those_of_the_json(plain: Report) -> None:
+    page = data_of(html(plain))
+    theirs = json.loads(json_reporter.json(plain))["rows"]
+    assert [row["cell"] for row in page["rows"]] == [row["id"] for row in theirs]
+    for ours, row in zip(page["rows"], theirs, strict=True):
+        for name, figure in row["metrics"].items():
+            known = None if figure is None else list(figure.values())
+            assert ours["figures"][name] == known
+        assert (ours["n"], ours["failures"]) == (row["n"], row["failures"])
+
+
+def test_every_drawn_point_is_a_figure_of_its_row(plain: Report) -> None:
+    page = data_of(html(plain))
+    drawn = {each["id"]: each for each in page["exhibits"]}
+    assert set(drawn) >= {"against-k", "headlines", "by-position", "latency", "parts", "predicted"}
+    speed = next(axes for axes in drawn["headlines"]["axes"] if axes["title"].startswith("Speed"))
+    for row, _, y, low, high in speed["series"][0]["marks"]:
+        assert page["rows"][row]["figures"]["speedup"][:3] == [y, low, high]
+    for axes in drawn["against-k"]["axes"]:
+        for series in axes["series"]:
+            for row, x, *_ in series["marks"]:
+                assert series["level"] or page["rows"][row]["k"] == x
+    for each in page["exhibits"]:
+        assert all(define(term) for term in each["terms"])
+
+
+def test_hostile_text_is_never_markup() -> None:
+    made = hostile()
+    page = html(made)
+    calm = Reader(html(report_of(simulated(), cells())))
+    found = Reader(page)
+    assert len(found.scripts) == 2
+    assert found.attributes == calm.attributes
+    assert not found.tags.keys() - calm.tags.keys()
+    assert "onerror" not in found.attributes
+    assert "img" not in found.tags
+    assert not re.search(r"[\u202e\u2028\u2029\ud800-\udfff\x1b\x00]", page)
+    assert not any(HIDDEN.search(text) for text in strings(json.loads(found.scripts[0])))
+    assert "30 generations of up to 10 samples" in page
+    page.encode("utf-8")
+
+
+def test_embedded_data_cannot_end_its_element() -> None:
+    text = embedded({"text": list(HOSTILE)})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text)["text"] == list(HOSTILE)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        embedded([float("nan")])
+
+
+def test_a_long_token_is_shown_in_part() -> None:
+    assert shown(HOSTILE[-1]).endswith("… (1,000,000 characters)")
+    assert len(shown(HOSTILE[-1])) < 500
+    assert shown("a\n\tb\r") == "a\n\tb\\r"
+
+
+def test_nothing_may_be_asked_for(plain: Report) -> None:
+    page = html(plain)
+    assert "default-src 'none'" in page
+    assert not re.search(r"(src|href|action)=[\"']?(https?:|//)", page)
+    assert "unsafe" not in page
+    assert page == html(plain)
+
+
+ROUND = RoundRecord(4, 3, 2, 3, 2.5, 0.01, 0.004, 0.005)
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "emitted", "expected"),
+    [
+        (0, 0, 1, ["plain"]),
+        (4, 2, 3, ["accepted", "accepted", "recovered"]),
+        (2, 2, 3, ["accepted", "accepted", "bonus"]),
+        (4, 4, 2, ["accepted", "accepted"]),
+        (4, 0, 1, ["recovered"]),
+    ],
+)
+def test_origins(drafted: int, accepted: int, emitted: int, expected: list[str]) -> None:
+    found = origins(ROUND._replace(drafted=drafted, accepted=accepted, emitted=emitted))
+    assert [origin.value for origin in found] == expected
+
+
+def test_tokens_of_a_trace_are_the_recorded_text() -> None:
+    tokenizer = tokenizer_of(ModelSpec("nano"))
+    assert tokenizer is not None
+    tokens = list(range(300, 340))
+    text = "".join(pieces(tokenizer, (), tokens))
+    assert text == tokenizer.decode(tokens)
+    made = record(cell(0), "s", 0, [ROUND._replace(emitted=40)], tokens=tokens, text=text)
+    told = trace(made, name="a", group="b", tokenizer=tokenizer)
+    assert told.words
+    assert "".join(told.tokens) == shown(text)
+    other = trace(replace(made, text="another text"), name="a", group="b", tokenizer=tokenizer)
+    assert not other.words
+    assert other.tokens == tuple(map(str, tokens))
+    assert tokenizer_of(ModelSpec("no/such-model")) is None
+
+
+def test_a_trace_of_hostile_tokens() -> None:
+    made = record(
+        cell(4), "s", 0, [ROUND], tokens=[0, 6, 8], text="".join(HOSTILE[i] for i in (0, 6, 8))
+    )
+    told = trace(made, name=HOSTILE[1], group="", tokenizer=Spelled(), prompt_text=HOSTILE[3])
+    page = trace_page(HOSTILE[0], [told], {"method": HOSTILE[1]}, [HOSTILE[0]])
+    assert len(Reader(page).scripts) == 2
+    assert len(page) < 200_000
+    assert data_of(page)["traces"][0]["tokens"][0] == HOSTILE[0]
+
+
+def test_the_answer_says_what_is_known(plain: Report) -> None:
+    table = plain.tables[0]
+    (found,) = answers(table, {})
+    assert found.speed.mood == "good"
+    assert "fastest of 2, chosen after looking" in found.speed.text
+    assert "keeps the target's law exactly" in found.lossless.text
+    assert found.quality.text == "Quality: not scored in both arms."
+    own = table.rows[-1].cell
+    parity = Parity(
+        "rouge2", 0.5, 0.4, Estimate(-0.1, -0.2, -0.05, 99), 0.003, 9, Verdict.DIFFERENT
+    )
+    (other,) = answers(replace(table, parities=[(own, parity), (table.rows[1].cell, parity)]), {})
+    assert other.quality.mood == "bad"
+
+
+def test_lossless_is_not_said_of_what_is_not() -> None:
+    assert lossless(cell(4, verifier=Spec("synthetic")), None).mood == "bad"
+    assert lossless(cell(4, verifier=Spec("theirs")), None).mood == "open"
+    greedy = cell(4, temperature=0.0)
+    assert lossless(greedy, Same(5, 5)).mood == "good"
+    assert lossless(greedy, Same(4, 5)).mood == "open"
+
+
+def test_greedy_texts_are_counted() -> None:
+    of = cells(temperature=0.0)
+    found = Gathered(of, {}, TOKENS)
+    draw = random.Random(0)
+    for sample in range(3):
+        for each in of[:2]:
+            made = record(each, f"s{sample}", 0, rounds(draw, each.k or 0, 0.5, 6))
+            odd = each.k and sample == 2
+            found.add(replace(made, tokens=[1, 2, 3, 4, 5, 6 + bool(odd)]))
+    assert found.same(of[1]) == Same(2, 3)
+    assert found.same(of[0]) is None
+    assert found.same(of[2]) is None
+
+
+def test_runs_are_paired_by_prompt() -> None:
+    tables = []
+    for speed in (1.0, 2.0):
+        numbers: dict[str, int] = {}
+        found = Gathered(cells(), numbers, 0)
+        for each in simulated():
+            quick = [r._replace(seconds=r.seconds / speed) for r in each.rounds]
+            found.add(replace(each, rounds=quick))
+        tables.append({c: (found.cells[c], tally) for c, tally in found.tallies.items()})
+    made = pairings(tables[0], [("later", tables[1])])
+    assert [each.shared for each in made] == [10, 10, 10]
+    for each in made:
+        assert each.faster is not None
+        assert each.faster.mean == pytest.approx(2.0)
+        assert each.tau is not None
+        assert each.tau.mean == 0.0
+
+
+def test_distributions_say_that_they_are_binned() -> None:
+    times = Gathered(cells(), {}, 0).times[cells()[0].id]
+    times.extend(float(i) for i in range(1000))
+    (drawn,) = latency({0: times}, {0: "ArS"})
+    assert "101 quantiles" in drawn.says
+    assert len(drawn.axes[0].series[0].marks) == 101
+    assert percentiles(times)["p99"] == pytest.approx(989.01)
+    del times[50:]
+    (small,) = latency({0: times}, {0: "ArS"})
+    assert "quantiles of each" not in small.says
+    assert percentiles(times)["p99"] is None
+
+
+def test_what_can_be_read_is_counted(plain: Report) -> None:
+    made = content(plain).data
+    assert len(made["traces"]) == 18
+    assert made["told"].startswith("18 of 30 generations can be read here: the first 6 prompts")
+
+
+def test_categories_have_rows_of_their_own() -> None:
+    records = [replace(each, group="ab"[int(each.sample[1:]) % 2]) for each in simulated()]
+    page = data_of(html(report_of(records, cells(), by_group=True)))
+    assert [row["category"] for row in page["rows"]] == ["a"] * 3 + ["b"] * 3 + [None] * 3
+    curves = next(each for each in page["exhibits"] if each["id"] == "against-k")["axes"][0]
+    groups = {page["rows"][mark[0]]["category"] for s in curves["series"] for mark in s["marks"]}
+    assert groups == {"a", "b", None}
+
+
+def test_an_empty_run_is_a_page() -> None:
+    page = html(report_of([], cells()))
+    assert data_of(page)["traces"] == []
+    assert summaries(cells(), [])[0].n == 0

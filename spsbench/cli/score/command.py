@@ -9,6 +9,7 @@ from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.sandbox.choice import UNDERSTOOD, Name
 from spsbench.sandbox.verdict import Limits
+from spsbench.settings.option import MACHINE
 
 SANDBOX, SCORES = "Sandbox", "Scores"
 DEFAULT = Limits()
@@ -37,7 +38,7 @@ def score(
     ] = False,
     workers: Annotated[
         int | None,
-        o.option(o.MACHINE, "--workers", "-w", help="Programs at a time.", show_default="cores"),
+        o.option(MACHINE, "--workers", "-w", help="Programs at a time.", show_default="cores"),
     ] = None,
     k: Annotated[
         str, o.option(SCORES, "--k", "-k", help="Of pass@k: 1,10,100 or 1..5")

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import typer
 
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.safe import one_line, write
 from spsbench.machine.sizes import folder_size, in_words
-from spsbench.registry import BUILT_IN, KINDS, Entry, Kind, entries
+from spsbench.registry import BUILT_IN, KINDS, Entry, entries
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 
 COLUMNS = ("kind", "name", "guarantee", "summary")
@@ -22,12 +22,14 @@ Listed = Literal[
 
 
 def list_plug_ins(
-    kind: Annotated[Listed | None, typer.Argument(help="One kind only.", show_default="all")] = None,
+    kind: Annotated[
+        Listed | None, typer.Argument(help="One kind only.", show_default="all")
+    ] = None,
     format: TableFormat = "table",
     json: Json = False,
 ) -> None:
     """List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models."""
-    kinds = KINDS if kind is None else () if kind == "models" else (cast("Kind", kind),)
+    kinds = KINDS if kind is None else () if kind == "models" else (kind,)
     rows = [row(entry) for kind in kinds for entry in entries(kind)]
     if kind in (None, "models"):
         rows += models()

@@ -144,7 +144,9 @@ def _no_such(name: str) -> MissingError:
         hint = "standard input is for prompts. Pass a folder or a hub id"
     else:
         hint = "check the path, or pass a hub id such as Qwen/Qwen3-0.6B"
-    return MissingError(f"no model {shown}: expected a folder, a hub id, a GGUF file or nano; {hint}")
+    return MissingError(
+        f"no model {shown}: expected a folder, a hub id, a GGUF file or nano; {hint}"
+    )
 
 
 def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> None:

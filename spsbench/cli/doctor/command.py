@@ -62,6 +62,9 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, size in found["bundled"].items():
         yield "bundled", f"{name}, {in_words(size)}" if size else f"{name} is not installed"
     for name, size in found["fetched"].items():
-        yield "fetched", f"{name}, {in_words(size)}" if size else f"not yet: sps models fetch {name}"
+        yield (
+            "fetched",
+            f"{name}, {in_words(size)}" if size else f"not yet: sps models fetch {name}",
+        )
     for name, size in found["cached"].items():
         yield "cached", f"{name}, {in_words(size)}"

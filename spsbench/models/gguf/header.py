@@ -147,7 +147,7 @@ class _Reader:
         return Header(values, kinds.total(), kinds.most_common(1)[0][0])
 
     def _refuse_other_formats(self) -> None:
-        if self._take(4) != MAGIC:
+        if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
             self._bad("does not begin as a GGUF file")
         version = self._number("I")
         if version in (known << 24 for known in VERSIONS):
@@ -183,8 +183,8 @@ class _Reader:
         inner, length = self._number("I"), self._number("Q")
         if inner in _NUMBERS:
             self._take(length * struct.calcsize("<" + _NUMBERS[inner]))
-        elif inner == _STRING and length <= self._left:
-            for _ in range(length):
+        elif inner == _STRING:
+            for _ in range(length):  # ends with the file at the latest
                 self._take(self._number("Q"))
         else:
             self._bad(f"has a list of an unknown kind, {inner}")

@@ -34,6 +34,15 @@ class Sweep:
     limit: Annotated[int | None, Option("Prompts of the task.", SIZE, between(1, MOST))] = None
     samples: Annotated[int, Option("Texts a prompt.", SIZE, between(1, MOST))] = 1
     repeats: Annotated[int, Option("Timings of each.", SIZE, between(1, MOST))] = 1
+    chat: Annotated[
+        str,
+        Option(
+            "Ask in the model's chat template: auto (where it has one), on or off.",
+            WORK,
+            one_of("auto", "on", "off"),
+        ),
+    ] = "auto"
+    system: Annotated[str | None, Option("System message of a chat.", WORK)] = None
     ignore_end: Annotated[bool, Option("Texts of full length: timing only.", SIZE)] = False
     record: Annotated[str, Option("counts, or laws: p and q too.", RUN, one_of(*RECORDED))] = (
         "counts"
@@ -66,6 +75,8 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
             continue
         told = f"{where}: {key}" if where else ""
         if name in OF_SWEEP:
+            if name == "chat" and isinstance(value, bool):
+                value = "on" if value else "off"
             own[name] = OF_SWEEP[name].fitted(_split(value, OF_SWEEP[name]), told)
         elif name in LISTED:
             cells[name] = _each(value, LISTED[name], told)

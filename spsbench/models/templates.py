@@ -1,4 +1,4 @@
-"""Whether a model has a chat template: read from its files, no library is loaded for a local one."""
+"""Whether a model has a chat template: of a local one its files tell, without any library."""
 
 from collections.abc import Callable
 from pathlib import Path

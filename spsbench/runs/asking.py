@@ -1,4 +1,4 @@
-"""What a model is given of a sample: its text as it is, or a conversation up to the model's turn."""
+"""What a model is given of a sample: its text, or a conversation up to the model's turn."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

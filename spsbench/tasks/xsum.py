@@ -8,8 +8,8 @@ Chen et al. 2023, section 5: one-shot prompts, 128 tokens at most, ROUGE-2. A pr
     Article: <article>
     Summary:
 
-and a summary ends where the next item would begin. An instruct model is asked for one sentence instead,
-without an example, and its answer ends where it ends it.
+and a summary ends where the next item would begin. An instruct model is asked for one sentence
+instead, without an example, and its answer ends where it ends it.
 """
 
 import copy

@@ -1,9 +1,9 @@
 """The program in an instruct model's answer, by a rule that has a version.
 
-Rule `code-1`: of the answer the first fenced code block (one that never closes runs to the end)
-that defines the function; without any block, the lines from the first `import`, `from`, `@`, `class` or `def` on, up to the first that is neither
-indented nor begins so. Before it stands what the problem has before its function: imports and
-helpers.
+Rule `code-1`: of the answer the first fenced code block that defines the function (one that never
+closes runs to the end); without any block, the lines from the first `import`, `from`, `@`, `class`
+or `def` on, up to the first that is neither indented nor begins so. Before it stands what the
+problem has before its function: imports and helpers.
 """
 
 import re

@@ -1,25 +1,25 @@
-"""From a spec to a plug-in: looked up or read from its file, its arguments checked, and opened.
+"""From a spec to a plug-in: looked up or read from its file, checked, given its arguments, opened.
 
 A plug-in is a class. Its arguments are the parameters of its `open` after the first, or, where it
-has no `open` of its own, those of its constructor.
+has no `open` of its own, those of its constructor. One that is not ours must have what the base
+class of its kind declares; what it raises is told in its name.
 """
 
-import hashlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from spsbench.errors import DataError, MismatchError, MissingError, UsageError, first_line
-from spsbench.registry import Kind, find
+from spsbench.errors import (
+    PlugInError,
+    SpsError,
+    UsageError,
+    first_line,
+    is_out_of_memory,
+)
+from spsbench.registry import BASES, BUILT_IN, Kind, at, find
+from spsbench.sources import class_in
 from spsbench.spec import Scalar, Spec
-
-DIGITS = 12  # of the hash of a file
-FEW = 100  # characters of a path in a message
 
 
 def part(kind: Kind, spec: Spec, *site: Any) -> Any:
@@ -27,26 +27,56 @@ def part(kind: Kind, spec: Spec, *site: Any) -> Any:
 
     Raises:
         UsageError: unknown, unknown arguments, or arguments that it refuses.
+        PlugInError: another package's that fails, or is not what its kind must be.
     """
     maker = plug_in(kind, spec)
     make = maker.open if site else maker
     given = arguments(spec, maker)
-    check_all_there(spec, maker)
+    check_all_there(kind, spec, maker)
+    with in_name_of(kind, spec):
+        try:
+            made = make(*site, **given)
+        except TypeError as error:
+            if not _raised_by_call(error):
+                raise
+            what = f"{named(kind, spec)} cannot be made"
+            todo = f"Give its arguments as {spec.name}:name=value"
+            raise UsageError(f"{what}: {first_line(error)}. {todo}") from error
+    if not is_ours(kind, spec):
+        check_made(kind, spec, made)
+    return made
+
+
+@contextmanager
+def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
+    """What a plug-in raises in this block is a line that names it.
+
+    Raises:
+        UsageError: a ValueError, which is about its arguments.
+        PlugInError: anything else, if it is not ours.
+    """
     try:
-        return make(*site, **given)
+        yield
+    except SpsError:
+        raise
     except ValueError as error:
         raise UsageError(f"{spec}: {error}") from error
-    except TypeError as error:
-        if not _raised_by_call(error):
+    except Exception as error:  # other people's code
+        if is_ours(kind, spec) or is_out_of_memory(error):
             raise
-        what = f"{kind.removesuffix('s')} {spec} ({path_of(kind, spec)}) cannot be made"
-        todo = f"Give its arguments as {spec.name}:name=value"
-        raise UsageError(f"{what}: {first_line(error)}. {todo}") from error
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise PlugInError(f"{named(kind, spec)} failed: {why}") from error
 
 
-def path_of(kind: Kind, spec: Spec) -> str:
-    """Where a plug-in is."""
-    return spec.path or find(kind, spec.name).where
+def named(kind: Kind, spec: Spec) -> str:
+    """`drafter repeat:times=2 (mypackage.repeat:Repeat)`."""
+    word = kind.removesuffix("s")
+    return f"{word} {spec}" if spec.path else f"{word} {spec} ({find(kind, spec.name).where})"
+
+
+def is_ours(kind: Kind, spec: Spec) -> bool:
+    """Whether a plug-in comes with this package."""
+    return any(each.kind == kind and each.name == spec.name for each in BUILT_IN)
 
 
 def _raised_by_call(error: TypeError) -> bool:
@@ -55,19 +85,19 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-def check_all_there(spec: Spec, maker: Any) -> None:
+def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
     """Every parameter without a default must have its value.
 
     Raises:
         UsageError: one has none.
     """
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     there = dict(spec.args)
     for name, each in parameters(maker).items():
-        if each.kind in named and each.default is each.empty and name not in there:
+        if each.kind in positional and each.default is each.empty and name not in there:
             raise UsageError(
-                f"{spec}: expected a value for {name}. Write {spec.name}:{name}=..., or, in the "
-                "plug-in, give it a default or take it from the site in `open`"
+                f"{named(kind, spec)}: expected a value for {name}. Write {spec.name}:{name}=..., "
+                "or, in the plug-in, give it a default or take it from the site in `open`"
             )
 
 
@@ -76,23 +106,83 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
 
     Raises:
         UsageError: no plug-in of that name.
+        PlugInError: another package's that cannot be imported, or is of another kind.
         SpsError: a file that is missing, cannot be imported, or has changed.
     """
     if spec.path is not None:
-        return _from_file(spec)
+        found = class_in(spec)
+        check_class(kind, spec, found)
+        return found
     try:
-        return find(kind, spec.name).load()
+        entry = find(kind, spec.name)
     except KeyError as error:
         raise UsageError(f"{error.args[0]}. See them with `sps list`") from error
+    if entry in BUILT_IN:
+        return entry.load()
+    try:
+        found = entry.load()
+    except Exception as error:  # other people's code
+        raise PlugInError(
+            f"{named(kind, spec)} cannot be imported ({type(error).__name__}: "
+            f"{first_line(error)}): expected a plug-in {entry.summary}. Mend or remove that package"
+        ) from error
+    check_class(kind, spec, found)
+    return found
 
 
-def fixed(spec: Spec) -> Spec:
-    """`spec`; one that is named by its path with the hash of its file.
+def check_class(kind: Kind, spec: Spec, found: Any) -> None:
+    """A plug-in that is not ours has the methods that the base class of its kind declares.
 
     Raises:
-        MissingError, DataError: no such file, or one that cannot be read.
+        PlugInError: no class, or one that lacks some; names the base class.
     """
-    return spec if spec.path is None or spec.source else replace(spec, source=_hash(spec.path))
+    if kind not in BASES:  # a reporter: a function, or a class of such
+        if not callable(found):
+            raise PlugInError(
+                f"{named(kind, spec)} cannot be called: expected a function of a Report"
+            )
+        return
+    if not isinstance(found, type):
+        raise PlugInError(f"{named(kind, spec)} is no class: {_subclass(kind)}")
+    declared = {name for name, value in vars(at(BASES[kind])).items() if _is_method(name, value)}
+    there = {name for each in found.__mro__ for name in vars(each)}
+    there -= {name for name in declared if inspect.isabstract(found) and _is_open(found, name)}
+    _check_lack(kind, spec, declared - there)
+
+
+def check_made(kind: Kind, spec: Spec, made: Any) -> None:
+    """And what it made has the attributes.
+
+    Raises:
+        PlugInError: it lacks some; names the base class.
+    """
+    if kind not in BASES:
+        return
+    if made is None:
+        raise PlugInError(f"{named(kind, spec)} opened as None: expected `open` to return it")
+    wanted = inspect.get_annotations(at(BASES[kind]))
+    _check_lack(kind, spec, {name for name in wanted if not hasattr(made, name)})
+
+
+def _check_lack(kind: Kind, spec: Spec, lack: set[str]) -> None:
+    if lack:
+        names = ", ".join(sorted(lack))
+        raise PlugInError(f"{named(kind, spec)} has no {names}: {_subclass(kind)}")
+
+
+def _subclass(kind: Kind) -> str:
+    module, _, name = BASES[kind].partition(":")
+    return f"expected a {kind.removesuffix('s')}. Subclass {name} of {__package__}{module}"
+
+
+def _is_method(name: str, value: Any) -> bool:
+    public = not name.startswith("_") or name == "__call__"
+    return public and (callable(value) or isinstance(value, classmethod | staticmethod))
+
+
+def _is_open(found: type, name: str) -> bool:
+    """Whether a method was never written: the base class declares it, and nothing else."""
+    return bool(vars(inspect.getattr_static(found, name)).get("__isabstractmethod__"))
 
 
 def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
@@ -115,52 +205,14 @@ def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
     """What a spec may name."""
     if hasattr(maker, "open"):
-        own = dict(inspect.signature(maker.open).parameters)
+        own = dict(_signature(maker.open))
         if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return dict(list(own.items())[1:])
-    return inspect.signature(maker).parameters
+    return _signature(maker)
 
 
-def _from_file(spec: Spec) -> Any:
-    file, _, name = spec.name.partition(":")
-    now = _hash(file)
-    if spec.source and spec.source != now:
-        raise MismatchError(
-            f"{file} has changed: expected the source {spec.source}, found {now}. Restore it"
-        )
-    module = _imported(Path(file), now)
+def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
     try:
-        return getattr(module, name)
-    except AttributeError as error:
-        raise UsageError(f"no {name} in {file}: expected a class of that name") from error
-
-
-def _imported(path: Path, digest: str) -> ModuleType:
-    """The module in a file, once for each source; its own neighbours can be imported by it."""
-    name = f"spsbench_file_{path.stem}_{digest}"
-    if name in sys.modules:
-        return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise DataError(f"{path} cannot be imported: expected a Python file")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # dataclasses look their module up
-    try:
-        found.loader.exec_module(module)
-    except Exception as error:  # other people's code
-        del sys.modules[name]
-        raise DataError(
-            f"{path} cannot be imported: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    return module
-
-
-def _hash(file: str) -> str:
-    try:
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:DIGITS]
-    except FileNotFoundError as error:
-        raise MissingError(
-            f"no file {file[:FEW]}: expected a Python file, FILE.py:CLASS"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{file[:FEW]} cannot be read ({error.strerror})") from error
+        return inspect.signature(maker, eval_str=True).parameters
+    except (NameError, TypeError, SyntaxError):  # annotations in text that names nothing here
+        return inspect.signature(maker).parameters

@@ -5,13 +5,23 @@ entry points of the group `spsbench.<kind>` (for instance `spsbench.verifiers`).
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Literal, get_args
 
 Kind = Literal["drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+BASES: Mapping[Kind, str] = {
+    "drafters": ".loop.types:Drafter",
+    "verifiers": ".loop.types:Verifier",
+    "schedules": ".loop.types:Schedule",
+    "engines": ".loop.types:Engine",
+    "decoders": ".loop.types:Decoder",
+    "tasks": ".settings.task:Task",
+}
+"""What a plug-in of a kind must be like, and had best subclass; a reporter is a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +41,13 @@ class Entry:
 
     def load(self) -> Any:
         """Import and return the plug-in."""
-        module, _, attribute = self.path.partition(":")
-        return getattr(importlib.import_module(module, __package__), attribute)
+        return at(self.path)
+
+
+def at(path: str) -> Any:
+    """What is at `module:attribute`; the module is imported."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module, __package__), attribute)
 
 
 BUILT_IN = (

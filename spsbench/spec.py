@@ -51,6 +51,11 @@ class Spec:
         file, colon, _ = self.name.partition(":")
         return file if colon and file.endswith(".py") else None
 
+    @property
+    def short(self) -> str:
+        """Its name without folders: one that a folder may have."""
+        return self.name.rpartition("/")[2].replace(":", ".")
+
     def __str__(self) -> str:
         pairs = ",".join(f"{key}={_written(value)}" for key, value in self.args)
         return f"{self.name}:{pairs}" if pairs else self.name

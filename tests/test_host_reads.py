@@ -213,13 +213,13 @@ def test_a_row_taken_by_plain_indexing_is_seen(
         generate(*there)
 
 
-@pytest.mark.parametrize("module", ["noise", "decode", "sampling", "engines.static"])
+@pytest.mark.parametrize("module", ["loop.noise", "loop.decode", "loop.sampling", "engines.static"])
 def test_a_blocking_copy_is_seen(
     module: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     there = far(pair())
     request.getfixturevalue("device")
-    if module == "sampling":  # it sends only what no one has sent before
+    if module == "loop.sampling":  # it sends only what no one has sent before
         monkeypatch.setattr("spsbench.loop.decode.on_device", lambda noise, device: noise)
     monkeypatch.setattr(f"spsbench.{module}.send", blocking)
     with pytest.raises(HostWaitsError, match="blocking upload"):

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 LAYERS = (
     # The rooms of the package in order: a line may import what stands above it, and its own.
     {"errors", "registry", "spec"},
+    {"sources"},
     {"plugins", "machine"},
     {"settings"},
     {"figures"},
@@ -33,7 +34,7 @@ LAYERS = (
 )
 ALONE = {"errors", "registry", "spec"}  # import nothing of spsbench
 TORCH_FREE = ALONE | {
-    *("plugins", "machine", "settings", "figures", "sandbox", "store", "tasks"),
+    *("sources", "plugins", "machine", "settings", "figures", "sandbox", "store", "tasks"),
     "reports",
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
@@ -129,6 +130,15 @@ def test_layers_are_the_rooms() -> None:
     assert set(LEVEL) == rooms | modules
     assert len(rooms) <= 16
     assert len(modules) <= 8
+
+
+@pytest.mark.parametrize("command", ["generate", "bench"])
+def test_commands_consume_the_library(command: str) -> None:
+    """What generates and measures is called through it alone, so that Python can do it as well."""
+    for path in (ROOT / "cli" / command).glob("*.py"):
+        names = {name for name in imported(path) if not name.startswith("spsbench.loop.text")}
+        below = of_ours(names) - TORCH_FREE - {"library", "cli"}
+        assert not below, f"{path} reaches past the library, to {below}"
 
 
 def test_no_kind_of_method_leans_on_another() -> None:

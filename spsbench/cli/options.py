@@ -10,7 +10,7 @@ import typer
 
 from spsbench.cli.generate.screen import Color
 from spsbench.errors import UsageError
-from spsbench.registry import find
+from spsbench.plugins import plug_in
 from spsbench.settings.setting import Setting
 from spsbench.spec import Spec
 
@@ -157,6 +157,8 @@ def report_format(format: str, json: bool) -> str:
     if json and format not in ("table", "json"):
         raise UsageError(f"--json with --format {format}: expected one of the two")
     try:
-        return find("reporters", "json" if json else format).name
-    except KeyError as error:
-        raise UsageError(f"--format: {error.args[0]}. See them with `sps list`") from error
+        spec = Spec.parse("json" if json else format)
+    except ValueError as error:
+        raise UsageError(f"--format {error}") from error
+    plug_in("reporters", spec)
+    return str(spec)

@@ -52,7 +52,7 @@ def bench(
 
     from spsbench.library.run import Run
 
-    name = experiment.parts[0].spec.name
+    name = experiment.parts[0].spec.short
     return Run(conduct(name, place, access, pair, say=say, watch=watch).run(experiment))
 
 

@@ -11,10 +11,11 @@ from spsbench.machine.environment import bad_temporary, bad_threads
 from spsbench.models import hub
 from spsbench.models.folder import check_folder, expanded, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
+from spsbench.plugins import is_ours
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import may_need_hub
-from spsbench.settings.grid import models_of
+from spsbench.settings.grid import cells_of
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import Sweep
 
@@ -34,7 +35,7 @@ def prepare(cell: Cell, access: Access, say: Say) -> None:
     """
     check_environment()
     check_packages()
-    check_local([model for model in cell.models.all if not model.random], access, say)
+    check_local(checkpoints([cell]), access, say)
     decide(access, any(map(on_hub, cell.models.all)), say)
 
 
@@ -46,9 +47,27 @@ def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:
     """
     check_environment()
     check_packages()
-    models = dict.fromkeys(model for table in tables for model in models_of(table))
-    check_local([model for model in models if not model.random], access, say)
-    decide(access, any(map(may_need_hub, tables)) or any(map(on_hub, models)), say)
+    cells = [cell for table in tables for cell in cells_of(table)]
+    check_local(checkpoints(cells), access, say)
+    decide(
+        access,
+        any(map(may_need_hub, tables))
+        or any(on_hub(model) for cell in cells for model in cell.models.all),
+        say,
+    )
+
+
+def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
+    """Models whose folders are those of language models.
+
+    What a drafter of another package reads from its folder only its plan says, which takes torch.
+    """
+    found = []
+    for cell in cells:
+        found += [cell.models.target]
+        if cell.models.draft is not None and is_ours("drafters", cell.method.drafter):
+            found += [cell.models.draft]
+    return [model for model in dict.fromkeys(found) if not model.random]
 
 
 def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
@@ -65,11 +84,16 @@ def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
 
 
 def decide(access: Access, wanted: bool, say: Say) -> None:
-    """Stay online only if the hub is `wanted` and answers."""
-    if access.offline or not wanted:
-        hub.go_offline()
-    elif not hub.reachable():
+    """Stay online only if the hub is `wanted` and answers.
+
+    Where its library is imported already, as in a notebook, it cannot be told any more: what is
+    fetched is fetched by `hub.fetch`, which keeps to `offline` by itself.
+    """
+    if not access.offline and wanted:
+        if hub.reachable():
+            return
         say(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
+    if not hub.imported():
         hub.go_offline()
 
 

@@ -28,6 +28,7 @@ from spsbench.loop.types import (
     Verifier,
 )
 from spsbench.registry import Kind, entries
+from spsbench.sources import file_of
 
 
 def guarded(
@@ -135,6 +136,8 @@ def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) 
 def named(kind: Kind, part: object) -> str:
     """`drafter repeat (mypackage.repeat:Repeat)`, of whatever is inside a wrapper."""
     made = type(inspect.unwrap(part))  # type: ignore[arg-type]
+    if (file := file_of(made.__module__)) is not None:
+        return f"{kind[:-1]} {file}:{made.__qualname__}"
     names = [entry.name for entry in entries(kind) if is_at(entry.where, made)]
     where = f"{made.__module__}:{made.__qualname__}"
     return f"{kind.removesuffix('s')} {names[0]} ({where})" if names else f"{kind[:-1]} {where}"

@@ -40,7 +40,8 @@ class OwnWeights(NamedTuple):
 
     folder: Path
     config: Mapping[str, Any]  # of its config.json; empty without one
-    tensors: Mapping[str, Tensor]  # all of its safetensors, by name, on the draft's device
+    tensors: Mapping[str, Tensor]  # by name, on the draft's device and in its dtype; `tensors[x]`
+    # of one that is not there is an error that names the folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ write gamma for K). Shapes: V the target's vocabulary, N drafted tokens, m token
 Laws are float32 (float64 when the logits are), tokens int64. One sequence at a time: no batch axis.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -168,6 +169,7 @@ class LM(Protocol):
 class Engine(Protocol):
     """How a model is run."""
 
+    @abstractmethod
     def session(
         self, model: Any, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
@@ -179,6 +181,7 @@ class Engine(Protocol):
             layers: hidden states to return, as transformers numbers them (0 = the embeddings).
         """
 
+    @abstractmethod
     def prepare(
         self, model: Any, *, known: Mapping[str, Any] | None = None, threads: int | None = None
     ) -> dict[str, Any] | None:
@@ -239,6 +242,7 @@ class Drafter(Protocol):
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Start on a new prompt; `prefill` holds the target's hidden states of `prompt[:-1]`."""
 
+    @abstractmethod
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """At most `k` tokens deep, fewer or none is fine; what stops it may look at laws only."""
 
@@ -248,9 +252,11 @@ class Verifier(Protocol):
 
     guarantee: ClassVar[Guarantee]
 
+    @abstractmethod
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
         """Why this pairing would be silently wrong, else None."""
 
+    @abstractmethod
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         """`q` [N+1, V]: row 0 follows the context, row i+1 follows node i."""
 
@@ -258,9 +264,11 @@ class Verifier(Protocol):
 class Schedule(Protocol):
     """Chooses K for the next round."""
 
+    @abstractmethod
     def k(self, history: Sequence[Round]) -> int:
         """Tokens to draft next; may depend on the past, never on the draft itself."""
 
+    @abstractmethod
     def go_on(self, p: Tensor) -> Tensor:
         """[V] law of the next slot -> [] bool, asked before that slot's token is drawn."""
 
@@ -302,10 +310,12 @@ class Decoder(Protocol):
     prefill_seconds: float = 0.0  # of the last generation, where it is not live
 
     @classmethod
+    @abstractmethod
     def open(cls, stand: Stand, *args: Any, **arguments: Any) -> Self:
         """Make one; its parameters are the spec's arguments."""
         ...
 
+    @abstractmethod
     def __call__(
         self,
         prompt: Sequence[int],

@@ -1,4 +1,4 @@
-"""Byte counts, for people and of model folders."""
+"""Byte counts and seconds for people, and the size of model folders."""
 
 from pathlib import Path
 
@@ -10,6 +10,13 @@ def in_words(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.1f} GB"
+
+
+def clock(seconds: float) -> str:
+    """`1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 def folder_size(folder: Path) -> int | None:

@@ -1,10 +1,11 @@
 """Every name, argument and pairing of a cell, checked before a model is touched."""
 
 from spsbench.errors import UsageError
+from spsbench.loop.planning import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import Drawn, Plan, Weights
 from spsbench.loop.types import Decoder
-from spsbench.plugins import arguments, check_all_there, part, plug_in
+from spsbench.plugins import arguments, part, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
@@ -40,21 +41,6 @@ def resolve(cell: Cell) -> Cell:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
-
-
-def plan_of(drafter: Spec) -> Plan:
-    """What a drafter is and needs, by its arguments.
-
-    Raises:
-        UsageError: no such drafter, or arguments that it refuses.
-    """
-    maker = plug_in("drafters", drafter)
-    check_all_there(drafter, maker)
-    try:
-        plan: Plan = maker.plan(**arguments(drafter, maker))
-    except ValueError as error:
-        raise UsageError(f"{drafter}: {error}") from error
-    return plan
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:

@@ -92,6 +92,11 @@ def quieten() -> None:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
+def imported() -> bool:
+    """Whether the libraries have read their environment variables already."""
+    return "huggingface_hub.constants" in sys.modules
+
+
 def go_offline() -> None:
     """Keep the Hugging Face libraries from the network; call it before they are imported.
 

@@ -11,11 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spsbench.engines.eager import Eager, UnsupportedModelError
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError
-from spsbench.loop.site import OwnWeights, Plan, Weights
+from spsbench.loop.planning import plan_of
+from spsbench.loop.site import OwnWeights, Weights
 from spsbench.loop.types import Engine
 from spsbench.models.own import own_weights
 from spsbench.models.source import Shapes, Source, source_of
-from spsbench.plugins import arguments, part, plug_in
+from spsbench.plugins import part, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.spec import Spec
@@ -86,8 +87,7 @@ class Shelf:
             SpsError: a model that is missing, unfit, or does not go with the other one.
         """
         drafter, decoder = cell.method.drafter, plug_in("decoders", cell.method.decoder)
-        maker = plug_in("drafters", drafter)
-        plan: Plan = maker.plan(**arguments(drafter, maker))
+        plan = plan_of(drafter)
         wish = Wish(
             cell.models, cell.sampling.seed, plan.weights, decoder.runs_engines, decoder.translates
         )

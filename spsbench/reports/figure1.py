@@ -122,7 +122,7 @@ def _label(summary: Summary, among: Sequence[Summary]) -> str:
         if heading in ("target", "draft", "engine") and any(read(s) != own for s in among):
             parts.append(own)
     for part in ("drafter", "verifier"):
-        specs = {str(getattr(s.cell, part)) for s in among}
+        specs = {str(getattr(s.cell.method, part)) for s in among}
         if len(specs) > 1:
-            parts.append(str(getattr(summary.cell, part)))
+            parts.append(str(getattr(summary.cell.method, part)))
     return ", ".join(part for part in parts if part)

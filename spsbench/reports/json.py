@@ -1,7 +1,6 @@
 """`summary.json`: every figure with its interval, for programs."""
 
 import json as encoder
-from dataclasses import asdict
 
 from spsbench.figures.summary import Summary
 from spsbench.reports.paper import PaperRow
@@ -35,7 +34,7 @@ def _row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
         "id": summary.cell.id,
         "k": summary.cell.k,
         "group": summary.group,
-        "cell": asdict(summary.cell),
+        "cell": summary.cell.to_json(),
         "samples": summary.samples,
         "n": summary.n,
         "failures": summary.failures,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spsbench.machine.load import loaded, read_clocks
+from spsbench.machine.sizes import clock
 from spsbench.models.shelf import Loaded
 from spsbench.runs.jobs import Job, jobs, make, samples_of
-from spsbench.runs.pace import clock
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.names import method, setting

@@ -2,6 +2,7 @@
 
 import time
 
+from spsbench.machine.sizes import clock
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 
@@ -43,10 +44,3 @@ class Pace:
         if self.done:
             parts.append(f"{clock(passed / self.done * (self.total - self.done))} to go")
         return ", ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """`1:02:03`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -16,6 +16,7 @@ from spsbench.settings.sampling import SEED_MAX
 from spsbench.settings.setting import Setting, settings_of
 from spsbench.settings.sweep import MOST, Sweep
 from spsbench.settings.task import Task
+from spsbench.sources import fixed
 from spsbench.spec import Spec
 
 
@@ -37,8 +38,9 @@ class Part:
         Raises:
             MismatchError: its prompts are others now.
         """
-        spec = Spec.parse(described["task"])
         own = tuple(cells[name] for name in described["cells"] if name in cells)
+        known = (cell.work.task for cell in own)
+        spec = next(filter(None, known), None) or Spec.parse(described["task"])
         task = part("tasks", spec)
         if any(cell.work.chat for cell in own):
             task = instructed(task, spec)
@@ -142,7 +144,7 @@ def task_spec(table: Sweep) -> Spec:
         UsageError: no such task, one that takes no data, or data named twice.
     """
     try:
-        spec = Spec.parse(table.task)
+        spec = fixed(Spec.parse(table.task))
     except ValueError as error:
         raise UsageError(f"task {error}") from error
     if table.data is None:

@@ -7,7 +7,6 @@ from typing import Any
 from spsbench.errors import UsageError
 from spsbench.settings.asked import DEFAULT_K, make_cell
 from spsbench.settings.cell import Cell
-from spsbench.settings.models import ModelSpec
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.sampling import Sampling
 from spsbench.settings.setting import settings_of
@@ -52,14 +51,13 @@ def grid(
     return tuple(cells.values())
 
 
-def models_of(table: Sweep) -> list[ModelSpec]:
-    """Every model that a table names, drafts by default among them.
+def cells_of(table: Sweep) -> list[Cell]:
+    """A cell for every way to draft with every model that a table names, defaults among them.
 
     Raises:
         UsageError: a value out of range, or two that contradict each other.
     """
-    cells = (make_cell(**work | arm) for work, arm in itertools.product(works(table), arms(table)))
-    return list(dict.fromkeys(model for cell in cells for model in cell.models.all))
+    return [make_cell(**work | arm) for work, arm in itertools.product(works(table), arms(table))]
 
 
 def recording(decoder: Spec, record: str) -> Spec:

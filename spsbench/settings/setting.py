@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from spsbench.errors import UsageError
 from spsbench.settings.option import Option
+from spsbench.sources import fixed
 from spsbench.spec import Spec
 
 
@@ -73,7 +74,7 @@ def _bare(kind: Any) -> Any:
 
 def _typed(value: Any, kind: Any, where: str) -> Any:
     if kind is Spec:
-        return value if isinstance(value, Spec) else _spec(value, where)
+        return fixed(value if isinstance(value, Spec) else _spec(value, where))
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             expected = " or ".join(map(str, get_args(kind)))

@@ -1,5 +1,6 @@
 """What a task is: samples to continue, and scores for the continuations."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -51,6 +52,7 @@ class Task(Protocol):
         """The task as an instruct model is asked it, each prompt a message; None: it is not."""
         return None
 
+    @abstractmethod
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """All samples in a fixed order; documents that do not fit are cut, and say so."""
 

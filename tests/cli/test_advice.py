@@ -1,13 +1,13 @@
 """What a person is told to try, and when nothing is said."""
 
 import pytest
-from spsbench.cli.generate.arms import Arm
-from spsbench.cli.generate.compare import Comparison
-from spsbench.settings.config import make_cell
 
 from spsbench.cli.generate.advice import advice
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.rates import metrics
+from spsbench.library.comparison import Comparison
+from spsbench.library.text import Arm
+from spsbench.settings.asked import make_cell
 from spsbench.settings.records import Record, RoundRecord
 
 

@@ -151,7 +151,7 @@ def test_a_start_keeps_what_the_one_before_has_found(
         write_choices(folder, (0, 1), choices)
 
     with monkeypatch.context() as patch:
-        patch.setattr("spsbench.cli.bench.carry_out.write_choices", noted)
+        patch.setattr("spsbench.runs.conduct.write_choices", noted)
         patch.setattr("spsbench.cli.bench.carry_out.run_part", killed)
         assert sps(*arguments, "--out", str(out)).code == Exit.INTERRUPTED
     assert [len(names) for names in kept] == [1, 2]  # after each model, not after all

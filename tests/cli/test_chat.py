@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from spsbench.cli.session import Message, Session
 
 from spsbench.errors import DataError, Exit
+from spsbench.library import pair as library
 from spsbench.runs.generation import Generation, Update
 from tests.cli.conftest import Pair, Ran
 
+Message = dict[str, str]
 Seen = list[list[Message]]
 
 
@@ -17,11 +18,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """The messages of every turn; the prompt that they make is always the same."""
     turns: Seen = []
 
-    def conversation(self: Session, messages: list[Message]) -> list[int]:
-        turns.append(list(messages))
+    def ids_of(loaded: object, messages: list[Message], *, chat: bool, system: str | None):
+        start = [said("system", system)] if system else []
+        turns.append([*start, *messages])
         return [5, 6, 7]
 
-    monkeypatch.setattr(Session, "conversation", conversation)
+    monkeypatch.setattr(library, "ids_of", ids_of)
     return turns
 
 
@@ -35,7 +37,7 @@ def chat(sps: Callable[..., Ran], pair: Pair) -> Callable[..., Ran]:
 
 
 def said(role: str, content: str) -> Message:
-    return Message(role=role, content=content)
+    return {"role": role, "content": content}
 
 
 def test_the_model_is_given_all_that_was_said(chat: Callable[..., Ran], seen: Seen) -> None:
@@ -84,7 +86,7 @@ def test_an_interrupt_stops_the_answer_only(
                 yield update
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("spsbench.cli.generate.chat.Generation", Interrupted)
+    monkeypatch.setattr(library, "Generation", Interrupted)
     ran = chat(b"one\ntwo\n")
     assert ran.code == 0
     assert ran.err.count("stopped\n") == 2
@@ -94,10 +96,10 @@ def test_an_interrupt_stops_the_answer_only(
 def test_what_does_not_fit_is_told_and_forgotten(
     chat: Callable[..., Ran], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Session, prompt: list[int], truncate: bool) -> list[int]:
+    def refuse(*given: object) -> list[int]:
         raise DataError("too long")
 
-    monkeypatch.setattr(Session, "fitted", refuse)
+    monkeypatch.setattr(library, "fitted", refuse)
     ran = chat(b"one\ntwo\n")
     assert ran.code == 0
     assert ran.err.count("error: too long. Or forget the conversation with /reset\n") == 2

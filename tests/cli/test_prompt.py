@@ -55,10 +55,10 @@ def test_a_file_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (("--prompt-file", "*.txt"), None, Exit.MISSING, "--prompt-file *.txt"),
         (("--prompt-file", "$HOME"), None, Exit.MISSING, "--prompt-file $HOME"),
         (("--prompt-file", "/"), None, Exit.MISSING, "--prompt-file /: expected a file, not"),
-        (("--prompt-file", "x" * 300), None, Exit.MISSING, "--prompt-file xxx"),
+        (("--prompt-file", "x" * 300), None, Exit.MISSING, "a name too long (xxx"),
         (("--prompt-file", "a\0b"), None, Exit.MISSING, "--prompt-file a\\x00b"),
         (("\udcff",), None, Exit.DATA, "PROMPT is no UTF-8 at character 0"),
-        (("--json", "--chat"), None, Exit.USAGE, "--json in a conversation"),
+        (("--json", "--chat"), None, Exit.USAGE, "--format json in a conversation"),
         (("--compare", "--chat"), None, Exit.USAGE, "--compare in a conversation"),
     ],
 )

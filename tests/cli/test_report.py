@@ -105,8 +105,8 @@ def test_another_machines_timings_stand_apart(
     manifest = json.loads((moved / "manifest.json").read_text())
     first = manifest["segments"][0]
     hardware = first["provenance"]["hardware"] | {"cpu": "another"}
-    second = first | {"first": 12, "provenance": first["provenance"] | {"hardware": hardware}}
-    idle = second | {"first": 24, "provenance": {"hardware": {"cpu": "of a start without records"}}}
+    second = first | {"first": 16, "provenance": first["provenance"] | {"hardware": hardware}}
+    idle = second | {"first": 32, "provenance": {"hardware": {"cpu": "of a start without records"}}}
     manifest["segments"] += [second, idle]
     (moved / "manifest.json").write_text(json.dumps(manifest))
     ran = sps("report", str(moved))
@@ -117,7 +117,7 @@ def test_another_machines_timings_stand_apart(
     assert "(2 of 2 machines)" in ran.out
     tables = json.loads(sps("report", str(moved), "--format", "json").out)
     single = json.loads((run / "summary.json").read_text())["rows"]
-    assert [row["n"] for row in tables[0]["rows"]] == [6] * 4
+    assert [row["n"] for row in tables[0]["rows"]] == [8] * 4
     for row, alone in zip(tables[0]["rows"], single, strict=True):
         for name in ("alpha", "block_efficiency", "quality.rouge2"):
             assert row["metrics"][name] == alone["metrics"][name]
@@ -127,7 +127,7 @@ def test_another_machines_timings_stand_apart(
         assert {row["timed"] == row["n"] for row in table["rows"]} == {True}
         assert not any(name.startswith("quality") for name in table["rows"][0]["metrics"])
     parts = [sum(row["n"] for row in table["rows"]) for table in tables]
-    assert parts == [24, 12, 12]
+    assert parts == [32, 16, 16]
     assert sps("report", str(moved), "--against", str(run)).code == 0
     conclude(moved)
     assert json.loads((moved / "summary.json").read_text()) == tables
@@ -141,16 +141,16 @@ def test_records_of_other_settings_stand_apart(
     manifest = json.loads((run / "manifest.json").read_text())
     first = manifest["segments"][0]
     hardware = first["provenance"]["hardware"] | {"usable_cores": 77}
-    second = first | {"first": 12, "provenance": first["provenance"] | {"hardware": hardware}}
+    second = first | {"first": 16, "provenance": first["provenance"] | {"hardware": hardware}}
     second["differences"] = ['version.torch: "2.14", there "2.13"'] if forced else []
     manifest["segments"].append(second)
     (run / "manifest.json").write_text(json.dumps(manifest))
     made = json.loads(sps("report", str(run), "--format", "json").out)
     if not forced:
-        assert [row["n"] for row in made["rows"]] == [6] * 4
+        assert [row["n"] for row in made["rows"]] == [8] * 4
         return
     assert [table["run"] for table in made] == ["run (1 of 2 settings)", "run (2 of 2 settings)"]
-    assert [sum(row["n"] for row in table["rows"]) for table in made] == [12, 12]
+    assert [sum(row["n"] for row in table["rows"]) for table in made] == [16, 16]
     line = 'Not as the run was started: version.torch: "2.14", there "2.13".'
     assert [line in table["remarks"] for table in made] == [False, True]
 

@@ -19,7 +19,7 @@ from spsbench.sandbox import landlock
 from spsbench.sandbox.levels import JAIL_SCRIPT
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import Record
+from spsbench.settings.records import Record, RoundRecord
 from spsbench.spec import Spec
 from spsbench.store.log import iterate
 from spsbench.store.manifest import Manifest
@@ -316,9 +316,7 @@ def test_without_asserts_of_ours(tmp_path: Path) -> None:
 def made_run(folder: Path, texts: Texts, problems: int = 164) -> list[Cell]:
     """A run of ArS and SpS whose texts are given, as `sps bench --samples 2` leaves it."""
     task = Spec("humaneval")
-    cells = [
-        Cell.of(**{**asdict_shallow(make_cell(target="nano", k=k)), "task": task}) for k in (0, 4)
-    ]
+    cells = [make_cell(target="nano", k=k).but(task=task) for k in (0, 4)]
     part = {
         "task": "humaneval",
         "title": "HumanEval",
@@ -342,10 +340,6 @@ def made_run(folder: Path, texts: Texts, problems: int = 164) -> list[Cell]:
     return cells
 
 
-def asdict_shallow(cell: Cell) -> dict[str, Any]:
-    return {name: getattr(cell, name) for name in cell.__dataclass_fields__}
-
-
 def record(cell: Cell, name: str, repeat: int, text: str) -> Record:
     return Record(
         cell=cell.id,
@@ -356,7 +350,7 @@ def record(cell: Cell, name: str, repeat: int, text: str) -> Record:
         text=text,
         finish="stop",
         prefill_seconds=0.1,
-        rounds=[],
+        rounds=[RoundRecord(0, 0, 0, 1, None, 0.1, 0.0, 0.1)],
     )
 
 
@@ -451,7 +445,7 @@ def test_a_refused_sandbox_does_not_lose_the_run(
     sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: Exit
 ) -> None:
     """The scorer's code if it was asked for by name; the run is whole, the next step is said."""
-    monkeypatch.setattr("spsbench.cli.bench.score_apart.PROGRAM", "raise SystemExit(3)")
+    monkeypatch.setattr("spsbench.runs.score_apart.PROGRAM", "raise SystemExit(3)")
     out = tmp_path / "run"
     ran = sps(*BENCH, "--out", str(out), *flags)
     assert ran.code == code

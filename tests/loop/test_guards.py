@@ -71,7 +71,7 @@ class Doubts(Constant):
         raise KeyError("law")
 
 
-class NeedsMore:
+class NeedsMore(Match):
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def __init__(self, factor: float) -> None:
@@ -212,10 +212,10 @@ def test_a_constructor_s_type_error_names_the_plug_in(monkeypatch: pytest.Monkey
     entry = Entry("verifiers", "needs", "tests.loop.test_guards:NeedsMore", "from elsewhere")
     monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, entry))
     with pytest.raises(
-        UsageError, match=r"verifier needs \(tests.loop.test_guards:NeedsMore\) .*factor"
+        UsageError, match=r"verifier needs \(tests.loop.test_guards:NeedsMore\): .*factor"
     ):
-        part("verifiers", Spec("needs"), {})
-    assert part("verifiers", Spec("needs", (("factor", 2.0),)), {}).factor == 2.0
+        part("verifiers", Spec("needs"))
+    assert part("verifiers", Spec("needs", (("factor", 2.0),))).factor == 2.0
 
 
 def test_parts_that_fit_pass_unchanged() -> None:

@@ -1,14 +1,16 @@
 """From a cell to parts: what is refused before a model is touched, and what is put together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import Tensor
 
 from spsbench import plugins as parts
 from spsbench.engines import fast, preparing
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.types import Drafter, Drawn
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Round, Schedule
 from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.resolve import resolve, warp
@@ -83,7 +85,7 @@ def test_what_cannot_be_built_is_refused(changes: dict, said: str) -> None:
 
 
 @dataclass
-class Part:
+class Part(Schedule):
     whole: int = 1
     real: float = 1.0
     flag: bool = False
@@ -92,6 +94,12 @@ class Part:
     def __post_init__(self) -> None:
         if self.whole < 0:
             raise ValueError(f"whole is {self.whole}: expected 0 or more")
+
+    def k(self, history: Sequence[Round]) -> int:
+        return self.whole
+
+    def go_on(self, p: Tensor) -> Tensor:
+        return torch.ones((), dtype=torch.bool)
 
 
 def test_arguments_are_read_as_the_part_declares_them() -> None:
@@ -200,11 +208,16 @@ class Needy(Drafter):
     def __init__(self, width: int) -> None:
         self.width = width
 
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        raise NotImplementedError
+
 
 def test_a_drafter_that_cannot_be_made_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry("drafters", "needy", "tests.methods.test_build:Needy", "")
     known = parts.find
     monkeypatch.setattr(parts, "find", lambda kind, n: entry if n == "needy" else known(kind, n))
-    with pytest.raises(UsageError, match=r"needy: expected a value for width. Write needy:width="):
+    with pytest.raises(
+        UsageError, match=r"drafter needy \(.*Needy\): expected a value for width. Write"
+    ):
         resolve(LOOKED_UP.but(drafter=Spec("needy")))
     assert resolve(LOOKED_UP.but(drafter=Spec("needy", (("width", 3),))))

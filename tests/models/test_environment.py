@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.cli.doctor import examine
 from spsbench.cli.doctor.command import doctor
 from spsbench.machine import environment
 
@@ -17,7 +18,7 @@ def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_environment_is_json() -> None:
-    known = environment.environment()
+    known = examine.environment()
     assert json.loads(json.dumps(known)) == known
     assert all(known[name] for name in ("torch", "transformers", "spsbench"))
     assert known["devices"][0]["name"] == "cpu"
@@ -68,7 +69,7 @@ def test_doctor_says_how_weights_are_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = {"compiled": True, "why": "", "reading": {"float32": "4096 bytes ahead"}}
-    monkeypatch.setattr(environment, "compiled_kernels", lambda: found)
+    monkeypatch.setattr(examine, "compiled_kernels", lambda: found)
     doctor(json=False)
     assert "float32: 4096 bytes ahead" in capsys.readouterr().out
 
@@ -83,5 +84,5 @@ def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unwritable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
-    found = environment.examine()
+    found = examine.examine()
     assert any("cannot be written" in warning for warning in found["warnings"])

@@ -28,6 +28,7 @@ from spsbench.reports.quoting import csv_text, latex_text, markdown_text, visibl
 from spsbench.reports.reporter import Medium, Report, Reporter, Title, table_of
 from spsbench.reports.table import table
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 from tests.simulation import cell, failure, record, run
 
@@ -161,11 +162,11 @@ def test_csv_reads_back() -> None:
 
 def test_json_reads_back() -> None:
     found = decoder.loads(rendered("json", ARS, SPS))
-    assert (found["schema"], found["run"], len(found["rows"])) == (1, "run-1", 2)
+    assert (found["schema"], found["run"], len(found["rows"])) == (SCHEMA, "run-1", 2)
     metrics = found["rows"][1]["metrics"]
     assert metrics["speedup"] == {"mean": 1.875, "low": 1.85, "high": 1.9, "n": 49}
     assert metrics["ttft_ms"] is None
-    assert found["rows"][1]["cell"]["target"] == {"id": "large", "revision": None}
+    assert found["rows"][1]["cell"] == decoder.loads(decoder.dumps(SPS.cell.to_json()))
 
 
 def test_json_refuses_what_is_no_number() -> None:
@@ -228,7 +229,7 @@ def test_lines_of_the_figure() -> None:
         "xsum, T 1": [0, 4],
         "xsum, greedy": [0, 1, 2],
     }
-    adaptive = replace(SPS, cell=replace(cell(4), draft=ModelSpec("other")))
+    adaptive = replace(SPS, cell=cell(4).but(draft=ModelSpec("other")))
     assert set(lines([SPS, adaptive])) == {"xsum, T 1, small", "xsum, T 1, other"}
 
 

@@ -175,7 +175,7 @@ def test_side_by_side_is_the_same_as_alone(loaded: Loaded) -> None:
 
 
 def test_one_that_ends_early_leaves_the_other_running(loaded: Loaded) -> None:
-    cells = replace(ARS, max_new_tokens=3), CELL
+    cells = ARS.but(max_new_tokens=3), CELL
     pair = [Generation(cell, loaded, ids(loaded)) for cell in cells]
     list(interleave(*pair))
     assert [len(generation.record.tokens) for generation in pair] == [3, 40]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.errors import DataError, Exit, MismatchError, MissingError, WriteError
+from spsbench.settings.records import SCHEMA
 from spsbench.store.manifest import Manifest, differences, refuse_differences
 from tests.store import made
 
@@ -14,7 +15,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     manifest.save(tmp_path)
     assert Manifest.load(tmp_path) == manifest
     assert manifest.created.endswith("+00:00")
-    assert manifest.schema == 1
+    assert manifest.schema == SCHEMA
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -70,10 +71,12 @@ def test_a_field_of_another_kind_is_refused(tmp_path, name, value):
         Manifest.load(tmp_path)
 
 
-@pytest.mark.parametrize("schema", [0, 2])
+@pytest.mark.parametrize("schema", [0, SCHEMA + 1])
 def test_another_schema_is_refused_with_its_version(tmp_path, schema):
     replace(made.manifest(), schema=schema, tool="9.9").save(tmp_path)
-    with pytest.raises(DataError, match=rf"schema {schema} .*spsbench 9.9.*expected schema 1"):
+    with pytest.raises(
+        DataError, match=rf"schema {schema} .*spsbench 9.9.*expected schema {SCHEMA}"
+    ):
         Manifest.load(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """Our own loop over one of our engines, by its name in the registry."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -65,7 +64,7 @@ class Ours(Contender):
 
     def generate(self, arm: str, prompt: list[int], tokens: int) -> Turn:
         """One generation of `spsbench`, whose prefill is in no round."""
-        cell = replace(self._cell_of(arm), max_new_tokens=tokens)
+        cell = self._cell_of(arm).but(max_new_tokens=tokens)
         generation = Generation(cell, self._loaded, prompt)
         for _ in generation:
             pass
@@ -82,12 +81,7 @@ class Ours(Contender):
     def _cell_of(self, arm: str) -> Cell:
         if arm == "sps":
             return self._cell
-        ars = make_cell(k=0, engine=self._spec)
-        return resolve(
-            self._cell.but(draft=None, drafter=ars.drafter, schedule=ars.schedule,
-                verifier=ars.verifier,
-            )
-        )  # fmt: skip
+        return resolve(self._cell.auto_regressive)
 
     def steps(self, prompt: list[int], repeats: int) -> dict[str, list[float]]:
         """Passes with the rewind that belongs to each; one draft step from a round's share."""

@@ -150,7 +150,8 @@ def work() -> None:
 def answer(line: str) -> str:
     """The row of the pairing in a line, as a line."""
     spec, drafter, schedule = json.loads(line)
-    verifier = Spec(spec["name"], tuple((key, value) for key, value in spec["args"]))
+    args = tuple((key, value) for key, value in spec["args"])
+    verifier = Spec(spec["name"], args, spec.get("source", ""))
     return json.dumps(asdict(row_of(Pairing(verifier, drafter, schedule))))
 
 

@@ -5,23 +5,24 @@ enumerated like ours. A pairing that the engine refuses is forced past the refus
 would have done. A plug-in that cannot be made over tables is left out, with the reason.
 """
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import EXACT, Case, prove
+from spsbench.audit.law.enumeration import EXACT, Case, Proof, prove, total_variation
 from spsbench.audit.law.kinds import REFERENCE, Kind
+from spsbench.audit.law.oracle import Outcome
 from spsbench.audit.law.rounds import one_rounds
+from spsbench.audit.law.table_site import open_over
 from spsbench.audit.law.tables import Pair, TableLM
 from spsbench.errors import UsageError
 from spsbench.loop.types import (
     LM,
     Draft,
-    Drafter,
     Drawn,
     Guarantee,
     Noise,
@@ -31,7 +32,8 @@ from spsbench.loop.types import (
 )
 from spsbench.methods.schedules.constant import Constant
 from spsbench.plugins import part
-from spsbench.registry import Entry, entries
+from spsbench.registry import entries
+from spsbench.settings.method import CONSTANT
 from spsbench.spec import Spec
 
 PROMPT = (0, 1, 0, 1, 0)  # look-ups find something in it
@@ -70,6 +72,7 @@ class Row:
     error: str | None = None
     lookahead: int = 0  # one round was walked for every K up to this
     left_out: str | None = None  # why, if a plug-in cannot be made here
+    example: str = ""  # the shortest text that comes too often or too seldom, in the worst setting
 
     @property
     def verdict(self) -> str:
@@ -109,9 +112,9 @@ def pairings(specs: Sequence[Spec] = ()) -> list[Pairing]:
     found: list[Pairing] = []
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
-            part("verifiers", spec, {})
+            part("verifiers", spec)
         except Exception as error:  # other people's plug-in
-            if specs and isinstance(error, UsageError):
+            if specs and (isinstance(error, UsageError) or spec.path is not None):
                 raise
             found.append(Pairing(spec, "", ""))
             continue
@@ -148,17 +151,17 @@ def row_of(each: Pairing) -> Row:
 def drafter_kinds() -> Iterator[Kind]:
     """The drafters of the registry, and one of each kind that it may lack."""
     for entry in entries("drafters"):
-        yield Kind(entry.name, _maker(entry))
+        yield Kind(entry.name, partial(open_over, drafter=Spec(entry.name)))
     yield from REFERENCE
 
 
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
     """Every schedule of the registry with its own arguments; the constant one with several K."""
     for entry in entries("schedules"):
-        if entry.name == "constant":
-            yield entry.name, lambda: Constant(LOOKAHEAD)
+        if entry.name == CONSTANT:  # the one that an option of its own, --k, stands for
+            yield entry.name, partial(Constant, LOOKAHEAD)
         else:
-            yield entry.name, lambda e=entry: e.load()()  # type: ignore[misc]
+            yield entry.name, partial(part, "schedules", Spec(entry.name))
 
 
 def pairing(
@@ -222,13 +225,14 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> Row:
     """Whole texts in every setting; for what holds its promise there, rounds of larger K."""
     claim = subject.verifier.guarantee
     worst, where, emitted, paths, sound, lookahead = 0.0, "", None, 0, True, LOOKAHEAD
+    example = ""
     for setting, pair, fields in GREEDY if claim is Guarantee.GREEDY else SETTINGS:
         done = prove(subject.case(pair, subject.schedule(), PROMPT, **fields))
         emitted = done.emitted if emitted is None else emitted
         paths += done.paths
         sound = sound and done.whole
         if done.distance > worst:
-            worst, where = done.distance, setting
+            worst, where, example = done.distance, setting, counterexample(done, PROMPT)
     promises = subject.refused is None and claim is not Guarantee.LOSSY
     for one, schedule in one_rounds(claim, subject.schedule) if promises else ():
         if worst > EXACT or not sound:
@@ -239,6 +243,7 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> Row:
         lookahead = one.lookahead
         if done.distance > worst:
             worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
+            example = counterexample(done, one.prompt)
     return Row(
         **known,
         refused=subject.refused,
@@ -248,7 +253,32 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> Row:
         paths=paths,
         error=None if sound else "decisions elsewhere than where they were looked for",
         lookahead=lookahead,
+        example=example if worst > EXACT else "",
     )
+
+
+def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
+    """The shortest beginning of a text that does not come as often as it should, in words."""
+    came = max(proof.low, proof.high, key=lambda law: total_variation(law, proof.expected))
+    for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
+        theirs, right = beginnings(came, length), beginnings(proof.expected, length)
+        apart = {x: abs(theirs.get(x, 0.0) - right.get(x, 0.0)) for x in theirs | right}
+        text = max(sorted(apart), key=apart.__getitem__)
+        if apart[text] > EXACT:
+            came_with, expected = theirs.get(text, 0.0), right.get(text, 0.0)
+            return (
+                f"after {list(prompt)} the text begins {list(text)} with probability "
+                f"{came_with:.6g}: expected {expected:.6g}"
+            )
+    return ""  # texts are right, ends are not
+
+
+def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
+    """The law of the first `length` tokens; a text that is shorter stands for itself."""
+    made: dict[tuple[int, ...], float] = {}
+    for (text, _), chance in law.items():
+        made[text[:length]] = made.get(text[:length], 0.0) + chance
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,16 +305,6 @@ class Forced:
 def careless(case: Case, text: list[int], target: bool) -> LM:
     """A session that keeps whatever the verifier says, for what should have been refused."""
     return TableLM(case.q if target else case.p, case.vocab, careless=True)
-
-
-def _maker(entry: Entry) -> Callable[[LM], Drafter]:
-    def make(lm: LM) -> Drafter:
-        maker = entry.load()
-        given = {"lm": lm} if "lm" in inspect.signature(maker).parameters else {}
-        made: Drafter = maker(**given)
-        return made
-
-    return make
 
 
 def failed(known: dict[str, Any], error: Exception) -> Row:

@@ -65,7 +65,7 @@ def bench(
 
     from spsbench.cli.bench.carry_out import carry_out
 
-    name = config.stem if config else experiment.parts[0].spec.name
+    name = config.stem if config else experiment.parts[0].spec.short
     raise typer.Exit(carry_out(experiment, name, place, access, form=form, dry_run=dry_run))
 
 

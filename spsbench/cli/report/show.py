@@ -11,11 +11,13 @@ from spsbench.cli.safe import is_terminal, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.figures.compare import MARGINS, compare
 from spsbench.figures.summary import Summary
-from spsbench.registry import BUILT_IN, find
+from spsbench.plugins import is_ours, part, plug_in
+from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import tables
 from spsbench.settings.names import method, setting
+from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
 
@@ -44,21 +46,32 @@ def rendered(report: Report, form: str) -> bytes | str:
     Raises:
         DataError: one of another package fails, or makes neither bytes nor text.
     """
-    entry = find("reporters", form)
+    spec = Spec.parse(form)
+    reporter = plug_in("reporters", spec)
     try:
-        made = entry.load()(report)
+        if isinstance(reporter, type):
+            reporter = part("reporters", spec)
+        made = reporter(report)
         if not isinstance(made, bytes | str):
             raise TypeError(f"it made {type(made).__name__}, no bytes and no text")
     except SpsError:
         raise
     except Exception as error:  # whatever it is, it is theirs
-        if entry in BUILT_IN:
+        if is_ours("reporters", spec):
             raise
         raise DataError(
-            f"--format {form} ({entry.summary}, {entry.path}: {type(error).__name__}: "
+            f"--format {form} ({origin(spec)}{type(error).__name__}: "
             f"{first_line(error)}): expected a report. Tell its authors, or choose another format"
         ) from error
     return made
+
+
+def origin(spec: Spec) -> str:
+    """Whose a reporter is, and where, for one that is installed."""
+    if spec.path is not None:
+        return ""
+    entry = find("reporters", spec.name)
+    return f"{entry.summary}, {entry.path}: "
 
 
 def screen() -> Medium:

@@ -16,8 +16,8 @@ from spsbench.cli.report.show import publish
 from spsbench.cli.safe import one_line, write
 from spsbench.errors import DataError, Exit, UsageError
 from spsbench.machine.environment import shadows, usable_cores
+from spsbench.machine.sizes import clock
 from spsbench.reports.conclude import conclude
-from spsbench.runs.pace import clock
 from spsbench.sandbox.choice import Finding, Name, choose
 from spsbench.sandbox.container import IMAGE
 from spsbench.sandbox.verdict import Limits, Outcome, Verdict

@@ -116,4 +116,8 @@ def drawn(rows: Sequence[Row]) -> str:
     console.print(grid)
     for reason in dict.fromkeys(row.refused for row in rows if row.refused):
         console.print(Text(one_line(f"refused: {reason}")))
+    for row in rows:
+        if row.verdict == "BIASED" and row.example:
+            name = f"{row.verifier} x {row.drafter} x {row.schedule}"
+            console.print(Text(one_line(f"BIASED: {name}, {row.worst}: {row.example}")))
     return file.getvalue()

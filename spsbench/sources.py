@@ -1,0 +1,111 @@
+"""A plug-in that is named by its file: the source is read once, hashed, and run as a module.
+
+What is hashed is what is run: no bytecode is kept, so that a file that changes twice in a second
+is never mistaken for its older self. What the file imports is not in its hash.
+"""
+
+import hashlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from traceback import walk_tb
+from types import ModuleType
+from typing import Any
+
+from spsbench.errors import DataError, MismatchError, MissingError, UsageError, first_line
+from spsbench.spec import Spec
+
+DIGITS = 12  # of the hash of a file
+FEW = 100  # characters of a path in a message
+_FILES: dict[str, str] = {}  # name of a module -> its file, as it was named
+
+
+def fixed(spec: Spec) -> Spec:
+    """`spec`; one that is named by its path with the hash of its file.
+
+    Raises:
+        MissingError, DataError: no such file, or one that cannot be read.
+    """
+    if spec.path is None or spec.source:
+        return spec
+    return replace(spec, source=hashed(read(spec.path)))
+
+
+def class_in(spec: Spec) -> Any:
+    """What `FILE.py:CLASS` names.
+
+    Raises:
+        MissingError, DataError: no such file, or one that cannot be imported.
+        MismatchError: it is not the source any more that `spec` was fixed to.
+        UsageError: nothing of that name is in it.
+    """
+    file, _, name = spec.name.partition(":")
+    source = read(file)
+    now = hashed(source)
+    if spec.source and spec.source != now:
+        raise MismatchError(
+            f"{file} has changed: expected the source {spec.source}, found {now}. Restore it, or "
+            "make a new run"
+        )
+    module = imported(file, source)
+    if name not in vars(module):
+        raise UsageError(f"no {name} ({file}): expected a class of that name. Check the name")
+    return vars(module)[name]
+
+
+def file_of(module: str) -> str | None:
+    """The file of a module that was read here, as it was named."""
+    return _FILES.get(module)
+
+
+def imported(file: str, source: bytes) -> ModuleType:
+    """The module in a file, once for each source."""
+    path = Path(file).expanduser().absolute()
+    name = f"{path.stem}_{hashed(str(path).encode() + source)}"
+    if name in _FILES:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:  # other people's code
+        del sys.modules[name]
+        raise DataError(
+            f"{file[:FEW]} cannot be imported ({type(error).__name__}: {first_line(error)}"
+            f"{line_in(str(path), error)}): expected a plug-in. Mend the file"
+        ) from error
+    _FILES[name] = file
+    return module
+
+
+def line_in(path: str, error: BaseException) -> str:
+    """Where in the file an error came up, if the error does not say so itself."""
+    if isinstance(error, SyntaxError):
+        return ""
+    lines = [at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def read(file: str) -> bytes:
+    """The source.
+
+    Raises:
+        MissingError, DataError: no such file, or one that cannot be read.
+    """
+    try:
+        return Path(file).expanduser().read_bytes()
+    except FileNotFoundError as error:
+        raise MissingError(
+            f"no file {file[:FEW]}: expected a Python file. Write FILE.py:CLASS"
+        ) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(
+            f"{file[:FEW]} cannot be read ({reason}): expected a Python file. Check the path"
+        ) from error
+
+
+def hashed(source: bytes) -> str:
+    """Its hash, shortened."""
+    return hashlib.sha256(source).hexdigest()[:DIGITS]

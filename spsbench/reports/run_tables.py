@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
+from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import MARGINS
 from spsbench.figures.quality import Combine, average
 from spsbench.figures.summaries import summaries
@@ -15,7 +16,7 @@ from spsbench.figures.terms import Dialect
 from spsbench.plugins import plug_in
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
-from spsbench.reports.remarks import ceilings, findings
+from spsbench.reports.remarks import ceilings, findings, repetitions
 from spsbench.reports.reporter import Report, Table, Title, table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
@@ -115,9 +116,17 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
     known = machines[0].provenance if len(machines) == 1 else {}
     terms = TermsTally(source.cells, source.dialect)
     seen: set[Key] = set()
-    rows = _rows(source, setting.segments, seen, terms.add, timed=pooled)
+    texts = {cell.id: Repetition() for cell in source.cells}
+
+    def tap(record: Record) -> None:
+        terms.add(record)
+        if record.cell in texts:
+            texts[record.cell].add(record)
+
+    rows = _rows(source, setting.segments, seen, tap, timed=pooled)
     if source.dialect is None:
         notes = _notes(source, setting, rows, seen, known)
+        notes += repetitions([row.cell for row in rows if row.group is None], texts)
     else:
         rows, notes = terms.beside(rows), list(source.dialect.lines)
     yield table_of(

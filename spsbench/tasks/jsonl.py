@@ -1,8 +1,8 @@
 """Prompts of your own, from a file; with references they are scored by ROUGE-2.
 
 A row is `{"id", "prompt", "reference"?, "group" or "category"?}`, or a question of Spec-Bench and
-MT-Bench, `{"question_id", "category", "turns", "reference"?}`. In a chat all of its turns are asked,
-each with the answers before it; of a model that only continues texts, the first one.
+MT-Bench, `{"question_id", "category", "turns", "reference"?}`. In a chat all of its turns are
+asked, each with the answers before it; of a model that only continues texts, the first one.
 """
 
 import copy

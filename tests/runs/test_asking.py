@@ -1,7 +1,6 @@
 """A bench in the chat template: which cells are asked so, and what the model is given."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,10 @@ def test_what_cannot_be_asked() -> None:
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.setenv(name, "1")
-    yield
 
 
 @pytest.mark.usefixtures("offline")

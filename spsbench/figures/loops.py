@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from spsbench.settings.records import Record
 
@@ -39,7 +40,7 @@ class Repetition:
 
 def distinct_bigrams(tokens: Sequence[int]) -> float:
     """The share of pairs of neighbours that are there once or for the first time."""
-    pairs = list(zip(tokens, tokens[1:], strict=False))
+    pairs = list(pairwise(tokens))
     return len(set(pairs)) / len(pairs)
 
 

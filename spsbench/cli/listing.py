@@ -1,27 +1,38 @@
-"""`sps list`: what can be named in a spec, ours and what other packages bring."""
+"""`sps list`: what can be named: plug-ins, ours and what other packages bring, and models."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.safe import one_line, write
-from spsbench.registry import BUILT_IN, KINDS, Entry, Kind, entries
+from spsbench.machine.sizes import folder_size, in_words
+from spsbench.registry import BUILT_IN, KINDS, Entry, entries
+from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 
 COLUMNS = ("kind", "name", "guarantee", "summary")
 
 
+Listed = Literal[
+    "drafters", "verifiers", "schedules", "engines", "decoders", "tasks", "reporters", "models"
+]
+
+
 def list_plug_ins(
-    kind: Annotated[Kind | None, typer.Argument(help="One kind only.", show_default="all")] = None,
+    kind: Annotated[
+        Listed | None, typer.Argument(help="One kind only.", show_default="all")
+    ] = None,
     format: TableFormat = "table",
     json: Json = False,
 ) -> None:
-    """List drafters, verifiers, schedules, engines, decoders, tasks and report formats."""
-    kinds = (kind,) if kind else KINDS
+    """List drafters, verifiers, schedules, engines, decoders, tasks, report formats and models."""
+    kinds = KINDS if kind is None else () if kind == "models" else (kind,)
     rows = [row(entry) for kind in kinds for entry in entries(kind)]
+    if kind in (None, "models"):
+        rows += models()
     show = show_json if wants_json(format, json) else show_table
     show(rows)
 
@@ -30,6 +41,24 @@ def row(entry: Entry) -> dict[str, str]:
     """What is shown of an entry."""
     shown = {"kind": entry.kind, "name": entry.name, "summary": entry.summary, "path": entry.where}
     return {**shown, "guarantee": entry.guarantee or foreign_guarantee(entry)}
+
+
+def models() -> Iterator[dict[str, str]]:
+    """The models that have names here, and whether they are there."""
+    folders = {**BUNDLED, **{name: fetched_folder(name) for name in FETCHED}}
+    for name, folder in folders.items():
+        size = folder_size(folder)
+        if name in FETCHED:
+            there = f"fetched, {in_words(size)}" if size else f"sps models fetch {name} gets it"
+        else:
+            there = f"bundled, {in_words(size)}" if size else "not installed"
+        yield {
+            "kind": "models",
+            "name": name,
+            "summary": there,
+            "path": str(folder),
+            "guarantee": "",
+        }
 
 
 def foreign_guarantee(entry: Entry) -> str:

@@ -10,6 +10,7 @@ from spsbench.cli.bench.command import bench
 from spsbench.cli.failures import exit_code
 from spsbench.cli.generate.command import generate
 from spsbench.cli.listing import list_plug_ins
+from spsbench.cli.models import models
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
@@ -55,6 +56,7 @@ app.command("merge")(merge_runs)
 app.command("list")(list_plug_ins)
 app.command("doctor")(doctor)
 app.add_typer(verify, name="verify")
+app.add_typer(models, name="models")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from spsbench.library.load import access_of, quiet
 from spsbench.library.prepare import prepare_tables
+from spsbench.models.templates import asker
 from spsbench.settings.access import Access
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.place import Place
@@ -58,7 +59,8 @@ def bench(
 def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> Experiment:
     """The experiment of some tables, with the environment checked; no model is loaded."""
     prepare_tables(tables, access, say)
-    return plan(tables, threads=access.threads, **whole)
+    templates = asker(offline=access.offline, allow_pickle=access.allow_pickle)
+    return plan(tables, threads=access.threads, templates=templates, say=say, **whole)
 
 
 def conduct(

@@ -10,10 +10,10 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.machine.environment import bad_temporary, bad_threads
 from spsbench.machine.spinning import bound_spinning
 from spsbench.models import hub
-from spsbench.models.folder import check_folder, expanded, locate
+from spsbench.models.folder import check_folder, expanded, locate, named
+from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.plugins import is_ours
 from spsbench.settings.access import Access
-from spsbench.settings.bundled import BUNDLED
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import may_need_hub
 from spsbench.settings.grid import cells_of
@@ -74,7 +74,9 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
 def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
     """Check the folders among `models`."""
     for model in models:
-        if not on_hub(model):
+        if named_gguf(model.id) and expanded(model.id).is_file():
+            read_header(expanded(model.id))  # to unpack it takes the libraries
+        elif not on_hub(model):
             permitted = {
                 "trust_remote_code": model.trust_remote_code,
                 "allow_pickle": access.allow_pickle,
@@ -99,7 +101,8 @@ def decide(access: Access, wanted: bool, say: Say) -> None:
 def on_hub(ref: ModelSpec) -> bool:
     """Whether `ref` can only be a hub id: no path is ever asked for on the network."""
     there = os.path.exists(expanded(ref.id))  # False for a name that cannot be
-    return ref.id not in BUNDLED and bool(HUB_ID.fullmatch(ref.id)) and not there
+    ours = named(ref.id) or named_gguf(ref.id)
+    return not ours and bool(HUB_ID.fullmatch(ref.id)) and not there
 
 
 def check_environment() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
 from spsbench.models.description import check_config, embedding_and_layers, read_config
+from spsbench.models.gguf.header import named_gguf
+from spsbench.models.gguf.unpack import unpacked
 from spsbench.models.hub import fetch
 from spsbench.models.weights import TensorHeader, read_headers, weight_files
-from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 from spsbench.settings.models import ModelSpec
 
 WHOLE_NUMBERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
@@ -29,9 +31,9 @@ _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[\w.-]{1,96})?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def local_folder(name: str) -> Path | None:
-    """The folder of a bundled model, or of one that is named by its path; None: it is at a hub."""
-    return _bundled(name) if name in BUNDLED else _local(name)
+def local_folder(name: str, say: Callable[[str], None] = lambda line: None) -> Path | None:
+    """The folder of a model of ours, or of one that is named by its path; None: it is at a hub."""
+    return _named(name) or _local(name, say)
 
 
 def locate(
@@ -42,9 +44,10 @@ def locate(
     allow_pickle: bool,
     say: Callable[[str], None],
 ) -> Path:
-    """The folder of a model: a bundled name, else an existing folder, else a hub id.
+    """The folder of a model: a name of ours, else a folder or GGUF file, else a hub id.
 
-    `~` and `$VAR` are expanded; globs and URLs are not.
+    `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
+    cache, once.
 
     Raises:
         MissingError: nothing of that name.
@@ -53,7 +56,7 @@ def locate(
         PermissionDeniedError: a folder that may not be read.
         UnavailableError, OutOfMemoryError: as `hub.fetch`.
     """
-    local = local_folder(ref.id)
+    local = local_folder(ref.id, say)
     if local is not None:
         if ref.revision is not None:
             raise UsageError(
@@ -84,7 +87,23 @@ def expanded(name: str) -> Path:
     return Path(os.path.expanduser(os.path.expandvars(name)))
 
 
-def _bundled(name: str) -> Path:
+def named(name: str) -> bool:
+    """Whether a model is called so by us: it is neither a path nor a hub id."""
+    return name in BUNDLED or name in FETCHED
+
+
+def _named(name: str) -> Path | None:
+    """The folder of a model that has a name of ours; None for any other."""
+    if name in FETCHED:
+        folder = fetched_folder(name)
+        if not (folder / "config.json").is_file():
+            raise MissingError(
+                f"{name} is not fetched ({folder}): expected it in the cache. "
+                f"Run `sps models fetch {name}`"
+            )
+        return folder
+    if name not in BUNDLED:
+        return None
     folder = BUNDLED[name]
     if not (folder / "config.json").is_file():
         raise MissingError(
@@ -94,8 +113,8 @@ def _bundled(name: str) -> Path:
     return folder
 
 
-def _local(name: str) -> Path | None:
-    """An existing folder; None when nothing is there."""
+def _local(name: str, say: Callable[[str], None]) -> Path | None:
+    """An existing folder, or that of an unpacked GGUF file; None when nothing is there."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
     path = expanded(name)
@@ -104,15 +123,19 @@ def _local(name: str) -> Path | None:
         if path.is_dir():
             os.scandir(path).close()
             return path
+        if named_gguf(name):
+            return unpacked(path, say)
     except PermissionError as error:
         raise PermissionDeniedError(
             f"{name} cannot be read ({path}): expected read permission. Change its mode or owner"
         ) from error
     except OSError:
+        if named_gguf(name):
+            raise _no_such(name) from None
         return None  # missing, too long a name, a loop of links
     raise DataError(
-        f"{name} is a file ({path}): expected the folder with config.json and the weights. "
-        "Pass the folder"
+        f"{name} is a file ({path}): expected the folder with config.json and the weights, "
+        "or a file *.gguf. Pass the folder"
     )
 
 
@@ -126,7 +149,9 @@ def _no_such(name: str) -> MissingError:
         hint = "standard input is for prompts. Pass a folder or a hub id"
     else:
         hint = "check the path, or pass a hub id such as Qwen/Qwen3-0.6B"
-    return MissingError(f"no model {shown}: expected a folder, a hub id or nano; {hint}")
+    return MissingError(
+        f"no model {shown}: expected a folder, a hub id, a GGUF file or nano; {hint}"
+    )
 
 
 def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> None:
@@ -141,6 +166,11 @@ def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -
         raise DataError(
             f"an adapter, not a model ({folder}): expected config.json and whole weights. "
             "Merge the adapter into its base model first"
+        )
+    if not (folder / "config.json").is_file() and (files := sorted(folder.glob("*.gguf"))):
+        raise DataError(
+            f"no config.json but {files[0].name} ({folder}): expected a folder for transformers. "
+            "Pass the GGUF file itself"
         )
     config = read_config(folder)
     check_config(config, folder, trust_remote_code=trust_remote_code)

@@ -13,7 +13,7 @@ from spsbench.models.description import check_config, read_config
 from spsbench.models.devices import find_device
 from spsbench.models.folder import expanded
 from spsbench.models.precision import check_dtype
-from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 from spsbench.settings.models import ModelSpec
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -41,6 +41,8 @@ def locate_shape(ref: ModelSpec, *, offline: bool, say: Callable[[str], None]) -
         MissingError: nothing of that name, here or in reach.
     """
     path = BUNDLED.get(ref.id) or expanded(ref.id)
+    if ref.id in FETCHED:
+        path = fetched_folder(ref.id)
     folder = path.parent if path.name == "config.json" else path
     if (folder / "config.json").is_file():
         return folder

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from transformers import PreTrainedModel
 
 from spsbench.engines.limits import context_of
+from spsbench.models.gguf.unpack import origin
 from spsbench.models.loader import hidden_settings
 from spsbench.models.shelf import Loaded
 
@@ -12,6 +13,10 @@ from spsbench.models.shelf import Loaded
 def surprises(loaded: Loaded) -> Iterator[str]:
     """What a pair of models brings that one would not expect."""
     target, draft = loaded.target, loaded.draft
+    models = {"target": target} | ({"draft model": draft} if draft is not None else {})
+    for name, model in models.items():
+        if (before := origin(model.config.name_or_path)) is not None:
+            yield f"the {name}'s weights are dequantised from {before}"
     if draft is not None:
         yield from surprises_of_pair(target, draft)
     rows = target.config.get_text_config().vocab_size

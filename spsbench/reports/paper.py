@@ -7,7 +7,7 @@ another machine. They show the shape to expect, never a target to reach.
 from typing import NamedTuple
 
 from spsbench.figures.summary import Summary
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import method, warp
 
 TARGET, DRAFT = "Chinchilla 70B", "Chinchilla 4B"
 SOURCE = (
@@ -48,5 +48,5 @@ def beside(summary: Summary) -> PaperRow | None:
     cell = summary.cell
     if summary.group is not None or not cell.method.own_loop:
         return None
-    asked = cell.work.task.name if cell.work.task else "", setting(cell), method(cell)
+    asked = cell.work.task.name if cell.work.task else "", warp(cell), method(cell)
     return next((row for row in TABLE_1 if (row.task, row.setting, row.method) == asked), None)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import method, setting
-from spsbench.tasks.programs.figures import counts, described, pass_at, shown, told
+from spsbench.tasks.programs.figures import counts, described, pass_at, shown, told, without
 from spsbench.tasks.programs.generated import TASK
 from spsbench.tasks.programs.log import NAME, read
 
@@ -27,5 +27,9 @@ def judged_notes(folder: Path, cells: Sequence[Cell], problems: int = 164) -> li
         asked = len({each.sample for each in own})
         partial = f"partial {asked}/{problems} problems: " if asked < problems else ""
         figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
-        lines.append(f"{setting(cell)} {method(cell)}: {partial}{told(counts(own))}; {figures}.")
+        lacking = without(own)
+        apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""
+        lines.append(
+            f"{setting(cell)} {method(cell)}: {partial}{told(counts(own))}{apart}; {figures}."
+        )
     return lines

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from spsbench.figures.intervals import Estimate
+from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import Parity, parities
 from spsbench.figures.quality import PERCENT, Combine
 from spsbench.figures.summary import Summary
@@ -54,6 +55,18 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
                 f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured{disturbed}); "
                 f"reached: {', '.join(dict.fromkeys(reached))}."
             )
+    return lines
+
+
+def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[str]:
+    """How varied the texts of each row are; one whose texts loop says what that means."""
+    lines = []
+    for cell in cells:
+        found = texts[cell.id]
+        if found.texts and not cell.models.random:
+            warning = " Loops are easy to draft: its speed says little." if found.suspect else ""
+            task = f"{cell.work.task} " if cell.work.task else ""
+            lines.append(f"Texts of {task}{setting(cell)} {method(cell)}: {found}.{warning}")
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from spsbench.errors import DataError, UsageError
 from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.figures.compare import Comparison, compare
+from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import MARGINS, Parity
 from spsbench.figures.quality import Combine, average
 from spsbench.figures.summaries import arms, summaries
@@ -18,7 +19,7 @@ from spsbench.plugins import plug_in
 from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
-from spsbench.reports.remarks import ceilings, findings, paired_quality
+from spsbench.reports.remarks import ceilings, findings, paired_quality, repetitions
 from spsbench.reports.reporter import Report, Table, Title, table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
@@ -172,13 +173,21 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
     known = machines[0].provenance if len(machines) == 1 else {}
     terms = TermsTally(source.cells, source.dialect)
     seen: set[Key] = set()
-    rows = _rows(source, setting.segments, seen, terms.add, timed=pooled)
+    texts = {cell.id: Repetition() for cell in source.cells}
+
+    def tap(record: Record) -> None:
+        terms.add(record)
+        if record.cell in texts:
+            texts[record.cell].add(record)
+
+    rows = _rows(source, setting.segments, seen, tap, timed=pooled)
     paired: list[tuple[Cell, Parity]] = []
     if source.dialect is None:
         whole = [row for row in rows if row.group is None]
         own = [score for score in source.scores if score.key in seen]
         paired = paired_quality(whole, own, combine_of, source.margins)
         notes = _notes(source, setting, whole, paired, known)
+        notes += repetitions([row.cell for row in whole], texts)
     else:
         rows, notes = terms.beside(rows), list(source.dialect.lines)
     yield table_of(

@@ -29,6 +29,7 @@ from spsbench.store.identity import fingerprint
 from spsbench.store.machines import bandwidth_before
 from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import provenance
+from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
 from spsbench.tasks.fingerprint import digest_of
 from spsbench.tasks.scores import score_missing
@@ -160,7 +161,16 @@ class Conduct:
             self.watch(pace)
 
         for part, own in zip(experiment.parts, samples, strict=True):
-            run_part(part, own, models, writer, experiment=experiment, told=told, stop=self.stop)
+            run_part(
+                part,
+                own,
+                models,
+                writer,
+                experiment=experiment,
+                made=records(writer.folder) if any(s.after for s in own) else (),
+                told=told,
+                stop=self.stop,
+            )
         return samples
 
     def _keep_choices(self, writer: RunWriter) -> None:

@@ -1,22 +1,27 @@
 """Cells x samples -> records: every arm of a prompt in one process, in random order."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from spsbench.loop.decode import NonFiniteError
 from spsbench.machine.load import loaded, read_clocks
-from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded
+from spsbench.runs.asking import Answers, UnansweredError, prompt_ids
 from spsbench.runs.generation import Generation
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 
-FAILURES = (NonFiniteError, RuntimeError, MemoryError)  # of one sample; anything else ends the run
+FAILURES = (
+    NonFiniteError,
+    RuntimeError,
+    MemoryError,
+    UnansweredError,
+)  # of one sample; anything else ends the run
 
 
 class Writer(Protocol):
@@ -76,14 +81,17 @@ def run_part(
     writer: Writer,
     *,
     experiment: Experiment,
+    made: Iterable[Record] = (),
     told: Callable[[Job, Record], None] = lambda job, record: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Make and write every record of `part` that is missing; ends early when `stop()` says so.
 
     The first record after each start is flagged: what first calls cost is no measurement. A cell is
-    warmed up when its turn comes, so that a start that is soon killed has made records.
+    warmed up when its turn comes, so that a start that is soon killed has made records. Later turns
+    of a conversation need the answers among the records that were `made` before.
     """
+    answers = Answers(samples, made)
     missing = [job for job in jobs(part, samples, experiment.seed) if writer.wants(key(job))]
     cold: dict[str, list[Job]] = {}
     for job in first_of_each(missing, experiment.warmup):
@@ -92,10 +100,11 @@ def run_part(
         for warming in cold.pop(job.cell.id, ()):
             if stop():
                 return
-            make(warming, models(warming.cell), first=True)
+            make(warming, models(warming.cell), first=True, answers=answers)
         if stop():
             return
-        record = make(job, models(job.cell), first=number == 0)
+        record = make(job, models(job.cell), first=number == 0, answers=answers)
+        answers.add(record)
         writer.append(record)
         told(job, record)
 
@@ -109,9 +118,9 @@ def fitting(part: Part, models: Callable[[Cell], Loaded]) -> Callable[[str], boo
     """Whether a prompt and its new tokens fit the shortest context of all cells of a part."""
     loads = [(models(cell), cell.sampling.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
-    tokenizer = loads[0][0].tokenizer
+    tokenizer, work = loads[0][0].tokenizer, part.cells[0].work
     room = min(limits, default=None)
-    return lambda prompt: room is None or len(encode(tokenizer, prompt)) <= room
+    return lambda prompt: room is None or len(prompt_ids(tokenizer, work, prompt)) <= room
 
 
 def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:
@@ -123,13 +132,16 @@ def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:
             yield job
 
 
-def make(job: Job, models: Loaded, *, first: bool) -> Record:
+def make(job: Job, models: Loaded, *, first: bool, answers: Answers | None = None) -> Record:
     """Run one generation; a failure of its own becomes a record with `error`."""
     cell, sample, repeat = job
     before = read_clocks()
     made, error = EMPTY, None
     try:
-        prompt = encode(models.tokenizer, sample.prompt)
+        said = answers.before(cell.id, sample, repeat) if answers is not None else []
+        prompt = prompt_ids(models.tokenizer, cell.work, sample.prompt, said)
+        if said and models.limit is not None:
+            check_room(len(prompt) + cell.sampling.max_new_tokens, models.limit)
         generation = Generation(cell, models, prompt, sample.id, repeat)
         for _ in generation:
             pass
@@ -147,6 +159,16 @@ def make(job: Job, models: Loaded, *, first: bool) -> Record:
         group=sample.group,
         flags=("first",) * first + ("loaded",) * disturbed,
     )
+
+
+def check_room(wanted: int, limit: int) -> None:
+    """Refuse a conversation that has become longer than the context.
+
+    Raises:
+        UnansweredError: it has.
+    """
+    if wanted > limit:
+        raise UnansweredError(f"the conversation needs {wanted} tokens: the context holds {limit}")
 
 
 EMPTY = Record(prompt_tokens=0, tokens=[], text="", finish="", prefill_seconds=0.0, rounds=[])

@@ -1,8 +1,10 @@
-"""The models that come with the package; nothing heavy is imported here."""
+"""The models that have names: those in the package, and those fetched into the user's cache."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+
+from spsbench.machine.cache_home import cache_home
 
 _MODELS = Path(__file__).parents[1] / "models"
 
@@ -13,3 +15,11 @@ BUNDLED: Mapping[str, Path] = MappingProxyType(
 
 DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
 """Bundled target -> the bundled draft model that was made for it."""
+
+FETCHED = ("smollm2",)
+"""Names of the models that `sps models fetch` gets."""
+
+
+def fetched_folder(name: str) -> Path:
+    """Where the user's cache has the model, once it was fetched."""
+    return cache_home() / "models" / name

@@ -21,6 +21,8 @@ class Work:
 
     task: Spec | None = None
     prompt_version: str = ""
+    chat: bool = False  # prompts in the model's chat template
+    system: str = ""  # message before them
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: `id` is kept once it is known

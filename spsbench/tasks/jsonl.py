@@ -1,10 +1,11 @@
 """Prompts of your own, from a file; with references they are scored by ROUGE-2.
 
 A row is `{"id", "prompt", "reference"?, "group" or "category"?}`, or a question of Spec-Bench and
-MT-Bench, `{"question_id", "category", "turns", "reference"?}`. Of its turns the first one is asked:
-a later one needs the answer to the one before it.
+MT-Bench, `{"question_id", "category", "turns", "reference"?}`. In a chat all of its turns are
+asked, each with the answers before it; of a model that only continues texts, the first one.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from spsbench.errors import DataError
 from spsbench.figures.quality import average
 from spsbench.settings.task import Fits, Sample, Task
+from spsbench.store.folder import TURN
 from spsbench.tasks.fingerprint import fingerprint
 from spsbench.tasks.metrics import metric, rouge
 from spsbench.tasks.reader import Row, distinct, rows, well_formed
@@ -42,7 +44,8 @@ class Jsonl(Task):
         self.max_new_tokens = max_new_tokens
         self.stop = tuple(_unescaped(text) for text in stop.split("|") if text)
         self._path = Path(path).expanduser()
-        self._samples, repeated = distinct((row.where, _sample(row)) for row in rows(self._path))
+        self._later: dict[str, list[str]] = {}  # turns after the first, by sample
+        self._samples, repeated = distinct((row.where, self._read(row)) for row in rows(self._path))
         if not self._samples:
             raise DataError(f"no prompts ({self._path}): expected one a line. Check the path")
         self.title = self._described(repeated)
@@ -50,6 +53,14 @@ class Jsonl(Task):
         self.metrics = rouge.METRICS if scored else ()
         parts = [text for sample in self._samples for text in (sample.id, sample.prompt)]
         self.prompt_version = f"raw-1-{fingerprint(parts)}"
+
+    def instruct(self) -> "Jsonl":
+        """The same prompts as messages, and every turn of a conversation after the one before."""
+        made = copy.copy(self)
+        made._samples = [turn for sample in self._samples for turn in self._turns(sample)]
+        parts = [text for sample in made._samples for text in (sample.id, sample.prompt)]
+        made.prompt_version = f"ask-1-{fingerprint(parts)}"
+        return made
 
     def samples(self, fits: Fits) -> Iterator[Sample]:
         """All prompts in the order of the file.
@@ -73,6 +84,20 @@ class Jsonl(Task):
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
         """Each metric's mean over the repeats of each sample that has a reference."""
         return average(scores)
+
+    def _read(self, row: Row) -> Sample:
+        sample = _sample(row)
+        if "prompt" not in row.values and isinstance(turns := row.values.get("turns"), list):
+            self._later[sample.id] = [_turn(row, turn) for turn in turns[1:]]
+        return sample
+
+    def _turns(self, first: Sample) -> Iterator[Sample]:
+        yield first
+        before = first.id
+        for number, text in enumerate(self._later.get(first.id, ()), start=2):
+            name = f"{first.id}{TURN}{number}"
+            yield Sample(name, text, group=first.group, after=before)
+            before = name
 
     def _described(self, repeated: int) -> str:
         references = [s.reference for s in self._samples if s.reference is not None]
@@ -102,9 +127,15 @@ def _sample(row: Row) -> Sample:
 
 def _first_turn(row: Row) -> str:
     turns = row.values["turns"]
-    if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
+    if not isinstance(turns, list) or not turns:
         raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
-    return well_formed(turns[0], f"{row.where}, 'turns'")
+    return _turn(row, turns[0])
+
+
+def _turn(row: Row, turn: object) -> str:
+    if not isinstance(turn, str):
+        raise DataError(f"'turns' ({row.where}): expected a list of texts. Correct the line")
+    return well_formed(turn, f"{row.where}, 'turns'")
 
 
 def _optional(row: Row, key: str) -> str | None:

@@ -8,9 +8,11 @@ Chen et al. 2023, section 5: one-shot prompts, 128 tokens at most, ROUGE-2. A pr
     Article: <article>
     Summary:
 
-and a summary ends where the next item would begin.
+and a summary ends where the next item would begin. An instruct model is asked for one sentence
+instead, without an example, and its answer ends where it ends it.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +26,8 @@ from spsbench.tasks.fingerprint import fingerprint
 from spsbench.tasks.metrics import metric, rouge
 from spsbench.tasks.sentences import shortened
 
+QUESTION = "Summarize the article in one sentence.\n\nArticle: {document}"
+
 
 class XSum(Task):
     """XSum, or articles like it."""
@@ -32,7 +36,7 @@ class XSum(Task):
     data = "data"
     nucleus = MappingProxyType({"top_p": 0.8})  # Chen et al. 2023, Table 1
     max_new_tokens = 128
-    stop = ("\n\n", "\nArticle:", "\nSummary:")
+    stop: tuple[str, ...] = ("\n\n", "\nArticle:", "\nSummary:")
     metrics = rouge.METRICS
 
     def __init__(self, data: str = "auto", count: int = 200) -> None:
@@ -50,8 +54,15 @@ class XSum(Task):
             SpsError: data that is missing, out of reach, or cannot be used.
         """
         self.title, self._items, self._example = articles(data, count)
-        parts = [self._prompt("")] + [text for i in self._items for text in (i.id, i.document)]
-        self.prompt_version = f"one-shot-1-{fingerprint(parts)}"
+        self._asks = False
+        self.prompt_version = f"one-shot-1-{self._fingerprint()}"
+
+    def instruct(self) -> "XSum":
+        """The same articles, each with the question for one sentence."""
+        made = copy.copy(self)
+        made._asks, made.stop = True, ()
+        made.prompt_version = f"ask-1-{made._fingerprint()}"
+        return made
 
     @classmethod
     def online(cls, arguments: Mapping[str, Any]) -> bool:
@@ -87,4 +98,10 @@ class XSum(Task):
         return average(scores)
 
     def _prompt(self, document: str) -> str:
+        if self._asks:
+            return QUESTION.format(document=document)
         return news.layout([self._example], document)
+
+    def _fingerprint(self) -> str:
+        parts = [self._prompt("")] + [text for i in self._items for text in (i.id, i.document)]
+        return fingerprint(parts)

@@ -15,12 +15,13 @@ from spsbench.audit.text.rounding import rounding
 from spsbench.audit.text.setup import examiner_of, trusted
 from spsbench.audit.text.suspects import Text
 from spsbench.errors import DataError, UsageError
-from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded
+from spsbench.runs.asking import Answers, prompt_ids
 from spsbench.runs.jobs import samples_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
 from spsbench.settings.records import Record
+from spsbench.settings.task import Sample
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 
@@ -67,7 +68,7 @@ def replay(
         raise UsageError(f"nothing to verify ({folder}): expected records of speculative sampling")
     if any(cells[name].models.random for name in speculative):
         raise UsageError(f"random weights ({folder}): expected a run whose text has a meaning")
-    prompts = Prompts(manifest, cells, models)
+    prompts = Prompts(manifest, cells, models, folder)
     for name in speculative:
         cell = cells[name]
         say(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
@@ -129,9 +130,13 @@ def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text
 class Prompts:
     """The prompt of each record, made again by the task that made it."""
 
-    def __init__(self, manifest: Manifest, cells: dict[str, Cell], models: Models) -> None:
+    def __init__(
+        self, manifest: Manifest, cells: dict[str, Cell], models: Models, folder: Path
+    ) -> None:
         self._models = models
-        self._texts: dict[tuple[str, str], str] = {}  # (cell, sample) -> prompt
+        self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
+        self._answers: dict[str, Answers] = {}  # by cell
+        self._folder = folder
         for described in manifest.experiment["parts"]:
             own = tuple(cells[name] for name in described["cells"] if name in cells)
             if own:
@@ -139,9 +144,11 @@ class Prompts:
 
     def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
         made = Part.from_described(described, {cell.id: cell for cell in cells})
-        for sample in samples_of(made, self._models):
-            for cell in cells:
-                self._texts[cell.id, sample.id] = sample.prompt
+        samples = samples_of(made, self._models)
+        answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())
+        for cell in cells:
+            self._answers[cell.id] = answers
+            self._samples |= {(cell.id, sample.id): sample for sample in samples}
 
     def __call__(self, cell: Cell, record: Record) -> list[int]:
         """Its tokens.
@@ -149,10 +156,11 @@ class Prompts:
         Raises:
             DataError: the record is of no sample of the task, or of another prompt.
         """
-        text = self._texts.get((record.cell, record.sample))
-        if text is None:
+        sample = self._samples.get((record.cell, record.sample))
+        if sample is None:
             raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
-        ids = encode(self._models(cell).tokenizer, text)
+        before = self._answers[cell.id].before(record.cell, sample, record.repeat)
+        ids = prompt_ids(self._models(cell).tokenizer, cell.work, sample.prompt, before)
         if len(ids) != record.prompt_tokens:
             raise DataError(
                 f"the prompt of {record.sample} has {len(ids)} tokens: expected the "

@@ -61,5 +61,10 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "sandbox", "none: `sps score` refuses. docs/sandbox.md says what to install"
     for name, size in found["bundled"].items():
         yield "bundled", f"{name}, {in_words(size)}" if size else f"{name} is not installed"
+    for name, size in found["fetched"].items():
+        yield (
+            "fetched",
+            f"{name}, {in_words(size)}" if size else f"not yet: sps models fetch {name}",
+        )
     for name, size in found["cached"].items():
         yield "cached", f"{name}, {in_words(size)}"

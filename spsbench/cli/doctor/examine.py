@@ -15,7 +15,8 @@ from spsbench.machine.environment import (
     shadows,
     usable_cores,
 )
-from spsbench.settings.bundled import BUNDLED
+from spsbench.machine.sizes import folder_size
+from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 
 
 def environment() -> dict[str, Any]:
@@ -88,6 +89,7 @@ def examine() -> dict[str, Any]:
         "kernels": compiled_kernels(),
         "sandbox": [[found.name, found.holds, found.words] for found in survey(Limits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
+        "fetched": {name: folder_size(fetched_folder(name)) for name in FETCHED},
         "cached": cached_models(cache),
         "warnings": warnings,
     }
@@ -96,13 +98,6 @@ def examine() -> dict[str, Any]:
 def nearest(folder: Path) -> Path:
     """`folder`, or the first of its parents that is there."""
     return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def folder_size(folder: Path) -> int | None:
-    """Bytes of the files in `folder`; None when it holds no model."""
-    if not (folder / "config.json").is_file():
-        return None
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def cached_models(cache: Path) -> dict[str, int]:

@@ -26,7 +26,7 @@ from spsbench.store.atomic import replace_file
 from spsbench.store.interrupt import graceful
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.tasks.programs import figures
-from spsbench.tasks.programs.generated import RULE, Batch, Program, Sample, of_file, of_run
+from spsbench.tasks.programs.generated import Batch, Program, Sample, of_file, of_run
 from spsbench.tasks.programs.log import NAME, VerdictLog
 from spsbench.tasks.programs.pool import judge
 from spsbench.tasks.programs.samples import with_results
@@ -99,7 +99,7 @@ def carry_out(order: Order) -> int:
     )
     if held.name == "none":
         note("nothing is isolated: these programs run with your rights")
-    settings = settings_of(order, held, task)
+    settings = settings_of(order, held, task, batch.rule)
     with VerdictLog(log, settings, overwrite=order.overwrite) as verdicts, graceful() as interrupt:
         _judge(order, held, batch, verdicts, lambda: interrupt.requested)
         if interrupt.requested:
@@ -136,12 +136,12 @@ def carry_out(order: Order) -> int:
     return Exit.OK
 
 
-def settings_of(order: Order, held: Finding, task: HumanEval) -> dict[str, Any]:
+def settings_of(order: Order, held: Finding, task: HumanEval, rule: str) -> dict[str, Any]:
     """All that verdicts depend on: those made by other settings are never put among them."""
     level = held.level
     return {
         "task": task.title,
-        "rule": RULE,
+        "rule": rule,
         "sandbox": held.name,
         "held": held.words,
         "flags": dict(level.flags) if level else {},

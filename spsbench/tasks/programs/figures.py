@@ -7,6 +7,7 @@ from typing import Any
 from spsbench.figures.intervals import Estimate
 from spsbench.sandbox.verdict import Verdict
 from spsbench.tasks.metrics.passk import Tally, over_problems, over_samples
+from spsbench.tasks.programs.answer import NOTHING
 from spsbench.tasks.programs.log import Judged, Settings
 
 K = (1, 10, 100)  # the pass@k that papers report
@@ -19,6 +20,11 @@ def counts(judged: Iterable[Judged]) -> dict[str, int]:
     """How many programs had each verdict, all verdicts named."""
     found = Counter(each.verdict for each in judged)
     return {str(verdict): found[verdict] for verdict in Verdict}
+
+
+def without(judged: Iterable[Judged]) -> int:
+    """How many answers had no program: they count as failed, and are told apart."""
+    return sum(NOTHING in each.detail for each in judged)
 
 
 def tallies(judged: Iterable[Judged]) -> list[Tally]:
@@ -71,7 +77,8 @@ def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
         else {"over_problems": pair[0]._asdict(), "over_samples": pair[1]._asdict()}
         for k, pair in pass_at(judged, ks).items()
     }
-    return {"programs": len(judged), "verdicts": counts(judged), "pass": estimates}
+    found = {"programs": len(judged), "verdicts": counts(judged), "pass": estimates}
+    return found | ({"without_program": n} if (n := without(judged)) else {})
 
 
 def told(found: Mapping[str, int]) -> str:

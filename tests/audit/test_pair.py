@@ -20,8 +20,8 @@ from spsbench.audit.text.workbench import Prompt, jobs
 from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import AuditVerdict as Ruling
 from spsbench.loop.types import Draft, Limits, Noise
+from spsbench.loop.types import Verdict as Ruling
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.shelf import Loaded
@@ -187,7 +187,7 @@ def test_a_bonus_token_that_is_not_warped_is_impossible(audit: Callable[..., Fin
 
 
 def test_a_lossy_rule_for_look_ups_is_found(audit: Callable[..., Finding]) -> None:
-    lossy = resolve(replace(LOOKED_UP, verifier=Spec("synthetic", (("alpha", 0.6),))))
+    lossy = resolve(LOOKED_UP.but(verifier=Spec("synthetic", (("alpha", 0.6),))))
     assert audit(lossy, draft=None).verdict is AuditVerdict.BIAS
 
 

@@ -163,7 +163,7 @@ def test_a_start_keeps_what_the_one_before_has_found(
     assert manifest["experiment"]["samples"] == {
         part["task"]: [f"p{i}" for i in range(8)] for part in manifest["experiment"]["parts"]
     }
-    monkeypatch.setattr("spsbench.cli.models.read_bandwidth", killed)
+    monkeypatch.setattr("spsbench.runs.models.read_bandwidth", killed)
     resumed = sps(*arguments, "--out", str(out), "--resume")
     assert resumed.code == 0, resumed.err
     monkeypatch.setattr("spsbench.models.source.load_model", killed)

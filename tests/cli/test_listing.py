@@ -35,7 +35,7 @@ def test_guarantees_are_those_of_the_classes() -> None:
 
 
 def test_an_unknown_kind(sps: Callable[..., Ran]) -> None:
-    ran = sps("list", "models")
+    ran = sps("list", "drums")
     assert (ran.code, ran.out) == (2, "")
     assert "drafters" in ran.err
 

@@ -136,9 +136,9 @@ def test_each_cell_is_warmed_up_in_its_turn(
     made: list[tuple[str, str]] = []
     real = bench.make
 
-    def noted(job, models, *, first):
+    def noted(job, models, **how):
         made.append((job.cell.id, job.sample.id))
-        return real(job, models, first=first)
+        return real(job, models, **how)
 
     monkeypatch.setattr(bench, "make", noted)
     run(part(ARS, BASE, limit=2), loaded, Kept())

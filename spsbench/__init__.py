@@ -23,3 +23,8 @@ def __getattr__(name: str) -> Any:
 
         return bench
     raise AttributeError(f"module 'spsbench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What a notebook completes, the library among it before its first use."""
+    return sorted({*globals(), *__all__})

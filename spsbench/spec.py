@@ -27,6 +27,8 @@ class Spec:
             ValueError: an empty name, a path without a class, a pair without `=`, or a key given
                 twice.
         """
+        if not isinstance(text, str):
+            raise ValueError(f"is {text!r}: expected NAME or NAME:key=value,... as text")
         name, colon, rest = text.partition(":")
         if name.endswith(".py"):
             inside, colon, rest = rest.partition(":")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from spsbench.errors import UsageError
 from spsbench.library.load import access_of, quiet
 from spsbench.library.prepare import prepare_tables
 from spsbench.models.templates import asker
@@ -44,7 +45,7 @@ def bench(
     access, rest = access_of(asked)
     place = Place(**fitted(OF_PLACE, _taken(rest, OF_PLACE)))
     whole = fitted(OF_EXPERIMENT, _taken(rest, OF_EXPERIMENT))
-    rest |= {name: _ranges(rest.get(name)) for name in ("k", "seeds")}
+    rest |= {name: _ranges(name, rest.get(name)) for name in ("k", "seeds")}
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
     if pair is not None:
         access = pair.access
@@ -97,8 +98,11 @@ def _taken(rest: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     return {name: rest.pop(name) for name in list(rest) if name in known}
 
 
-def _ranges(k: Any) -> Any:
+def _ranges(name: str, k: Any) -> Any:
     """`range(1, 9)` and `[1, 4]` as a user would write them."""
     if isinstance(k, Iterable) and not isinstance(k, str):
-        return ",".join(str(each) for each in k)
+        written = ",".join(str(each) for each in k)
+        if not written:
+            raise UsageError(f"--{name} is empty: expected at least one number. Give one")
+        return written
     return k

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.prompts import token_ids
+from spsbench.loop.prompts import PromptError, token_ids
 from spsbench.models.loader import encode, encode_chat
 from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
@@ -19,7 +19,7 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
 
     Raises:
         UsageError: a system message without a conversation, or an empty text.
-        DataError: a model without a template, or token ids that are none.
+        DataError: a model without a template, or token ids or messages that are none.
     """
     messages = _messages(prompt) if not isinstance(prompt, str) else None
     if isinstance(prompt, str) and chat:
@@ -27,7 +27,7 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
     if messages is not None:
         start = [{"role": "system", "content": system}] if system else []
         return encode_chat(loaded.tokenizer, [*start, *messages])
-    if prompt == "":
+    if isinstance(prompt, str) and not prompt:
         raise UsageError(
             "the prompt is empty: expected text, or token ids. Give at least one character"
         )
@@ -38,9 +38,20 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
     return token_ids(cast("Sequence[int]", prompt), rows_of(loaded.target))
 
 
-def _messages(prompt: Sequence[Any]) -> list[dict[str, str]] | None:
-    if not prompt or not all(isinstance(each, Mapping) for each in prompt):
+def _messages(prompt: Any) -> list[dict[str, str]] | None:
+    """`prompt` as a conversation, or None where it is none: token ids, maybe."""
+    if isinstance(prompt, (Mapping, bytes)):
+        raise PromptError(
+            f"the prompt is of type {type(prompt).__name__}: expected text, a list of token ids, "
+            "or a list of messages. Put it in a list, or decode it"
+        )
+    if not isinstance(prompt, Sequence) or not any(isinstance(each, Mapping) for each in prompt):
         return None
+    for at, each in enumerate(prompt):
+        if not isinstance(each, Mapping) or not {"role", "content"} <= each.keys():
+            raise PromptError(
+                f"message {at} of the prompt is none: expected role and content. Give it both"
+            )
     return [{"role": str(each["role"]), "content": str(each["content"])} for each in prompt]
 
 

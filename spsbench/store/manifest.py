@@ -15,6 +15,7 @@ from spsbench.store.atomic import replace_file
 
 NAME = "manifest.json"
 ABSENT = "absent"
+PART = ("task", "prompt_version", "cells", "limit", "samples", "repeats")  # read again of each part
 
 
 def now() -> str:
@@ -73,6 +74,22 @@ class Manifest:
                 f"unreadable manifest ({path}: {reason}): expected what `sps` wrote. "
                 "Restore the file from a copy, or start anew"
             ) from error
+
+    def parts(self, folder: Path) -> list[dict[str, Any]]:
+        """The parts of the experiment as `Part.described` wrote them.
+
+        Raises:
+            DataError: one lacks what its task is made of again.
+        """
+        found: list[dict[str, Any]] = self.experiment.get("parts", [])
+        for at, part in enumerate(found):
+            lacking = [name for name in PART if name not in part]
+            if lacking:
+                raise DataError(
+                    f"part {at} without {', '.join(lacking)} ({folder / NAME}): expected what "
+                    "`sps` wrote. Read the run with the version that its manifest names"
+                )
+        return found
 
     def configurations(self, folder: Path) -> dict[str, Cell]:
         """The cells of the run in their order, by the ids under which it keeps them.

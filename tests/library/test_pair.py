@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import spsbench
 from spsbench.errors import DataError, UsageError
@@ -30,6 +32,7 @@ def pair(folders: dict[str, str]) -> Pair:
 
 
 def test_the_package_gives_it_on_first_use(folders: dict[str, str]) -> None:
+    assert {"bench", "generate", "load"} <= set(dir(spsbench))
     assert spsbench.load is load
     once = spsbench.generate("the cat", **folders, **SHORT, seed=3)
     assert len(once.tokens) == 12
@@ -120,3 +123,29 @@ def test_a_benchmark_is_resumed_and_told(pair: Pair, tmp_path: Path) -> None:
     assert "XSum-mini" in run._repr_markdown_()
     with pytest.raises(UsageError, match="--limit is 3: expected at most 2"):
         pair.bench("xsum:count=2", **asked | {"limit": 3})
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [3, b"abc", {"role": "user", "content": "x"}, [{"role": "user"}], [{"rol": 1}, "a"], [1.5]],
+)
+def test_what_is_no_prompt_is_refused_in_a_line(pair: Pair, prompt: Any) -> None:
+    with pytest.raises(DataError, match="expected") as refused:
+        pair.generate(prompt)
+    assert "\n" not in str(refused.value)
+
+
+def test_token_ids_may_be_an_array(pair: Pair) -> None:
+    plain = pair.generate([1, 2, 3], seed=1)
+    assert pair.generate(np.array([1, 2, 3]), seed=1).tokens == plain.tokens
+    assert pair.generate(torch.tensor([1, 2, 3]), seed=1).tokens == plain.tokens
+
+
+def test_an_empty_range_is_not_taken_for_the_usual_k(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--k is empty: expected at least one number"):
+        pair.bench("xsum:data=mini", k=range(0), out=tmp_path / "run")
+
+
+def test_a_plug_in_that_is_no_text_is_refused(pair: Pair) -> None:
+    with pytest.raises(UsageError, match="--drafter is 3: expected NAME"):
+        pair.generate("the cat", drafter=3)

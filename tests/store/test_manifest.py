@@ -7,6 +7,7 @@ import pytest
 from spsbench.errors import DataError, Exit, MismatchError, MissingError, WriteError
 from spsbench.settings.records import SCHEMA
 from spsbench.store.manifest import Manifest, differences, refuse_differences
+from tests.golden.make import GOLDEN
 from tests.store import made
 
 
@@ -104,3 +105,8 @@ def test_differences_tell_kinds_and_absence_apart():
         "b: null, there absent",
         "c: absent, there 0",
     ]
+
+
+def test_a_part_that_its_task_cannot_be_made_of_is_refused(tmp_path):
+    with pytest.raises(DataError, match="part 0 without task, prompt_version, cells"):
+        Manifest.load(GOLDEN / "1").parts(tmp_path)

@@ -137,7 +137,7 @@ class Prompts:
         self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
         self._answers: dict[str, Answers] = {}  # by cell
         self._folder = folder
-        for described in manifest.experiment["parts"]:
+        for described in manifest.parts(folder):
             own = tuple(cells[name] for name in described["cells"] if name in cells)
             if own:
                 self._read(described, own)

@@ -33,7 +33,8 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def arguments(pair: Pair, prompts: Path) -> tuple[str, ...]:
     models = "--target", pair.target, "--draft", pair.draft
-    return "bench", "jsonl", "--data", str(prompts), *models, "-n", "12", "--k", "2,3"
+    plain = "--chat", "off"  # the tiny pair has a template
+    return "bench", "jsonl", "--data", str(prompts), *models, "-n", "12", "--k", "2,3", *plain
 
 
 def measured(folder: Path) -> list[dict[str, Any]]:

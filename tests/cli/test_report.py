@@ -20,7 +20,18 @@ def run(sps: Callable[..., Ran], pair: Pair, tmp_path: Path) -> Path:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "run"
     ran = sps(
-        *("bench", "jsonl", "--data", str(data), "--target", pair.target, "--draft", pair.draft),
+        *(
+            "bench",
+            "jsonl",
+            "--chat",
+            "off",
+            "--data",
+            str(data),
+            "--target",
+            pair.target,
+            "--draft",
+            pair.draft,
+        ),
         *("-n", "10", "--k", "1..3", "--warmup", "0", "--out", str(out)),
     )
     assert ran.code == 0, ran.err

@@ -41,7 +41,7 @@ def run(sps: Callable[..., Ran], pair: Pair, prompts: str, tmp_path: Path) -> Ca
         out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         models = ("--target", pair.target, "--draft", pair.draft)
         where = ("--data", prompts, "--out", str(out), "--warmup", "0", "-n", "24")
-        ran = sps("bench", "jsonl", *where, *models, *arguments)
+        ran = sps("bench", "jsonl", "--chat", "off", *where, *models, *arguments)
         assert ran.code == 0, ran.err
         return out
 

@@ -7,7 +7,7 @@ from spsbench.figures.summary import Summary
 from spsbench.reports.columns import ABSENT, NAMES, Column, Show, counted, full
 from spsbench.reports.paper import DRAFT, TARGET, PaperRow
 from spsbench.reports.reporter import Table
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import method
 
 WITH_LOAD = "  with those under load"
 
@@ -17,6 +17,8 @@ class Line(NamedTuple):
 
     names: list[str]  # other people's text: to be quoted
     figures: list[str]
+    row: int  # of the table; the lines below a row have its number
+    paper: bool = False
 
 
 def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
@@ -35,18 +37,18 @@ def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
     ]
     headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in table.columns]
     lines = []
-    for s, theirs in zip(table.rows, table.paper, strict=True):
+    for i, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
         figures = [counted(s), *(c.text(s, show) for c in table.columns)]
-        lines.append(Line([read(s) for _, read in named], figures))
+        lines.append(Line([read(s) for _, read in named], figures, i))
         if s.timed and s.loaded:
             names = [WITH_LOAD if heading == "method" else "" for heading, _ in named]
             every = [c.with_load(s, show) for c in table.columns]
-            lines.append(Line(names, [str(s.timed + s.loaded), *every]))
+            lines.append(Line(names, [str(s.timed + s.loaded), *every], i))
         if theirs is not None:
             known = _names(theirs, s)
             shown = [_figure(theirs, c) for c in table.columns]
             names = [known.get(heading, ABSENT) for heading, _ in named]
-            lines.append(Line(names, [str(theirs.sequences), *shown]))
+            lines.append(Line(names, [str(theirs.sequences), *shown], i, paper=True))
     return headings, lines
 
 
@@ -56,7 +58,7 @@ def _names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
         "target": TARGET,
         "draft": "" if ours.cell.k == 0 else DRAFT,
         "method": f"{method(ours.cell)} (Chinchilla)",
-        "setting": setting(ours.cell),
+        "setting": theirs.setting,
     }
 
 

@@ -144,17 +144,12 @@ def _table(table: Table, first: int) -> str:
         f'title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
         for i, h in enumerate(headings)
     )
-    kinds = [
-        kind
-        for i, theirs in enumerate(table.paper, start=first)
-        for kind in [f'data-row="{i}"', *([f'class="paper" data-row="{i}"'] if theirs else [])]
-    ]
     rows = "".join(
-        f"<tr {kind}>"
+        f'<tr {"class=paper " if line.paper else ""}data-row="{first + line.row}">'
         + "".join(f'<th scope="row">{markup(name)}</th>' for name in line.names)
         + "".join(f"<td>{markup(cell)}</td>" for cell in line.figures)
         + "</tr>"
-        for kind, line in zip(kinds, lines, strict=True)
+        for line in lines
     )
     remarks = "".join(f"<li>{markup(line)}</li>" for line in table.remarks)
     return (

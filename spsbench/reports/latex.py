@@ -36,7 +36,7 @@ def _table(table: Table) -> str:
         r"\toprule",
         _line([SYMBOLS.get(heading) or latex_text(heading) for heading in headings]),
         r"\midrule",
-        *(_line([*map(latex_text, named), *map(_figure, values)]) for named, values in lines),
+        *(_line([*map(latex_text, named), *map(_figure, values)]) for named, values, *_ in lines),
         r"\bottomrule",
         r"\end{tabular}",
         rf"\par\footnotesize {latex_text(' '.join(table.remarks))}",

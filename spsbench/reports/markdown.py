@@ -18,7 +18,7 @@ def markdown(report: Report) -> str:
 def _table(table: Table) -> str:
     headings, lines = body(table)
     title = table.title
-    text_rows = [[markdown_text(name) for name in names] + figures for names, figures in lines]
+    text_rows = [[markdown_text(name) for name in names] + figures for names, figures, *_ in lines]
     names = len(lines[0][0]) if lines else len(headings)
     rule = [":--" if i < names else "--:" for i in range(len(headings))]
     text = [f"## {markdown_text(title.run)}", ""]

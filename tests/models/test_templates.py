@@ -131,9 +131,7 @@ def tokenizers() -> Callable[[str], PreTrainedTokenizerFast]:
 
 
 def chat(*turns: str, system: str | None = None) -> list[dict[str, str]]:
-    said = [
-        {"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)
-    ]
+    said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)]
     return [*([{"role": "system", "content": system}] if system else []), *said]
 
 

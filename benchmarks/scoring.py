@@ -24,7 +24,7 @@ from spsbench.machine.environment import cpu_name, usable_cores
 from spsbench.sandbox import orphans
 from spsbench.sandbox.choice import survey
 from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import Limits
+from spsbench.sandbox.verdict import ProgramLimits
 from spsbench.tasks.humaneval import HumanEval
 
 OUT = Path(__file__).parents[1] / "results" / "scoring.json"
@@ -35,14 +35,14 @@ EMPTY = "x = 1"
 
 def overhead(level: str, count: int) -> dict[str, float]:
     """Milliseconds of an empty program, one at a time: of the processor, and of the wall clock."""
-    (finding,) = survey(Limits(), (level,))
+    (finding,) = survey(ProgramLimits(), (level,))
     if finding.level is None or not finding.holds:
         return {}
     times = []
     before = processor_seconds()
     for _ in range(count):
         began = time.perf_counter()
-        run(finding.level, EMPTY, Limits())
+        run(finding.level, EMPTY, ProgramLimits())
         times.append(1e3 * (time.perf_counter() - began))
     orphans.wait()
     used = 1e3 * (processor_seconds() - before) / count

@@ -22,7 +22,7 @@ from spsbench.sources import class_in
 from spsbench.spec import Scalar, Spec
 
 
-def part(kind: Kind, spec: Spec, *site: Any) -> Any:
+def make(kind: Kind, spec: Spec, *site: Any) -> Any:
     """The plug-in that `spec` names, made with its arguments; opened at `site` if there is one.
 
     Raises:

@@ -21,7 +21,7 @@ SIZES = (1, 2, 3, 5, 9, 17, 33, 65)  # tokens fed: one, two, and K + 1 for each 
 ROOM = 2048  # rows allocated at first, if the context is not shorter: growth costs all recordings
 
 
-class Shape(NamedTuple):
+class PassShape(NamedTuple):
     """What is fixed in a pass."""
 
     fed: int  # tokens, one of SIZES
@@ -49,7 +49,7 @@ def records(device: torch.device) -> bool:
 class StaticPass:
     """One shape. `fed` may be more than the tokens given: what pads them is seen by none."""
 
-    def __init__(self, shape: Shape, model: PreTrainedModel, limit: int | None) -> None:
+    def __init__(self, shape: PassShape, model: PreTrainedModel, limit: int | None) -> None:
         device, fed = model.device, shape.fed
         self._shape, self._limit = shape, limit
         self._ids = torch.zeros(1, fed, dtype=torch.int64, device=device)
@@ -109,7 +109,7 @@ class StaticRunner:
     def __init__(self, layers: tuple[int, ...], limit: int | None) -> None:
         self.cache = BufferCache()
         self._layers, self._limit = layers, limit
-        self._passes: dict[Shape, StaticPass] = {}
+        self._passes: dict[PassShape, StaticPass] = {}
         self._recorder: Recorder | None = None
 
     def reserve(self, tokens: int, used: int) -> int:
@@ -128,7 +128,7 @@ class StaticRunner:
         m, fed = len(tokens), size_for(len(tokens))
         if fed is None:
             raise ValueError(f"{m} tokens: expected at most {SIZES[-1]}")
-        shape = Shape(fed, self.reserve(start + fed, start), parents is not None)
+        shape = PassShape(fed, self.reserve(start + fed, start), parents is not None)
         if shape not in self._passes:
             self._passes[shape] = StaticPass(shape, model, self._limit)
         run = self._passes[shape]

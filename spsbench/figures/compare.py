@@ -48,7 +48,7 @@ class Difference(NamedTuple):
     pairs: int = 0  # generations that both runs have; 0: the runs are compared as strangers
 
 
-class Comparison(NamedTuple):
+class RunComparison(NamedTuple):
     """Two runs."""
 
     differences: list[Difference]
@@ -66,7 +66,7 @@ def compare(
     now: Sequence[Summary],
     margins: Mapping[str, float] = MARGINS,
     arms: tuple[Arms, Arms] | None = None,
-) -> Comparison:
+) -> RunComparison:
     """The figures named in `margins`, for cells that both runs have.
 
     With the `arms` of both runs, generations of one sample and repeat are paired. Where none are,
@@ -84,7 +84,7 @@ def compare(
                 differences.append(_paired(summary.cell, figure, before, after, found, margin))
             elif before and after and before.mean > 0 and after.mean > 0:
                 differences.append(_difference(summary.cell, figure, before, after, margin))
-    return Comparison(
+    return RunComparison(
         differences,
         added=[s.cell for key, s in later.items() if key not in earlier],
         gone=[s.cell for key, s in earlier.items() if key not in later],

@@ -32,7 +32,7 @@ MISS = 0.05  # chance of "equivalent" where the true difference is the margin, a
 MISSED = 0.2  # and of not saying so where there is none, with the number of samples that is asked
 
 
-class Verdict(StrEnum):
+class ParityVerdict(StrEnum):
     """What the differences show."""
 
     EQUIVALENT = "equivalent"  # within the margin
@@ -50,13 +50,13 @@ class Parity(NamedTuple):
     difference: Estimate  # SpS - ArS, by sample
     margin: float
     needed: int  # samples that it takes, if there is no difference
-    verdict: Verdict
+    verdict: ParityVerdict
 
     def __str__(self) -> str:
         """The verdict in words, with its margin or what is missing where that decided."""
-        if self.verdict is Verdict.EQUIVALENT:
+        if self.verdict is ParityVerdict.EQUIVALENT:
             return f"{self.verdict} within {self.margin:g}"
-        if self.verdict is Verdict.UNDECIDED and self.difference.n < self.needed:
+        if self.verdict is ParityVerdict.UNDECIDED and self.difference.n < self.needed:
             return f"{self.verdict} within {self.margin:g}, needs about {self.needed:,} samples"
         return str(self.verdict)
 
@@ -93,20 +93,20 @@ def parity(
     needed = _needed(differences / reach, margin / reach)
     difference = Estimate(float(differences.mean()), None, None, n)
     if n < FEWEST:
-        return Parity(metric, *means, difference, margin, needed, Verdict.UNDECIDED)
+        return Parity(metric, *means, difference, margin, needed, ParityVerdict.UNDECIDED)
     low, high = _within(differences, reach, (1 - LEVEL) / 2)
     difference = difference._replace(low=low, high=high)
 
     least, greatest = _within(differences, reach, MISS)
     alike = min(old.min(), new.min()) == max(old.max(), new.max())
     if alike or max(means) <= floor + margin or min(means) >= ceiling - margin:
-        verdict = Verdict.NOT_INFORMATIVE
+        verdict = ParityVerdict.NOT_INFORMATIVE
     elif n >= needed and -margin < least and greatest < margin:  # both one-sided tests
-        verdict = Verdict.EQUIVALENT
+        verdict = ParityVerdict.EQUIVALENT
     elif low > 0 or high < 0:
-        verdict = Verdict.DIFFERENT
+        verdict = ParityVerdict.DIFFERENT
     else:
-        verdict = Verdict.UNDECIDED
+        verdict = ParityVerdict.UNDECIDED
     return Parity(metric, *means, difference, margin, needed, verdict)
 
 

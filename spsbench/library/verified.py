@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from spsbench.audit.text.audit import Finding, Verdict
+from spsbench.audit.text.audit import AuditVerdict, Finding
 from spsbench.audit.text.greedy import Greedy
 
 
@@ -16,7 +16,7 @@ class Held:
     result: Finding | Greedy
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         """held, bias found, or not valid: its own controls failed, so that it says nothing."""
         return self.result.verdict
 
@@ -26,7 +26,7 @@ class Held:
         return self.result.line
 
     def __bool__(self) -> bool:
-        return self.verdict is Verdict.HELD
+        return self.verdict is AuditVerdict.HELD
 
     def __str__(self) -> str:
         return f"{self.name}: {self.line}"

@@ -7,11 +7,11 @@ from spsbench.loop.types import LM, Decoder, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.site import LoadedSite
 from spsbench.models.shelf import Loaded
-from spsbench.plugins import part
+from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 
 
-class Parts(NamedTuple):
+class Built(NamedTuple):
     """A decoder and the stopwatches around its draft and its target."""
 
     decoder: Decoder
@@ -36,28 +36,28 @@ class LoadedStand:
         """The drafter, opened over what its plan names."""
         spec = self.cell.method.drafter
         site = LoadedSite(self.cell, self._loaded, plan_of(spec))
-        drafter: Drafter = part("drafters", spec, site)
+        drafter: Drafter = make("drafters", spec, site)
         return TimedDrafter(drafter, self.draft_watch)
 
     def target(self, layers: tuple[int, ...]) -> LM:
         """A session with the target."""
-        engine: Engine = part("engines", self.cell.models.target.engine)
+        engine: Engine = make("engines", self.cell.models.target.engine)
         session = engine.session(self._loaded.target, vocab_size=self.vocab_size, layers=layers)
         return TimedLM(session, self.target_watch)
 
     def verifier(self) -> Verifier:
         """The rule of the cell."""
-        verifier: Verifier = part("verifiers", self.cell.method.verifier)
+        verifier: Verifier = make("verifiers", self.cell.method.verifier)
         return verifier
 
     def schedule(self) -> Schedule:
         """The schedule of the cell."""
-        schedule: Schedule = part("schedules", self.cell.method.schedule)
+        schedule: Schedule = make("schedules", self.cell.method.schedule)
         return schedule
 
 
-def build(cell: Cell, loaded: Loaded) -> Parts:
+def build(cell: Cell, loaded: Loaded) -> Built:
     """A decoder with fresh sessions over the loaded models, under stopwatches."""
     stand = LoadedStand(cell, loaded)
-    decoder: Decoder = part("decoders", cell.method.decoder, stand)
-    return Parts(decoder, stand.draft_watch, stand.target_watch)
+    decoder: Decoder = make("decoders", cell.method.decoder, stand)
+    return Built(decoder, stand.draft_watch, stand.target_watch)

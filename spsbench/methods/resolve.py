@@ -5,7 +5,7 @@ from spsbench.loop.planning import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import Drawn, Plan, Weights
 from spsbench.loop.types import Decoder
-from spsbench.plugins import arguments, part, plug_in
+from spsbench.plugins import arguments, make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
@@ -25,13 +25,13 @@ def resolve(cell: Cell) -> Cell:
         sampled_chain = plan.drawn is Drawn.IID and not plan.tree
         cell = cell.but(verifier=Spec("sps" if sampled_chain else "match"))
         method = cell.method
-    verifier = part("verifiers", method.verifier)
+    verifier = make("verifiers", method.verifier)
     if reason := verifier.refuses(plan.drawn, plan.tree):
         raise UsageError(f"--drafter {method.drafter} with --verifier {method.verifier}: {reason}")
     check_draft(cell, plan)
-    part("schedules", method.schedule)
+    make("schedules", method.schedule)
     for model in cell.models.all:
-        part("engines", model.engine)
+        make("engines", model.engine)
     decoder = plug_in("decoders", method.decoder)
     arguments(method.decoder, decoder)
     if decoder.rules is not None:

@@ -9,7 +9,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
 from spsbench.loop.types import LM, Engine
 from spsbench.models.shelf import Loaded
-from spsbench.plugins import part
+from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 
 
@@ -29,7 +29,7 @@ class LoadedSite:
             raise UsageError(
                 f"--drafter {self._name}: expected a draft model. Name it with --draft"
             )
-        engine: Engine = part("engines", draft.engine)
+        engine: Engine = make("engines", draft.engine)
         return engine.session(self._loaded.draft, vocab_size=self.vocab_size)
 
     def own(self) -> OwnWeights:

@@ -16,7 +16,7 @@ from spsbench.loop.site import OwnWeights, Weights
 from spsbench.loop.types import Engine
 from spsbench.models.own import own_weights
 from spsbench.models.source import Shapes, Source, source_of
-from spsbench.plugins import part, plug_in
+from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.spec import Spec
@@ -138,7 +138,7 @@ class Shelf:
     def _prepared(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
         """A model for one engine alone: another must not be timed over weights that it packed."""
         model = found.source.model(found.folder)
-        engine: Engine = Eager() if spec is None else part("engines", spec)
+        engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{found.spec.id} {model.dtype} {spec}"
         try:
             chosen = engine.prepare(model, known=self.choices.get(name), threads=self._threads)

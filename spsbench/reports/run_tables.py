@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
 from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
-from spsbench.figures.compare import Comparison, compare
+from spsbench.figures.compare import RunComparison, compare
 from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import MARGINS, Parity
 from spsbench.figures.quality import Combine, average
@@ -73,7 +73,7 @@ def tables(
 
 def compared(
     folders: Sequence[Path], against: Path, margins: Mapping[str, float] = MARGINS_OF_CHANGE
-) -> Comparison:
+) -> RunComparison:
     """What changed since the run in `against`, paired by sample where both have it.
 
     Raises:

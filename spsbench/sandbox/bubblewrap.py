@@ -15,7 +15,7 @@ from spsbench.sandbox.levels import (
     confined,
     inner,
 )
-from spsbench.sandbox.verdict import MIB, Limits
+from spsbench.sandbox.verdict import MIB, ProgramLimits
 
 NAME = "bwrap"
 INSIDE = "/jail.py"
@@ -30,7 +30,7 @@ GUARD = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 IDENTITY = ("--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "sps")
 
 
-def level(interpreter: Interpreter, limits: Limits) -> Level:
+def level(interpreter: Interpreter, limits: ProgramLimits) -> Level:
     """bwrap, Landlock, seccomp and limits of resources.
 
     Raises:

@@ -8,19 +8,19 @@ from typing import Any, Literal, NamedTuple
 from spsbench.sandbox import bubblewrap, cache, container, plain, selftest
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import Level, SandboxError, UnavailableError
-from spsbench.sandbox.verdict import Limits
+from spsbench.sandbox.verdict import ProgramLimits
 
 Name = Literal["auto", "bwrap", "landlock", "docker", "podman", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
 
-Make = Callable[[Limits], Level]
+Make = Callable[[ProgramLimits], Level]
 AUTOMATIC: dict[str, Make] = {  # the strongest first
     "bwrap": lambda limits: bubblewrap.level(interpreter(), limits),
     "landlock": lambda limits: plain.jailed(interpreter(), limits),
 }
 
 
-class Finding(NamedTuple):
+class LevelFinding(NamedTuple):
     """What became of the attempt to have a level."""
 
     name: str
@@ -30,7 +30,9 @@ class Finding(NamedTuple):
     python: str = ""  # the release that runs the programs
 
 
-def choose(name: Name, limits: Limits, *, understood: bool = False, image: str = "") -> Finding:
+def choose(
+    name: Name, limits: ProgramLimits, *, understood: bool = False, image: str = ""
+) -> LevelFinding:
     """The level asked for, or with `auto` the strongest, once its self-test has held.
 
     Raises:
@@ -55,10 +57,12 @@ def choose(name: Name, limits: Limits, *, understood: bool = False, image: str =
     )
 
 
-def survey(limits: Limits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> list[Finding]:
+def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> list[LevelFinding]:
     """Try the levels in turn until one holds; what was found is kept for the next time."""
     if sys.platform != "linux":
-        return [Finding(name, False, f"needs Linux, not {platform.system()}") for name in names]
+        return [
+            LevelFinding(name, False, f"needs Linux, not {platform.system()}") for name in names
+        ]
     key = cache.situation()
     known = cache.load(key)
     before = dict(known)
@@ -72,7 +76,7 @@ def survey(limits: Limits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> list[Fi
     return findings
 
 
-def refusal(findings: list[Finding]) -> str:
+def refusal(findings: list[LevelFinding]) -> str:
     """The line for levels none of which holds."""
     tried = "; ".join(f"{finding.name}: {finding.words}" for finding in findings)
     return (
@@ -82,11 +86,11 @@ def refusal(findings: list[Finding]) -> str:
     )
 
 
-def _try(name: str, make: Make, limits: Limits, known: dict[str, Any]) -> Finding:
+def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) -> LevelFinding:
     try:
         level = make(limits)
     except UnavailableError as error:
-        return Finding(name, False, str(error))
+        return LevelFinding(name, False, str(error))
     if kept := known.pop(name, ""):
         reason = selftest.starts(level)
         holds, words = not reason, reason or str(kept)
@@ -95,14 +99,14 @@ def _try(name: str, make: Make, limits: Limits, known: dict[str, Any]) -> Findin
     if holds:  # a refusal is found anew each time: what caused it may have gone
         known[name] = words
     python = level.python or (selftest.version(level) if holds else "")
-    return Finding(name, holds, words, level, python.partition(" ")[0])
+    return LevelFinding(name, holds, words, level, python.partition(" ")[0])
 
 
-def _unconfined(limits: Limits, understood: bool) -> Finding:
+def _unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:
     if not understood:
         raise SandboxError(
             f"--sandbox none runs model-written code with your rights (without {UNDERSTOOD}): "
             "expected both options or neither. Leave --sandbox out for the strongest level here"
         )
     level = plain.unconfined(interpreter(), limits)
-    return Finding("none", True, "nothing is isolated", level, level.python.partition(" ")[0])
+    return LevelFinding("none", True, "nothing is isolated", level, level.python.partition(" ")[0])

@@ -10,7 +10,7 @@ import sys
 from spsbench.sandbox import landlock
 from spsbench.sandbox.interpreter import ENVIRONMENT, FLAGS, Interpreter
 from spsbench.sandbox.levels import JAIL_SCRIPT, NOBODY, WORK, Level, UnavailableError, confined
-from spsbench.sandbox.verdict import MIB, Limits
+from spsbench.sandbox.verdict import MIB, ProgramLimits
 
 ENGINES = ("docker", "podman")
 IMAGE = f"docker.io/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
@@ -25,7 +25,7 @@ GUARD = (
 )
 
 
-def level(engine: str, image: str, limits: Limits) -> Level:
+def level(engine: str, image: str, limits: ProgramLimits) -> Level:
     """A container of `image`, which must have Python, around the jail.
 
     Raises:

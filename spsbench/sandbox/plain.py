@@ -6,12 +6,12 @@ from pathlib import Path
 from spsbench.sandbox import landlock
 from spsbench.sandbox.interpreter import ENVIRONMENT, Interpreter
 from spsbench.sandbox.levels import NOBODY, UNCONFINED, Level, UnavailableError, confined, inner
-from spsbench.sandbox.verdict import Limits
+from spsbench.sandbox.verdict import ProgramLimits
 
 SET_IDS = 0b11 << 6  # CAP_SETGID, CAP_SETUID
 
 
-def jailed(interpreter: Interpreter, limits: Limits) -> Level:
+def jailed(interpreter: Interpreter, limits: ProgramLimits) -> Level:
     """Landlock and seccomp, for machines that allow no namespaces. Nothing can be written.
 
     Raises:
@@ -51,7 +51,7 @@ def _has_nobody(path: str) -> bool:
     return any(int(first) <= NOBODY < int(first) + int(count) for first, _, count in lines)
 
 
-def unconfined(interpreter: Interpreter, limits: Limits) -> Level:
+def unconfined(interpreter: Interpreter, limits: ProgramLimits) -> Level:
     """Limits of resources, and nothing that holds a program that means harm."""
     return Level(
         name="none",

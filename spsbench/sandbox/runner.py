@@ -18,7 +18,7 @@ from typing import Any
 from spsbench.sandbox.levels import BrokenError, BusyError, Level
 from spsbench.sandbox.orphans import adopt, see_off
 from spsbench.sandbox.patience import patiently
-from spsbench.sandbox.verdict import GRACE, MIB, Limits, Outcome, Verdict
+from spsbench.sandbox.verdict import GRACE, MIB, Outcome, ProgramLimits, ProgramVerdict
 
 START = 30.0  # seconds that a sandbox may take to come up, on a machine however busy
 BACKSTOP = 2.0  # seconds after which the kernel itself ends what the runner has not
@@ -31,14 +31,14 @@ MARSHAL = 2  # the format that every Python reads
 INIT = re.compile(rb'"child-pid": *(\d+)')
 
 ENDINGS = {
-    "passed": Verdict.PASSED,
-    "failed": Verdict.FAILED,
-    "memory": Verdict.OUT_OF_MEMORY,
-    "import": Verdict.IMPORT_MISSING,
+    "passed": ProgramVerdict.PASSED,
+    "failed": ProgramVerdict.FAILED,
+    "memory": ProgramVerdict.OUT_OF_MEMORY,
+    "import": ProgramVerdict.IMPORT_MISSING,
 }
 
 
-def run(level: Level, source: str, limits: Limits) -> Outcome:
+def run(level: Level, source: str, limits: ProgramLimits) -> Outcome:
     """Run a program in a fresh interpreter and wait until nothing of it is left.
 
     Passed is only what ended by telling the secret mark: an exit status proves nothing.
@@ -50,7 +50,7 @@ def run(level: Level, source: str, limits: Limits) -> Outcome:
     return patiently(lambda: _once(level, source, limits))
 
 
-def _once(level: Level, source: str, limits: Limits) -> Outcome:
+def _once(level: Level, source: str, limits: ProgramLimits) -> Outcome:
     if level.folder is not None:
         return _Child(level, source, limits, level.folder).outcome()
     with tempfile.TemporaryDirectory(prefix="sps-", ignore_cleanup_errors=True) as folder:
@@ -60,7 +60,7 @@ def _once(level: Level, source: str, limits: Limits) -> Outcome:
 class _Child:
     """The process, its two pipes, and what came through them."""
 
-    def __init__(self, level: Level, source: str, limits: Limits, folder: str) -> None:
+    def __init__(self, level: Level, source: str, limits: ProgramLimits, folder: str) -> None:
         self._level, self._limits = level, limits
         self._mark = token_hex(16).encode()
         self._said, self._written = b"", 0
@@ -133,7 +133,7 @@ class _Child:
             raise self._broken()
         return self._judged(killed, time.monotonic() - self._started)
 
-    def _watch(self) -> Verdict | None:
+    def _watch(self) -> ProgramVerdict | None:
         """Read until the process has ended; why it has to be killed, if it has to be."""
         channel, output = self._pipes()
         ended = os.pidfd_open(self._process.pid)
@@ -146,7 +146,7 @@ class _Child:
                 left = until - time.monotonic()
                 ready = dict(poll.poll(max(0, math.ceil(left * 1000)))) if left > 0 else {}
                 if not ready:
-                    return Verdict.TIMED_OUT
+                    return ProgramVerdict.TIMED_OUT
                 before = self._started
                 for handle in ready.keys() & {channel, output}:
                     if not self._read(handle, channel):
@@ -154,7 +154,7 @@ class _Child:
                 if before is None and self._started is not None:
                     until = self._started + self._limits.timeout + GRACE
                 if len(self._said) > WORDS or self._written > self._limits.output * MIB:
-                    return Verdict.OUTPUT_LIMIT
+                    return ProgramVerdict.OUTPUT_LIMIT
                 if ended in ready:
                     self._drain(channel)
                     return None
@@ -210,11 +210,11 @@ class _Child:
         status = f"status {self._process.returncode}, {told[-1][:200]}"
         return BrokenError(self._level.name, status)
 
-    def _judged(self, killed: Verdict | None, seconds: float) -> Outcome:
-        if (told := self._told()) is not None and killed is not Verdict.OUTPUT_LIMIT:
+    def _judged(self, killed: ProgramVerdict | None, seconds: float) -> Outcome:
+        if (told := self._told()) is not None and killed is not ProgramVerdict.OUTPUT_LIMIT:
             word, _, detail = told.partition(" ")
-            return Outcome(ENDINGS.get(word, Verdict.ENDED_EARLY), detail, seconds)
-        if killed is Verdict.TIMED_OUT:
+            return Outcome(ENDINGS.get(word, ProgramVerdict.ENDED_EARLY), detail, seconds)
+        if killed is ProgramVerdict.TIMED_OUT:
             return Outcome(killed, "", seconds, wall_only=True)
         if killed is not None:
             return Outcome(killed, "", seconds)
@@ -222,9 +222,9 @@ class _Child:
         number = -code if code < 0 else code - 128
         late = number == signal.SIGKILL and seconds > 0.98 * self._limits.timeout
         if number == signal.SIGXCPU or late:
-            return Outcome(Verdict.TIMED_OUT, "", seconds)
+            return Outcome(ProgramVerdict.TIMED_OUT, "", seconds)
         how = f"signal {number}" if 0 < number < signal.NSIG else f"exit status {code}"
-        return Outcome(Verdict.ENDED_EARLY, how, seconds)
+        return Outcome(ProgramVerdict.ENDED_EARLY, how, seconds)
 
     def _told(self) -> str | None:
         """The jail's last word, if it had one."""

@@ -14,10 +14,10 @@ from spsbench.sandbox.interpreter import machine
 from spsbench.sandbox.levels import BrokenError, Level
 from spsbench.sandbox.probes import HELPERS, NUMBERS, PROBES
 from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import Limits, Verdict
+from spsbench.sandbox.verdict import ProgramLimits, ProgramVerdict
 
 CONTENT = "canary"
-LIMITS = Limits(timeout=20.0)
+LIMITS = ProgramLimits(timeout=20.0)
 
 # What must work, or every program would fail for the sandbox's sake.
 CONTROL = """
@@ -67,7 +67,7 @@ def test(level: Level) -> Tested:
         return Tested(False, f"the self-test cannot be made ({error})")
     finally:
         orphans.wait()
-    if outcome.verdict is not Verdict.PASSED:
+    if outcome.verdict is not ProgramVerdict.PASSED:
         return Tested(False, f"the self-test {outcome}")
     if targets.reached:
         return Tested(False, f"reached from inside: {', '.join(targets.reached)}")
@@ -82,7 +82,7 @@ def starts(level: Level) -> str:
         return error.reason
     finally:
         orphans.wait()
-    return "" if outcome.verdict is Verdict.PASSED else f"an empty program {outcome}"
+    return "" if outcome.verdict is ProgramVerdict.PASSED else f"an empty program {outcome}"
 
 
 def version(level: Level) -> str:

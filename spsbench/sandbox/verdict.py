@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 
-class Verdict(StrEnum):
+class ProgramVerdict(StrEnum):
     """What became of a program. Only `PASSED` counts for pass@k."""
 
     PASSED = "passed"
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 class Outcome(NamedTuple):
     """The end of one program."""
 
-    verdict: Verdict
+    verdict: ProgramVerdict
     detail: str  # the program's own words in part: escape it before it is shown
     seconds: float  # of the wall clock, the interpreter's start not in it
     wall_only: bool = False  # timed out with processor time left: the machine may have been busy
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """What a program may use."""
 
     timeout: float = 3.0  # seconds of processor time; of the wall clock GRACE more

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from spsbench.errors import MismatchError, UsageError
-from spsbench.plugins import part, plug_in
+from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
 from spsbench.settings.grid import grid
@@ -41,7 +41,7 @@ class Part:
         own = tuple(cells[name] for name in described["cells"] if name in cells)
         known = (cell.work.task for cell in own)
         spec = next(filter(None, known), None) or Spec.parse(described["task"])
-        task = part("tasks", spec)
+        task = make("tasks", spec)
         if any(cell.work.chat for cell in own):
             task = instructed(task, spec)
         if task.prompt_version != described["prompt_version"]:
@@ -131,7 +131,7 @@ def plan(
     for table in tables:
         spec = task_spec(table)
         if spec not in tasks:
-            tasks[spec] = part("tasks", spec)
+            tasks[spec] = make("tasks", spec)
         seed = given.get("seed", 0)
         parts += parts_of(table, spec, tasks[spec], seed=seed, templates=templates, say=say)
     return Experiment(parts=tuple(parts), threads=threads, **given)

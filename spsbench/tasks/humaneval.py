@@ -17,7 +17,7 @@ from typing import NamedTuple
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.fingerprint import fingerprint
-from spsbench.tasks.metrics.passk import Tally, estimate
+from spsbench.tasks.metrics.passk import Passes, estimate
 
 QUESTION = (
     "Complete this Python function. Answer with the whole function in one code block.\n\n"
@@ -109,10 +109,10 @@ class HumanEval(Task):
         return {f"pass@{k}": [estimate(n, c, k) for n, c in counts] for k in K if k <= fewest}
 
 
-def tallies(scores: Sequence[Sequence[dict[str, float]]]) -> list[Tally]:
+def tallies(scores: Sequence[Sequence[dict[str, float]]]) -> list[Passes]:
     """By sample, how many programs have a verdict and how many passed; for `scoring.passk`."""
     passed = [[s["passed"] for s in repeats if "passed" in s] for repeats in scores]
-    return [Tally(len(verdicts), round(sum(verdicts))) for verdicts in passed]
+    return [Passes(len(verdicts), round(sum(verdicts))) for verdicts in passed]
 
 
 def _problems() -> tuple[dict[str, Problem], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spsbench.train.figures import Figures
-from spsbench.train.llama import Shape
+from spsbench.train.llama import LlamaShape
 
 TEXT = """---
 license: apache-2.0
@@ -83,8 +83,8 @@ License Agreement (copyright Python Software Foundation), and text that spsbench
 class Facts:
     """What the card tells beside the measured figures."""
 
-    target: Shape
-    draft: Shape
+    target: LlamaShape
+    draft: LlamaShape
     target_tokens: int
     far: int
     kept: tuple[int, ...]
@@ -106,7 +106,7 @@ class Facts:
 def card(name: str, role: str, facts: Facts, stdlib: Figures, news: Figures) -> str:
     """The card's text for the model called `name`, "Target" or "Draft" by `role`."""
 
-    def shape(of: Shape) -> str:
+    def shape(of: LlamaShape) -> str:
         return f"{of.layers} x {of.width}, {of.hidden}, {of.heads}"
 
     def row(losses: tuple[float, ...]) -> str:

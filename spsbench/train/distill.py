@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from spsbench.train.data import Stream
-from spsbench.train.llama import MATRICES, NORMS, Llama, Shape
+from spsbench.train.llama import MATRICES, NORMS, Llama, LlamaShape
 from spsbench.train.muon import Optimiser
 from spsbench.train.pretrain import Run
 
@@ -85,7 +85,7 @@ def sliced(target: Llama, layers: tuple[int, ...]) -> Llama:
     return model
 
 
-def load(shape: Shape, lesson: Lesson, path: Path) -> Run:
+def load(shape: LlamaShape, lesson: Lesson, path: Path) -> Run:
     """The run that `Run.save` wrote."""
     held: dict[str, Any] = torch.load(path, weights_only=True)
     model = Llama(shape, torch.Generator())

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LlamaShape:
     """The sizes of one model; head size is `width // heads`, all heads have their own keys."""
 
     layers: int
@@ -47,7 +47,7 @@ NORMS = ("norm1", "norm2")
 class Llama(nn.Module):
     """The decoder of `LlamaForCausalLM` with tied embeddings; `export` writes it in that layout."""
 
-    def __init__(self, shape: Shape, generator: torch.Generator) -> None:
+    def __init__(self, shape: LlamaShape, generator: torch.Generator) -> None:
         """Draw the weights; the two matrices that write to the residual stream start smaller."""
         super().__init__()
         self.shape = shape

@@ -25,7 +25,7 @@ from spsbench.train.data import Mix, Stream
 from spsbench.train.distill import Lesson
 from spsbench.train.export import rounded, save, to_transformers
 from spsbench.train.figures import Sampling, figures
-from spsbench.train.llama import Llama, Shape
+from spsbench.train.llama import Llama, LlamaShape
 from spsbench.train.pretrain import Plan, Stage
 from spsbench.train.progress import Progress
 from spsbench.train.sample import continuations
@@ -36,7 +36,7 @@ SEED = 0
 VOCAB = 4096
 MIX = Mix(seed=SEED, news=6000, functions=4000)
 HELDOUT_MIX = Mix(seed=SEED, news=400, functions=0)
-TARGET = Shape(layers=16, width=192, hidden=512, heads=6, vocab=VOCAB)
+TARGET = LlamaShape(layers=16, width=192, hidden=512, heads=6, vocab=VOCAB)
 KEPT = (0, 15)  # the target's layers that the draft starts from
 PLAN = Plan(
     stages=(

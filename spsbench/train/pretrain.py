@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.train.data import Stream
-from spsbench.train.llama import MATRICES, NORMS, Llama, Shape
+from spsbench.train.llama import MATRICES, NORMS, Llama, LlamaShape
 from spsbench.train.muon import Optimiser
 
 log = logging.getLogger(__name__)
@@ -94,14 +94,14 @@ class Run:
         os.replace(partial, path)
 
 
-def start(shape: Shape, plan: Plan) -> Run:
+def start(shape: LlamaShape, plan: Plan) -> Run:
     """A new run: weights drawn from the plan's seed, as deep as the first stage."""
     shallow = _deep(shape, plan.stages[0].layers)
     model = Llama(shallow, torch.Generator().manual_seed(plan.seed))
     return Run(model, Optimiser(dict(model.named_parameters()), decay=plan.decay))
 
 
-def resume(shape: Shape, plan: Plan, path: Path) -> Run:
+def resume(shape: LlamaShape, plan: Plan, path: Path) -> Run:
     """The run that `Run.save` wrote."""
     held: dict[str, Any] = torch.load(path, weights_only=True)
     model = Llama(_deep(shape, held["layers"]), torch.Generator().manual_seed(plan.seed))
@@ -142,7 +142,7 @@ def gradients(model: Llama, batch: Tensor, micro_tokens: int) -> float:
 
 
 def train(
-    shape: Shape,
+    shape: LlamaShape,
     plan: Plan,
     stream: Stream,
     checkpoint: Path,
@@ -176,6 +176,6 @@ def train(
     return run
 
 
-def _deep(shape: Shape, layers: int) -> Shape:
+def _deep(shape: LlamaShape, layers: int) -> LlamaShape:
     """`shape` with another number of layers."""
-    return Shape(layers, shape.width, shape.hidden, shape.heads, shape.vocab, shape.context)
+    return LlamaShape(layers, shape.width, shape.hidden, shape.heads, shape.vocab, shape.context)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from spsbench.audit.text import warping
-from spsbench.audit.text.audit import Finding, Verdict
+from spsbench.audit.text.audit import AuditVerdict, Finding
 from spsbench.audit.text.evidence import LENGTH_STRATA
-from spsbench.audit.text.greedy import Kind
+from spsbench.audit.text.greedy import GreedyKind
 from spsbench.audit.text.pair import audit_pair, greedy_pair
 from spsbench.audit.text.setup import examiner_of
 from spsbench.audit.text.suspects import DraftLaw, Likeliest, Proposal, Text
@@ -20,8 +20,8 @@ from spsbench.audit.text.workbench import Prompt, jobs
 from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
+from spsbench.loop.types import AuditVerdict as Ruling
 from spsbench.loop.types import Draft, Limits, Noise
-from spsbench.loop.types import Verdict as Ruling
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.shelf import Loaded
@@ -67,7 +67,7 @@ def audit(loaded: Loaded, prompts: list[Prompt]) -> Callable[..., Finding]:
 
 def test_an_honest_pair_holds(audit: Callable[..., Finding]) -> None:
     found = audit()
-    assert found.verdict is Verdict.HELD, found.line
+    assert found.verdict is AuditVerdict.HELD, found.line
     assert found.claim is not None
     assert found.claim <= 0.2
     assert "would have caught a bias of" in found.line
@@ -80,24 +80,24 @@ def test_an_honest_pair_holds(audit: Callable[..., Finding]) -> None:
 @pytest.mark.parametrize("verifier", ["block", "match"])
 def test_other_exact_rules_hold(audit: Callable[..., Finding], verifier: str) -> None:
     cell = resolve(CELL.but(verifier=Spec(verifier), temperature=0.8, top_p=0.9))
-    assert audit(cell).verdict is Verdict.HELD
+    assert audit(cell).verdict is AuditVerdict.HELD
 
 
 def test_look_ups_hold(audit: Callable[..., Finding]) -> None:
     found = audit(LOOKED_UP, draft=None)
-    assert found.verdict is Verdict.HELD, found.line
+    assert found.verdict is AuditVerdict.HELD, found.line
 
 
 def test_too_few_tokens_for_what_was_asked_are_not_valid(audit: Callable[..., Finding]) -> None:
     found = audit(most=300, bias=0.01)
-    assert found.verdict is Verdict.NOT_VALID
+    assert found.verdict is AuditVerdict.NOT_VALID
     assert "too few tokens for a bias of 0.01, enough for" in found.line
 
 
 def test_a_control_that_is_not_caught_is_not_valid(audit: Callable[..., Finding]) -> None:
     with patch("spsbench.audit.text.controls.CAUGHT", 21):
         found = audit()
-    assert found.verdict is Verdict.NOT_VALID
+    assert found.verdict is AuditVerdict.NOT_VALID
     assert "was caught in" in found.line
 
 
@@ -173,7 +173,7 @@ DEFECTS: dict[str, tuple[str, object]] = {
 def test_a_defect_in_the_loop_is_found(audit: Callable[..., Finding], name: str) -> None:
     with patch(*DEFECTS[name]):
         found = audit(most=6_000, bias=0.05)
-    assert found.verdict is Verdict.BIAS, found.line
+    assert found.verdict is AuditVerdict.BIAS, found.line
     assert found.line.startswith("BIAS FOUND")
     assert found.ars.tokens >= found.sps.tokens or found.shared
 
@@ -182,19 +182,19 @@ def test_a_bonus_token_that_is_not_warped_is_impossible(audit: Callable[..., Fin
     one = Spec("constant", (("lookahead", 1),))
     with patch("spsbench.loop.sampling.Warp.__call__", bonus_unwarped):
         found = audit(CELL.but(top_k=4, schedule=one), draft=random_model(noise=0.02))
-    assert found.verdict is Verdict.BIAS, found.line
+    assert found.verdict is AuditVerdict.BIAS, found.line
     assert "impossible tokens" in found.line
 
 
 def test_a_lossy_rule_for_look_ups_is_found(audit: Callable[..., Finding]) -> None:
     lossy = resolve(replace(LOOKED_UP, verifier=Spec("synthetic", (("alpha", 0.6),))))
-    assert audit(lossy, draft=None).verdict is Verdict.BIAS
+    assert audit(lossy, draft=None).verdict is AuditVerdict.BIAS
 
 
 def test_a_defect_that_both_methods_share_is_told_as_such(audit: Callable[..., Finding]) -> None:
     with patch("spsbench.loop.sampling.Warp.__call__", cools):
         found = audit(most=6_000, bias=0.05)
-    assert found.verdict is Verdict.BIAS
+    assert found.verdict is AuditVerdict.BIAS
     assert found.shared
     assert "in plain sampling (ArS) already" in found.line
 
@@ -207,7 +207,7 @@ def test_a_scorer_that_is_wrong_makes_the_audit_not_valid(audit: Callable[..., F
 
     with patch("spsbench.audit.text.examine.warp", wrong):
         found = audit(most=6_000, bias=0.05)
-    assert found.verdict is Verdict.NOT_VALID, found.line
+    assert found.verdict is AuditVerdict.NOT_VALID, found.line
     assert "transformers' own laws are not the scorer's" in found.line
 
 
@@ -279,8 +279,8 @@ GREEDY = resolve(CELL.but(temperature=0.0))
 
 def test_greedy_texts_are_identical(loaded: Loaded, prompts: list[Prompt]) -> None:
     found = greedy_pair(GREEDY, loaded, prompts)
-    assert found.verdict is Verdict.HELD, found.line
-    assert found.counts == {Kind.IDENTICAL: 4}
+    assert found.verdict is AuditVerdict.HELD, found.line
+    assert found.counts == {GreedyKind.IDENTICAL: 4}
     assert found.planted
     assert found.repeated
 
@@ -288,8 +288,8 @@ def test_greedy_texts_are_identical(loaded: Loaded, prompts: list[Prompt]) -> No
 def test_a_greedy_bug_is_found(loaded: Loaded, prompts: list[Prompt]) -> None:
     with patch(RULE, RowBefore):
         found = greedy_pair(GREEDY, loaded, prompts)
-    assert found.verdict is Verdict.BIAS
-    bug = next(each for each in found.compared if each.kind is Kind.BUG)
+    assert found.verdict is AuditVerdict.BIAS
+    bug = next(each for each in found.compared if each.kind is GreedyKind.BUG)
     assert bug.divergence is not None
     assert bug.logits is not None
     assert bug.logits[0] - bug.logits[1] == pytest.approx(bug.divergence.gap, abs=1e-4)
@@ -300,12 +300,12 @@ def test_a_greedy_audit_that_calls_everything_a_tie_is_not_valid(
 ) -> None:
     with patch("spsbench.audit.text.pair.wrong_token", lambda *_: Wrong):
         found = greedy_pair(GREEDY, loaded, prompts)
-    assert found.verdict is Verdict.NOT_VALID
+    assert found.verdict is AuditVerdict.NOT_VALID
     assert "was not called a bug" in found.line
 
 
 class Wrong:
-    kind = Kind.TIE
+    kind = GreedyKind.TIE
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16])
@@ -317,8 +317,8 @@ def test_half_precision_holds_within_its_band(
         "draft": random_model(noise=0.3).to(dtype),
     }
     found = audit(bias=0.25, most=2_500, **narrow)
-    assert found.verdict is Verdict.HELD, found.line
+    assert found.verdict is AuditVerdict.HELD, found.line
     assert (found.sps.band[:2] > 1e-5).all()
     assert (found.sps.band < 0.03).all()
     with patch(RULE, HalfLenient):
-        assert audit(bias=0.1, most=6_000, **narrow).verdict is Verdict.BIAS
+        assert audit(bias=0.1, most=6_000, **narrow).verdict is AuditVerdict.BIAS

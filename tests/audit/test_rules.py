@@ -13,10 +13,10 @@ from spsbench.audit.law import discovery, rounds, rules
 from spsbench.audit.law.crew import answer, rows_of
 from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import Case, case, prove
-from spsbench.audit.law.kinds import REFERENCE, Kind
+from spsbench.audit.law.kinds import REFERENCE, DraftKind
 from spsbench.audit.law.rules import (
     Pairing,
-    Row,
+    RuleRow,
     compatibility,
     drafter_kinds,
     pairing,
@@ -37,7 +37,7 @@ from spsbench.spec import Spec
 from tests.late_faults import LATE_FAULTS
 from tests.test_mutations import Lenient, RowBefore
 
-MODEL = Kind("model", ModelDrafter)
+MODEL = DraftKind("model", ModelDrafter)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
         monkeypatch.setattr(rounds, "ROUNDS", rounds.ROUNDS[:2] + rounds.ROUNDS[-1:])
 
 
-def row(verifier: object, kind: Kind = MODEL) -> rules.Row:
+def row(verifier: object, kind: DraftKind = MODEL) -> rules.RuleRow:
     return pairing("mine", verifier, kind, "constant", lambda: Constant(2))
 
 
@@ -91,7 +91,7 @@ def test_our_rules_are_exact_with_sampled_chains(verifier: object) -> None:
 
 
 @pytest.mark.parametrize("kind", REFERENCE, ids=lambda kind: kind.name)
-def test_match_goes_with_every_kind_and_sps_is_rightly_refused(kind: Kind) -> None:
+def test_match_goes_with_every_kind_and_sps_is_rightly_refused(kind: DraftKind) -> None:
     if kind.name != "(i.i.d. siblings)":  # proved below, in a smaller case
         assert row(Match(), kind).verdict == "exact"
     found = row(Sps(), kind)
@@ -194,7 +194,7 @@ class ReadsLayers(ModelDrafter):
     ("made", "says"), [(NeedsWeights, "TypeError: .*'weights'"), (ReadsLayers, "hidden layers")]
 )
 def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made: type, says: str) -> None:
-    found = row(Sps(), Kind("eagle", made))
+    found = row(Sps(), DraftKind("eagle", made))
     assert found.verdict == "left out"
     assert re.search(says, found.left_out or "")
     rest = [row(Match(), REFERENCE[0]), found]
@@ -235,7 +235,7 @@ def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.M
 def test_a_worker_answers_with_the_row_of_this_process() -> None:
     for each in WORK:
         line = json.dumps([asdict(each.verifier), each.drafter, each.schedule])
-        assert Row(**json.loads(answer(line))) == row_of(each)
+        assert RuleRow(**json.loads(answer(line))) == row_of(each)
 
 
 @pytest.mark.slow

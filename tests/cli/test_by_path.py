@@ -176,11 +176,11 @@ def test_a_worker_reads_the_file_and_shows_a_counterexample(mine: Path) -> None:
 def test_a_file_that_keeps_its_size_and_time_is_read_anew(mine: Path) -> None:
     import os
 
-    from spsbench.plugins import part
+    from spsbench.plugins import make
 
     spec = Spec(f"{mine}:Repeat")
     when = mine.stat().st_mtime
-    assert part("drafters", spec).times == 2
+    assert make("drafters", spec).times == 2
     mine.write_text(MINE.replace("times: int = 2", "times: int = 3"))
     os.utime(mine, (when, when))
-    assert part("drafters", spec).times == 3
+    assert make("drafters", spec).times == 3

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from spsbench.figures.parity import MARGINS, Parity, Verdict, parities, parity
+from spsbench.figures.parity import MARGINS, Parity, ParityVerdict, parities, parity
 from spsbench.settings.records import Score
 from tests.simulation import cell
 
@@ -21,14 +21,19 @@ def arms(difference: float, noise: float, n: int, seed: int = 0, level: float = 
 @pytest.mark.parametrize(
     ("difference", "noise", "n", "verdict"),
     [
-        (0.0, 0.02, 2000, Verdict.EQUIVALENT),
-        (0.001, 0.002, 2000, Verdict.EQUIVALENT),  # there for certain, and too small to matter
-        (0.02, 0.02, 400, Verdict.DIFFERENT),
-        (0.0, 0.2, 50, Verdict.UNDECIDED),
-        (0.0, 0.0, 5, Verdict.UNDECIDED),  # too few to say
+        (0.0, 0.02, 2000, ParityVerdict.EQUIVALENT),
+        (
+            0.001,
+            0.002,
+            2000,
+            ParityVerdict.EQUIVALENT,
+        ),  # there for certain, and too small to matter
+        (0.02, 0.02, 400, ParityVerdict.DIFFERENT),
+        (0.0, 0.2, 50, ParityVerdict.UNDECIDED),
+        (0.0, 0.0, 5, ParityVerdict.UNDECIDED),  # too few to say
     ],
 )
-def test_verdicts(difference: float, noise: float, n: int, verdict: Verdict) -> None:
+def test_verdicts(difference: float, noise: float, n: int, verdict: ParityVerdict) -> None:
     found = parity("rouge2", *arms(difference, noise, n), MARGINS["rouge2"])
     assert found is not None
     assert found.verdict is verdict
@@ -41,7 +46,7 @@ def test_arms_at_the_floor_or_ceiling_or_all_alike_say_nothing(level: float) -> 
     arm = {f"s{i}": level for i in range(164)}
     found = parity("pass@1", arm, arm, 0.012)
     assert found is not None
-    assert found.verdict is Verdict.NOT_INFORMATIVE
+    assert found.verdict is ParityVerdict.NOT_INFORMATIVE
     assert str(found) == "not informative"
 
 
@@ -78,7 +83,7 @@ def test_a_margin_must_be_one(margin: float) -> None:
 def test_at_the_margin_it_says_equivalent_at_most_one_time_in_twenty() -> None:
     margin = 0.01
     verdicts = [parity("x", *arms(margin, 0.02, 1000, seed), margin) for seed in range(200)]
-    wrong = sum(v is not None and v.verdict is Verdict.EQUIVALENT for v in verdicts)
+    wrong = sum(v is not None and v.verdict is ParityVerdict.EQUIVALENT for v in verdicts)
     assert wrong <= 0.08 * len(verdicts)
 
 
@@ -105,7 +110,7 @@ def test_of_yes_and_no_the_level_is_kept(n: int, lost: float) -> None:
         said = sum(
             multinomial(n, b, c, gained, lost)
             for b, c in itertools.product(*both)  # b beyond its mean is never called equivalent
-            if of_counts(n, b, c).verdict is Verdict.EQUIVALENT
+            if of_counts(n, b, c).verdict is ParityVerdict.EQUIVALENT
         )
         assert said <= 0.05
 
@@ -122,12 +127,12 @@ def test_problems_it_takes() -> None:
     assert str(of_counts(164, 0, 0)) == "undecided within 0.012, needs about 249 samples"
     assert str(of_counts(249, 0, 0)) == "equivalent within 0.012"
     noisy = of_counts(400, 10, 10)
-    assert noisy.verdict is Verdict.UNDECIDED
+    assert noisy.verdict is ParityVerdict.UNDECIDED
     assert 2900 < noisy.needed < 3100
     assert of_counts(noisy.needed, noisy.needed // 40, noisy.needed // 40).verdict is (
-        Verdict.EQUIVALENT
+        ParityVerdict.EQUIVALENT
     )
-    assert of_counts(164, 12, 0).verdict is Verdict.DIFFERENT
+    assert of_counts(164, 12, 0).verdict is ParityVerdict.DIFFERENT
     assert str(of_counts(7, 0, 0)).startswith("undecided")
 
 
@@ -139,7 +144,7 @@ def test_problems_are_the_unit_however_many_samples_each_has() -> None:
         ars = draw.binomial(20, 0.9, 164) / 20
         sps = np.where(draw.random(164) < 0.012 / 0.9, 0, ars)
         found = parity("pass@1", dict(enumerate(ars)), dict(enumerate(sps)), 0.012)
-        said += found is not None and found.verdict is Verdict.EQUIVALENT
+        said += found is not None and found.verdict is ParityVerdict.EQUIVALENT
     assert said <= 0.05 * 200
 
 
@@ -159,5 +164,8 @@ def test_each_drafting_cell_is_held_against_its_baseline() -> None:
         for sample, value in arm.items()
     )
     found = [(c.k, p.metric, p.verdict) for c, p in parities(cells, scores)]
-    assert found == [(2, "rouge2", Verdict.EQUIVALENT), (4, "rouge2", Verdict.DIFFERENT)]
+    assert found == [
+        (2, "rouge2", ParityVerdict.EQUIVALENT),
+        (4, "rouge2", ParityVerdict.DIFFERENT),
+    ]
     assert parities(cells, []) == []

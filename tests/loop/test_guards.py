@@ -22,7 +22,7 @@ from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.plugins import part
+from spsbench.plugins import make
 from spsbench.registry import Entry
 from spsbench.spec import Spec
 
@@ -214,8 +214,8 @@ def test_a_constructor_s_type_error_names_the_plug_in(monkeypatch: pytest.Monkey
     with pytest.raises(
         UsageError, match=r"verifier needs \(tests.loop.test_guards:NeedsMore\): .*factor"
     ):
-        part("verifiers", Spec("needs"))
-    assert part("verifiers", Spec("needs", (("factor", 2.0),))).factor == 2.0
+        make("verifiers", Spec("needs"))
+    assert make("verifiers", Spec("needs", (("factor", 2.0),))).factor == 2.0
 
 
 def test_parts_that_fit_pass_unchanged() -> None:

@@ -17,7 +17,7 @@ from spsbench.methods.resolve import resolve, warp
 from spsbench.methods.schedules.constant import Constant
 from spsbench.models import shelf as loading
 from spsbench.models.shelf import Loaded, Shelf
-from spsbench.plugins import arguments, part
+from spsbench.plugins import arguments, make
 from spsbench.registry import Entry
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
@@ -129,7 +129,7 @@ def test_a_value_out_of_range_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) 
     entry = Entry("schedules", "part", "tests.methods.test_build:Part", "")
     monkeypatch.setattr(parts, "find", lambda kind, name: entry)
     with pytest.raises(UsageError, match="part:whole=-1: whole is -1: expected 0 or more"):
-        part("schedules", Spec.parse("part:whole=-1"))
+        make("schedules", Spec.parse("part:whole=-1"))
 
 
 def test_the_ngram_lengths_are_checked() -> None:

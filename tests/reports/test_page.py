@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spsbench.figures.intervals import Estimate
-from spsbench.figures.parity import Parity, Verdict
+from spsbench.figures.parity import Parity, ParityVerdict
 from spsbench.figures.summaries import summaries
 from spsbench.reports import json as json_reporter
 from spsbench.reports.html import html, trace_page
@@ -198,7 +198,7 @@ def test_the_answer_says_what_is_known(plain: Report) -> None:
     assert found.quality.text == "Quality: not scored in both arms."
     own = table.rows[-1].cell
     parity = Parity(
-        "rouge2", 0.5, 0.4, Estimate(-0.1, -0.2, -0.05, 99), 0.003, 9, Verdict.DIFFERENT
+        "rouge2", 0.5, 0.4, Estimate(-0.1, -0.2, -0.05, 99), 0.003, 9, ParityVerdict.DIFFERENT
     )
     (other,) = answers(replace(table, parities=[(own, parity), (table.rows[1].cell, parity)]), {})
     assert other.quality.mood == "bad"

@@ -5,9 +5,9 @@ import pytest
 from spsbench.sandbox import plain
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import Limits
+from spsbench.sandbox.verdict import ProgramLimits
 
-LIMITS = Limits(timeout=2.0)
+LIMITS = ProgramLimits(timeout=2.0)
 LEVEL = plain.unconfined(interpreter(), LIMITS)  # they reach for the verdict, not for the host
 
 FAILING = "\nassert 1 + 1 == 3"

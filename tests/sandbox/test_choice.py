@@ -13,10 +13,10 @@ from spsbench.sandbox import bubblewrap, cache, choice, container, landlock, pla
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import JAIL_SCRIPT, Level, SandboxError, UnavailableError
 from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import Limits, Verdict
+from spsbench.sandbox.verdict import ProgramLimits, ProgramVerdict
 from tests.sandbox.situations import namespaces
 
-LIMITS = Limits(timeout=1.0)
+LIMITS = ProgramLimits(timeout=1.0)
 needs_landlock = pytest.mark.skipif(
     landlock.abi() < landlock.FULL, reason=f"needs Landlock ABI {landlock.FULL}"
 )
@@ -113,7 +113,7 @@ def test_none_needs_both_options() -> None:
         choice.choose("none", LIMITS)
     found = choice.choose("none", LIMITS, understood=True)
     assert found.level is not None
-    assert run(found.level, "open('mine', 'w').write('x')", LIMITS).verdict is Verdict.PASSED
+    assert run(found.level, "open('mine', 'w').write('x')", LIMITS).verdict is ProgramVerdict.PASSED
 
 
 def test_findings_are_kept_for_this_situation_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @needs_landlock
 def test_a_container_is_asked_for_tightly(engine: Path) -> None:
     level = container.level("docker", "an-image", LIMITS)
-    assert run(replaced(level, landlock=None), "x = 1", LIMITS).verdict is Verdict.PASSED
+    assert run(replaced(level, landlock=None), "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     asked = engine.read_text()
     for option in (
         *("--rm", "--init", "--network=none", "--read-only", "--cap-drop=ALL"),
@@ -230,7 +230,7 @@ def test_a_container_is_asked_for_tightly(engine: Path) -> None:
     ):
         assert option in asked
     ended = run(replaced(level, landlock=None), "import os; os._exit(3)", LIMITS)
-    assert ended.verdict is Verdict.ENDED_EARLY
+    assert ended.verdict is ProgramVerdict.ENDED_EARLY
     name = engine.read_text().split("--name ")[2].split()[0]
     assert engine.read_text().splitlines()[-1] == f"rm --force {name}"
 

@@ -9,12 +9,12 @@ from spsbench.sandbox import doors, landlock, plain, selftest
 from spsbench.sandbox.interpreter import interpreter, machine
 from spsbench.sandbox.levels import BrokenError, Level, confined
 from spsbench.sandbox.runner import TASKS, run
-from spsbench.sandbox.verdict import Limits
+from spsbench.sandbox.verdict import ProgramLimits
 from tests.sandbox import mask
 from tests.sandbox.situations import run_trial
 from tests.sandbox.test_choice import needs_landlock, replaced
 
-LIMITS = Limits(timeout=1.0)
+LIMITS = ProgramLimits(timeout=1.0)
 PRETEND = ("python", mask.__file__, "--pretend")
 STEAL = {"steal": "open('/etc/passwd').read()", "write": "open(canary, 'w').write('x')"}
 ALL = [(part, door) for part, some in doors.doors("x86_64").items() for door in some]

@@ -15,12 +15,12 @@ from spsbench.sandbox import patience, plain, selftest
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import BusyError
 from spsbench.sandbox.runner import TASKS, run
-from spsbench.sandbox.verdict import Limits, Verdict
+from spsbench.sandbox.verdict import ProgramLimits, ProgramVerdict
 from spsbench.tasks.programs import pool
 from spsbench.tasks.programs.generated import Program
 from tests.sandbox.situations import run_trial
 
-LIMITS = Limits(timeout=5.0)
+LIMITS = ProgramLimits(timeout=5.0)
 LEVEL = plain.unconfined(interpreter(), LIMITS)  # of our own programs
 MANY = """
 import threading
@@ -50,7 +50,7 @@ def test_the_interpreter_starts_only_so_many_threads() -> None:
     assert found.detail == f"ValueError: {TASKS} can't start new thread"
     again = "import threading\nfor _ in range(200):\n    t = threading.Thread(target=int)\n"
     again += "    t.start(); t.join()"
-    assert run(LEVEL, again, LIMITS).verdict is Verdict.PASSED
+    assert run(LEVEL, again, LIMITS).verdict is ProgramVerdict.PASSED
 
 
 @pytest.mark.parametrize("host", ["bare", "no bwrap"])
@@ -86,7 +86,7 @@ class Full:
 
 def test_room_for_a_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", Full(3))
-    assert run(LEVEL, "x = 1", LIMITS).verdict is Verdict.PASSED
+    assert run(LEVEL, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     monkeypatch.setattr(subprocess, "Popen", Full(1))
     assert selftest.starts(LEVEL) == ""
 
@@ -100,7 +100,7 @@ def test_a_helper_without_room_is_waited_for(tmp_path: Path) -> None:
     )
     script.chmod(0o755)
     level = replace(LEVEL, command=(str(script),), own_pids=True)
-    assert run(level, "x = 1", LIMITS).verdict is Verdict.PASSED
+    assert run(level, "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     assert seen.exists()
 
 

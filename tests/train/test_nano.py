@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from spsbench.train import data, distill, llama, nano
 from spsbench.train.data import Mix
 from spsbench.train.figures import Sampling
-from spsbench.train.llama import Shape
+from spsbench.train.llama import LlamaShape
 from spsbench.train.pretrain import Stage
 
 
@@ -23,7 +23,7 @@ def toy(monkeypatch):
     monkeypatch.setattr(nano, "VOCAB", 300)
     monkeypatch.setattr(nano, "MIX", Mix(0, 30, 20))
     monkeypatch.setattr(nano, "HELDOUT_MIX", Mix(0, 20, 0))
-    monkeypatch.setattr(nano, "TARGET", Shape(2, 16, 24, 2, vocab=300, context=512))
+    monkeypatch.setattr(nano, "TARGET", LlamaShape(2, 16, 24, 2, vocab=300, context=512))
     monkeypatch.setattr(nano, "KEPT", (1,))
     stages = (Stage(1, 32, 128, 4), Stage(2, 64, 128, 4))
     monkeypatch.setattr(nano, "PLAN", replace(nano.PLAN, stages=stages, cooldown=512))

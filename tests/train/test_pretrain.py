@@ -5,12 +5,12 @@ import torch
 
 from spsbench.train.data import Stream
 from spsbench.train.export import rounded, save, to_transformers
-from spsbench.train.llama import Llama, Shape
+from spsbench.train.llama import Llama, LlamaShape
 from spsbench.train.muon import orthogonalise
 from spsbench.train.pretrain import Plan, Stage, start, train
 from spsbench.train.tokenizer import train as train_tokenizer
 
-SHAPE = Shape(layers=4, width=16, hidden=24, heads=2, vocab=40, context=64)
+SHAPE = LlamaShape(layers=4, width=16, hidden=24, heads=2, vocab=40, context=64)
 PLAN = Plan(
     stages=(Stage(1, 8, 64, 3), Stage(2, 8, 64, 3), Stage(4, 16, 64, 3)),
     warmup=128,
@@ -40,7 +40,7 @@ def test_loss_falls(tmp_path):
     losses = []
     plan = Plan((Stage(1, 16, 128, 40),), warmup=128, cooldown=1000)
     train(
-        Shape(1, 16, 24, 2, 40, 64),
+        LlamaShape(1, 16, 24, 2, 40, 64),
         plan,
         Stream(ids, 0),
         tmp_path / "x.pt",
@@ -80,7 +80,7 @@ def test_twin_of_transformers(tmp_path):
 def test_saved_files_load_as_they_are(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    model = rounded(Llama(Shape(1, 16, 24, 2, 280, 64), torch.Generator().manual_seed(0)))
+    model = rounded(Llama(LlamaShape(1, 16, 24, 2, 280, 64), torch.Generator().manual_seed(0)))
     save(model, train_tokenizer(["def f(x):\n    return x\n" * 4], 270), tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     ids = torch.arange(50)[None]
@@ -90,4 +90,4 @@ def test_saved_files_load_as_they_are(tmp_path):
 
 def test_refuses_uneven_heads():
     with pytest.raises(ValueError, match="15"):
-        Shape(1, 15, 24, 2)
+        LlamaShape(1, 15, 24, 2)

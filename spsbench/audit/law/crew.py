@@ -19,23 +19,23 @@ from typing import IO
 
 import torch
 
-from spsbench.audit.law.rules import Pairing, Row, failed, row_of
+from spsbench.audit.law.rules import Pairing, RuleRow, failed, row_of
 from spsbench.spec import Spec
 
 PROGRAM = ("-m", "spsbench.audit.law.crew")  # of a worker
 
-Told = Callable[[Pairing, Row], None]
+Told = Callable[[Pairing, RuleRow], None]
 """Called for each row as it comes, in no order."""
 
 
-def rows_of(pairings: Sequence[Pairing], workers: int, told: Told) -> list[Row]:
+def rows_of(pairings: Sequence[Pairing], workers: int, told: Told) -> list[RuleRow]:
     """The rows of `pairings` in their order, from `workers` other processes, or from this one."""
     if workers == 1:
         return [_told(each, row_of(each), told) for each in pairings]
     waiting: SimpleQueue[int] = SimpleQueue()
     for index in range(len(pairings)):
         waiting.put(index)
-    rows: dict[int, Row] = {}
+    rows: dict[int, RuleRow] = {}
     errors: list[Exception] = []
     done = threading.Condition()
 
@@ -62,7 +62,7 @@ def rows_of(pairings: Sequence[Pairing], workers: int, told: Told) -> list[Row]:
     return [rows[index] for index in range(len(pairings))]
 
 
-def _told(each: Pairing, row: Row, told: Told) -> Row:
+def _told(each: Pairing, row: RuleRow, told: Told) -> RuleRow:
     told(each, row)
     return row
 
@@ -85,7 +85,7 @@ class Worker:
         self._process = self._started()
         self._ended = False
 
-    def row_of(self, each: Pairing) -> Row:
+    def row_of(self, each: Pairing) -> RuleRow:
         """The row of one pairing."""
         given, answers = pipes(self._process)
         try:
@@ -102,7 +102,7 @@ class Worker:
             known = {"verifier": str(each.verifier), "drafter": each.drafter}
             ended = ChildProcessError(f"its process ended with {code}")
             return failed(known | {"schedule": each.schedule}, ended)
-        return Row(**json.loads(line))
+        return RuleRow(**json.loads(line))
 
     def end(self) -> None:
         """Stop it, whatever it is doing."""

@@ -125,7 +125,7 @@ def distinct_drawn(facts: Facts, slot: int) -> list[float]:
     return [x / total for x in law] if total > 0 else [1.0]
 
 
-class Kind(NamedTuple):
+class DraftKind(NamedTuple):
     """A way to draft, and the cells of its uniforms."""
 
     name: str
@@ -136,9 +136,11 @@ class Kind(NamedTuple):
 DEEP = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
 
 REFERENCE = (
-    Kind("(argmax chain)", ArgmaxDrafter),
-    Kind("(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *DEEP), (-1, -1, 0, 2, 2, 3, 5, 6))),
-    Kind("(i.i.d. siblings)", IidSiblings, siblings_drawn),
-    Kind("(distinct siblings)", DistinctSiblings, distinct_drawn),
+    DraftKind("(argmax chain)", ArgmaxDrafter),
+    DraftKind(
+        "(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *DEEP), (-1, -1, 0, 2, 2, 3, 5, 6))
+    ),
+    DraftKind("(i.i.d. siblings)", IidSiblings, siblings_drawn),
+    DraftKind("(distinct siblings)", DistinctSiblings, distinct_drawn),
 )
 """Stand-ins for kinds that the registry may lack; their names are in brackets."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import EXACT, Case, Proof, prove, total_variation
-from spsbench.audit.law.kinds import REFERENCE, Kind
+from spsbench.audit.law.kinds import REFERENCE, DraftKind
 from spsbench.audit.law.oracle import Outcome
 from spsbench.audit.law.rounds import one_rounds
 from spsbench.audit.law.table_site import open_over
@@ -31,7 +31,7 @@ from spsbench.loop.types import (
     Verifier,
 )
 from spsbench.methods.schedules.constant import Constant
-from spsbench.plugins import part
+from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.settings.method import CONSTANT
 from spsbench.spec import Spec
@@ -57,7 +57,7 @@ GREEDY = SETTINGS[-1:]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RuleRow:
     """One pairing of the compatibility table."""
 
     verifier: str
@@ -112,7 +112,7 @@ def pairings(specs: Sequence[Spec] = ()) -> list[Pairing]:
     found: list[Pairing] = []
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
-            part("verifiers", spec)
+            make("verifiers", spec)
         except Exception as error:  # other people's plug-in
             if specs and (isinstance(error, UsageError) or spec.path is not None):
                 raise
@@ -122,7 +122,7 @@ def pairings(specs: Sequence[Spec] = ()) -> list[Pairing]:
     return found
 
 
-def compatibility(specs: Sequence[Spec] = ()) -> Iterator[Row]:
+def compatibility(specs: Sequence[Spec] = ()) -> Iterator[RuleRow]:
     """The table, a row at a time; of all verifiers, or of those in `specs`.
 
     Raises:
@@ -131,7 +131,7 @@ def compatibility(specs: Sequence[Spec] = ()) -> Iterator[Row]:
     return (row_of(each) for each in pairings(specs))
 
 
-def row_of(each: Pairing) -> Row:
+def row_of(each: Pairing) -> RuleRow:
     """Enumerate one pairing by its names."""
     known: dict[str, Any] = {
         "verifier": str(each.verifier),
@@ -139,7 +139,7 @@ def row_of(each: Pairing) -> Row:
         "schedule": each.schedule,
     }
     try:
-        verifier: Verifier = part("verifiers", each.verifier)
+        verifier: Verifier = make("verifiers", each.verifier)
     except Exception as error:  # other people's plug-in
         return failed(known, error)
     kind = next(kind for kind in drafter_kinds() if kind.name == each.drafter)
@@ -148,10 +148,10 @@ def row_of(each: Pairing) -> Row:
     )
 
 
-def drafter_kinds() -> Iterator[Kind]:
+def drafter_kinds() -> Iterator[DraftKind]:
     """The drafters of the registry, and one of each kind that it may lack."""
     for entry in entries("drafters"):
-        yield Kind(entry.name, partial(open_over, drafter=Spec(entry.name)))
+        yield DraftKind(entry.name, partial(open_over, drafter=Spec(entry.name)))
     yield from REFERENCE
 
 
@@ -161,16 +161,20 @@ def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
         if entry.name == CONSTANT:  # the one that an option of its own, --k, stands for
             yield entry.name, partial(Constant, LOOKAHEAD)
         else:
-            yield entry.name, partial(part, "schedules", Spec(entry.name))
+            yield entry.name, partial(make, "schedules", Spec(entry.name))
 
 
 def pairing(
-    name: str, verifier: Verifier, kind: Kind, schedule_name: str, schedule: Callable[[], Schedule]
-) -> Row:
+    name: str,
+    verifier: Verifier,
+    kind: DraftKind,
+    schedule_name: str,
+    schedule: Callable[[], Schedule],
+) -> RuleRow:
     """Enumerate one pairing, past its refusal if it is refused."""
     known: dict[str, Any] = {"verifier": name, "drafter": kind.name, "schedule": schedule_name}
     if reason := impossible_here(kind, schedule):
-        return Row(**known, guarantee="", refused=None, distance=None, left_out=reason)
+        return RuleRow(**known, guarantee="", refused=None, distance=None, left_out=reason)
     refused: str | None = None
     try:
         known["guarantee"] = verifier.guarantee.value
@@ -181,7 +185,7 @@ def pairing(
         return failed({"guarantee": Guarantee.LOSSY.value, "refused": refused} | known, error)
 
 
-def impossible_here(kind: Kind, schedule: Callable[[], Schedule]) -> str | None:
+def impossible_here(kind: DraftKind, schedule: Callable[[], Schedule]) -> str | None:
     """Why a pairing cannot be made where the only models are tables."""
     try:
         drafter = kind.make(TableLM(SETTINGS[0][1].p, SETTINGS[0][1].vocab))
@@ -200,7 +204,7 @@ class Subject(NamedTuple):
     """The parts of a pairing, and why it is refused."""
 
     verifier: Verifier
-    kind: Kind
+    kind: DraftKind
     schedule: Callable[[], Schedule]
     refused: str | None
 
@@ -221,7 +225,7 @@ class Subject(NamedTuple):
         )
 
 
-def enumerated(subject: Subject, known: dict[str, Any]) -> Row:
+def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
     """Whole texts in every setting; for what holds its promise there, rounds of larger K."""
     claim = subject.verifier.guarantee
     worst, where, emitted, paths, sound, lookahead = 0.0, "", None, 0, True, LOOKAHEAD
@@ -244,7 +248,7 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> Row:
         if done.distance > worst:
             worst, where = done.distance, f"one round of K = {one.lookahead}, {one.name}"
             example = counterexample(done, one.prompt)
-    return Row(
+    return RuleRow(
         **known,
         refused=subject.refused,
         distance=worst if sound or worst > EXACT else None,
@@ -307,9 +311,11 @@ def careless(case: Case, text: list[int], target: bool) -> LM:
     return TableLM(case.q if target else case.p, case.vocab, careless=True)
 
 
-def failed(known: dict[str, Any], error: Exception) -> Row:
+def failed(known: dict[str, Any], error: Exception) -> RuleRow:
     """The row of what could not be enumerated."""
-    return Row(**{"guarantee": "", "refused": None} | known, distance=None, error=in_words(error))
+    return RuleRow(
+        **{"guarantee": "", "refused": None} | known, distance=None, error=in_words(error)
+    )
 
 
 def in_words(error: Exception) -> str:

@@ -6,7 +6,7 @@ from spsbench.errors import UsageError
 from spsbench.loop.planning import plan_of
 from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
 from spsbench.loop.types import LM, Drafter
-from spsbench.plugins import part
+from spsbench.plugins import make
 from spsbench.spec import Spec
 
 
@@ -43,5 +43,5 @@ def open_over(lm: LM, drafter: Spec) -> Drafter:
     Raises:
         SpsError: it cannot be made there.
     """
-    made: Drafter = part("drafters", drafter, TableSite(lm, plan_of(drafter)))
+    made: Drafter = make("drafters", drafter, TableSite(lm, plan_of(drafter)))
     return made

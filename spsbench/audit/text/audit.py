@@ -14,7 +14,7 @@ from spsbench.audit.text.examine import Impossible
 POINTS = 400  # of a curve that is kept
 
 
-class Verdict(StrEnum):
+class AuditVerdict(StrEnum):
     """How an audit ends."""
 
     HELD = "held"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
 
 @dataclass
-class Arm:
+class AuditArm:
     """The tokens of one method, in order."""
 
     name: str
@@ -109,13 +109,13 @@ def _test(evidence: Evidence, d: int, stratum: str, where: np.ndarray) -> Test:
 class Finding:
     """What an audit found, with its controls."""
 
-    verdict: Verdict
+    verdict: AuditVerdict
     line: str
     claim: float | None  # the least bias that would have been caught with probability 0.99
     control: Control | None
     level: float
-    sps: Arm
-    ars: Arm
+    sps: AuditArm
+    ars: AuditArm
     seconds: float
     shared: bool = False  # the plain arm is biased as well
 
@@ -127,7 +127,7 @@ class Audit:
         self, band: Floats = NO_BAND, level: float = LEVEL, asked: float | None = None
     ) -> None:
         self.asked, self.level, self.band = asked, level, band
-        self.ars, self.sps = Arm("ArS", band, level), Arm("SpS", band, level)
+        self.ars, self.sps = AuditArm("ArS", band, level), AuditArm("SpS", band, level)
         self._tried = 0
         self._claim: float | None = None
 
@@ -168,28 +168,28 @@ class Audit:
 
     def _judged(
         self, claim: float | None, control: Control | None, trusted: bool
-    ) -> tuple[Verdict, str]:
+    ) -> tuple[AuditVerdict, str]:
         if (self.ars.alarmed or self.sps.alarmed) and not trusted:
             why = "an alarm, but transformers' own laws are not the scorer's"
-            return Verdict.NOT_VALID, f"not valid: {why}"
+            return AuditVerdict.NOT_VALID, f"not valid: {why}"
         if self.ars.alarmed:
             what = described(self.ars)
-            return Verdict.BIAS, f"BIAS FOUND, in plain sampling (ArS) already: {what}"
+            return AuditVerdict.BIAS, f"BIAS FOUND, in plain sampling (ArS) already: {what}"
         if self.sps.alarmed:
-            return Verdict.BIAS, f"BIAS FOUND: {described(self.sps)}"
+            return AuditVerdict.BIAS, f"BIAS FOUND: {described(self.sps)}"
         if claim is None or control is None:
-            return Verdict.NOT_VALID, "not valid: too few tokens to see any bias"
+            return AuditVerdict.NOT_VALID, "not valid: too few tokens to see any bias"
         if not control.passed:
             why = f"a bias of {claim:.3g} was caught in {control.caught} of {control.repeats}"
-            return Verdict.NOT_VALID, f"not valid: {why} repeats"
+            return AuditVerdict.NOT_VALID, f"not valid: {why} repeats"
         if self.asked is not None and claim > self.asked:
             why = f"too few tokens for a bias of {self.asked:g}, enough for {claim:.2g}"
-            return Verdict.NOT_VALID, f"not valid: {why}"
+            return AuditVerdict.NOT_VALID, f"not valid: {why}"
         line = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
-        return Verdict.HELD, line
+        return AuditVerdict.HELD, line
 
 
-def described(arm: Arm) -> str:
+def described(arm: AuditArm) -> str:
     """What gave an arm away."""
     if arm.impossible:
         first = arm.impossible[0]

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import torch
 
-from spsbench.audit.text.audit import Verdict
+from spsbench.audit.text.audit import AuditVerdict
 from spsbench.audit.text.forward import Scorer
 from spsbench.audit.text.suspects import Text
 from spsbench.audit.text.ties import Divergence, first_divergence
@@ -15,7 +15,7 @@ from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
 
 
-class Kind(StrEnum):
+class GreedyKind(StrEnum):
     """What became of a prompt."""
 
     IDENTICAL = "identical"
@@ -28,7 +28,7 @@ class Compared:
     """One prompt under two greedy methods."""
 
     name: str
-    kind: Kind
+    kind: GreedyKind
     divergence: Divergence | None = None
     logits: tuple[float, float] | None = None  # of the reference, for the two tokens
 
@@ -43,23 +43,23 @@ class Greedy:
     seconds: float = 0.0
 
     @property
-    def counts(self) -> Counter[Kind]:
+    def counts(self) -> Counter[GreedyKind]:
         """How often each kind."""
         return Counter(each.kind for each in self.compared)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         """A bug anywhere is a bias."""
-        if self.counts[Kind.BUG]:
-            return Verdict.BIAS
+        if self.counts[GreedyKind.BUG]:
+            return AuditVerdict.BIAS
         valid = self.repeated and self.planted and self.compared
-        return Verdict.HELD if valid else Verdict.NOT_VALID
+        return AuditVerdict.HELD if valid else AuditVerdict.NOT_VALID
 
     @property
     def line(self) -> str:
         """The result."""
-        counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in Kind)
-        start = {Verdict.BIAS: "BUG FOUND: ", Verdict.NOT_VALID: "not valid: "}
+        counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in GreedyKind)
+        start = {AuditVerdict.BIAS: "BUG FOUND: ", AuditVerdict.NOT_VALID: "not valid: "}
         controls = "" if self.repeated else "; ArS differs from itself"
         controls += "" if self.planted else "; a planted wrong token was not called a bug"
         return f"{start.get(self.verdict, '')}{counts}{controls} ({self.seconds:.0f} s)"
@@ -70,14 +70,14 @@ def compare(
 ) -> Compared:
     """Two greedy texts of one prompt."""
     if list(ars) == list(sps):
-        return Compared(name, Kind.IDENTICAL)
+        return Compared(name, GreedyKind.IDENTICAL)
     found = first_divergence(loaded.target, prompt, ars, sps, k)
     if found is None:  # one ends where the other goes on
-        return Compared(name, Kind.BUG)
+        return Compared(name, GreedyKind.BUG)
     scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
     row = scorer.logits(prompt, [*ars[: found.position], found.tokens[0]])[-1]
     logits = float(row[found.tokens[0]]), float(row[found.tokens[1]])
-    return Compared(name, Kind(found.kind), found, logits)
+    return Compared(name, GreedyKind(found.kind), found, logits)
 
 
 def wrong_token(
@@ -105,7 +105,7 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
         at = next((i for i, (a, b) in enumerate(zip(best, own, strict=True)) if a != b), None)
         drafted = max(text.drafted, default=0)
         if at is None:
-            result.compared.append(Compared(text.name, Kind.IDENTICAL))
+            result.compared.append(Compared(text.name, GreedyKind.IDENTICAL))
             continue
         reference = [*own[:at], best[at]]
         result.compared.append(
@@ -114,5 +114,5 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
     if texts:
         first = texts[0]
         found = wrong_token(loaded, first.prompt, first.tokens, max(first.drafted, default=0))
-        result.planted = found is None or found.kind is Kind.BUG
+        result.planted = found is None or found.kind is GreedyKind.BUG
     return result

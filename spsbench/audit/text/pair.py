@@ -8,13 +8,13 @@ from itertools import islice
 from spsbench.audit.text.audit import Audit, Finding
 from spsbench.audit.text.betting import LEVEL
 from spsbench.audit.text.generate import generate, plain_cell
-from spsbench.audit.text.greedy import Greedy, Kind, compare, wrong_token
+from spsbench.audit.text.greedy import Greedy, GreedyKind, compare, wrong_token
 from spsbench.audit.text.rounding import rounding
 from spsbench.audit.text.setup import trusted
 from spsbench.audit.text.workbench import Prompt, Workbench, in_order, jobs, plain_jobs
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded
-from spsbench.plugins import part
+from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
@@ -35,7 +35,7 @@ def prompts_of(cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int) -> 
 
     found: list[list[Prompt]] = []
     for spec in tasks:
-        samples = islice(part("tasks", spec).samples(fits), most)
+        samples = islice(make("tasks", spec).samples(fits), most)
         own = [Prompt(s.id, tuple(encode(loaded.tokenizer, s.prompt))) for s in samples]
         found.append([p for p in own if room is None or len(p.ids) <= room])
     longest = max(map(len, found), default=0)
@@ -104,8 +104,8 @@ def greedy_pair(
             again = generate(plain, loaded, prompt.ids, prompt.name, 1)
             result.repeated &= again.tokens == ars.tokens
             planted = wrong_token(loaded, prompt.ids, ars.tokens, k)
-            result.planted &= planted is None or planted.kind is Kind.BUG
-        if found.kind is not Kind.IDENTICAL:
+            result.planted &= planted is None or planted.kind is GreedyKind.BUG
+        if found.kind is not GreedyKind.IDENTICAL:
             say(f"{prompt.name}: {found.kind.value}")
     result.seconds = time.perf_counter() - began
     return result

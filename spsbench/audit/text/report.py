@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from spsbench.audit.text.audit import Arm, Finding, tests
+from spsbench.audit.text.audit import AuditArm, Finding, tests
 from spsbench.audit.text.betting import alarm
 from spsbench.audit.text.greedy import Greedy
 
@@ -29,7 +29,7 @@ def of_finding(found: Finding) -> dict[str, Any]:
     }
 
 
-def of_arm(arm: Arm) -> dict[str, Any]:
+def of_arm(arm: AuditArm) -> dict[str, Any]:
     """One method's tokens."""
     return {
         "name": arm.name,

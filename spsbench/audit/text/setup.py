@@ -14,7 +14,7 @@ from spsbench.loop.site import Drawn, Weights
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.site import LoadedSite
 from spsbench.models.shelf import Loaded
-from spsbench.plugins import part
+from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 
 AGREE = 1e-3  # of logits, and of total variation, in float32
@@ -45,7 +45,7 @@ def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
     plan = plan_of(cell.method.drafter)
     if plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target:
         site = LoadedSite(cell, loaded, plan)
-        return Proposal(lambda: part("drafters", cell.method.drafter, site))
+        return Proposal(lambda: make("drafters", cell.method.drafter, site))
     return Likeliest()
 
 

@@ -37,7 +37,7 @@ class Prompt(NamedTuple):
     ids: tuple[int, ...]
 
 
-class Job(NamedTuple):
+class AuditJob(NamedTuple):
     """One text to be made and examined."""
 
     speculative: bool
@@ -48,26 +48,26 @@ class Job(NamedTuple):
 class Done(NamedTuple):
     """What came of a job."""
 
-    job: Job
+    job: AuditJob
     evidence: Evidence
     impossible: list[Impossible]
 
 
-def jobs(prompts: Sequence[Prompt]) -> Iterator[Job]:
+def jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
     """Without end: of each prompt one text of ArS between three of SpS."""
     for cycle in count():
         for prompt in prompts:
-            yield Job(True, prompt, 3 * cycle)
-            yield Job(False, prompt, cycle)
-            yield Job(True, prompt, 3 * cycle + 1)
-            yield Job(True, prompt, 3 * cycle + 2)
+            yield AuditJob(True, prompt, 3 * cycle)
+            yield AuditJob(False, prompt, cycle)
+            yield AuditJob(True, prompt, 3 * cycle + 1)
+            yield AuditJob(True, prompt, 3 * cycle + 2)
 
 
-def plain_jobs(prompts: Sequence[Prompt]) -> Iterator[Job]:
+def plain_jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
     """Without end: ArS texts that `jobs` does not make."""
     for cycle in count(1 << 20):
         for prompt in prompts:
-            yield Job(False, prompt, cycle)
+            yield AuditJob(False, prompt, cycle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Workbench:
         """For a resolved cell."""
         return cls(cell, plain_cell(cell), loaded, examiner_of(cell, loaded))
 
-    def perform(self, job: Job) -> Done:
+    def perform(self, job: AuditJob) -> Done:
         """Generate and examine."""
         cell = self.cell if job.speculative else self.plain
         text = generate(cell, self.loaded, job.prompt.ids, job.prompt.name, job.repeat)
@@ -94,7 +94,7 @@ class Workbench:
 @contextmanager
 def in_order(
     bench: Workbench, workers: int, offline: bool
-) -> Iterator[Callable[[Iterable[Job]], Iterator[Done]]]:
+) -> Iterator[Callable[[Iterable[AuditJob]], Iterator[Done]]]:
     """A way to perform jobs, in this process or in `workers` others."""
     if workers == 1:
         yield lambda work: map(bench.perform, work)
@@ -111,7 +111,7 @@ def in_order(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ahead(pool: ProcessPoolExecutor, work: Iterable[Job], most: int) -> Iterator[Done]:
+def _ahead(pool: ProcessPoolExecutor, work: Iterable[AuditJob], most: int) -> Iterator[Done]:
     waiting: deque[Future[Done]] = deque()
     for job in work:
         waiting.append(pool.submit(_perform, job))
@@ -139,5 +139,5 @@ def _start(cell: Cell, edge: float, offline: bool) -> None:
     _WORKER[:] = [replace(bench, examiner=replace(bench.examiner, edge=edge))]
 
 
-def _perform(job: Job) -> Done:
+def _perform(job: AuditJob) -> Done:
     return _WORKER[0].perform(job)

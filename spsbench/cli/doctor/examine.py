@@ -65,7 +65,7 @@ def examine() -> dict[str, Any]:
     from spsbench.models import hub
     from spsbench.models.download import cache_folder
     from spsbench.sandbox.choice import survey
-    from spsbench.sandbox.verdict import Limits
+    from spsbench.sandbox.verdict import ProgramLimits
 
     hub.quieten()
     warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
@@ -87,7 +87,7 @@ def examine() -> dict[str, Any]:
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
         "kernels": compiled_kernels(),
-        "sandbox": [[found.name, found.holds, found.words] for found in survey(Limits())],
+        "sandbox": [[found.name, found.holds, found.words] for found in survey(ProgramLimits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "fetched": {name: folder_size(fetched_folder(name)) for name in FETCHED},
         "cached": cached_models(cache),

@@ -10,7 +10,7 @@ from spsbench.cli.notes import say
 from spsbench.cli.safe import is_terminal, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.figures.compare import MARGINS, Change
-from spsbench.plugins import is_ours, part, plug_in
+from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.reporter import Medium, Report
@@ -49,7 +49,7 @@ def rendered(report: Report, form: str) -> bytes | str:
     reporter = plug_in("reporters", spec)
     try:
         if isinstance(reporter, type):
-            reporter = part("reporters", spec)
+            reporter = make("reporters", spec)
         made = reporter(report)
         if not isinstance(made, bytes | str):
             raise TypeError(f"it made {type(made).__name__}, no bytes and no text")

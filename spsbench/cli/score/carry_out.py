@@ -18,15 +18,15 @@ from spsbench.errors import DataError, Exit, UsageError
 from spsbench.machine.environment import shadows, usable_cores
 from spsbench.machine.sizes import clock
 from spsbench.reports.conclude import conclude
-from spsbench.sandbox.choice import Finding, Name, choose
+from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.container import IMAGE
-from spsbench.sandbox.verdict import Limits, Outcome, Verdict
+from spsbench.sandbox.verdict import Outcome, ProgramLimits, ProgramVerdict
 from spsbench.settings.ranges import parse_range
 from spsbench.store.atomic import replace_file
 from spsbench.store.interrupt import graceful
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.tasks.programs import figures
-from spsbench.tasks.programs.generated import Batch, Program, Sample, of_file, of_run
+from spsbench.tasks.programs.generated import Batch, Program, ProgramSample, of_file, of_run
 from spsbench.tasks.programs.log import NAME, VerdictLog
 from spsbench.tasks.programs.pool import judge
 from spsbench.tasks.programs.samples import with_results
@@ -40,7 +40,7 @@ class Order:
 
     target: Path
     sandbox: Name
-    limits: Limits
+    limits: ProgramLimits
     image: str | None
     understood: bool
     workers: int | None
@@ -58,7 +58,7 @@ class Judging:
         self._found: Counter[str] = Counter()
         self._began = time.monotonic()
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: ProgramVerdict) -> None:
         """Count one."""
         self.done += 1
         self._found[str(verdict)] += 1
@@ -82,7 +82,7 @@ def carry_out(order: Order) -> int:
     task = HumanEval()
     for warning in shadows(Path.cwd()):
         note(warning)
-    samples: list[Sample] = []
+    samples: list[ProgramSample] = []
     if order.target.is_dir():
         batch = of_run(order.target, task.problems)
         log = order.target / NAME
@@ -136,7 +136,7 @@ def carry_out(order: Order) -> int:
     return Exit.OK
 
 
-def settings_of(order: Order, held: Finding, task: HumanEval, rule: str) -> dict[str, Any]:
+def settings_of(order: Order, held: LevelFinding, task: HumanEval, rule: str) -> dict[str, Any]:
     """All that verdicts depend on: those made by other settings are never put among them."""
     level = held.level
     return {
@@ -151,7 +151,7 @@ def settings_of(order: Order, held: Finding, task: HumanEval, rule: str) -> dict
 
 
 def _judge(
-    order: Order, held: Finding, batch: Batch, log: VerdictLog, stop: Callable[[], bool]
+    order: Order, held: LevelFinding, batch: Batch, log: VerdictLog, stop: Callable[[], bool]
 ) -> None:
     missing = log.missing(batch.programs)
     if held.level is None or not missing:

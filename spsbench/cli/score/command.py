@@ -8,11 +8,11 @@ import typer
 from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.sandbox.choice import UNDERSTOOD, Name
-from spsbench.sandbox.verdict import Limits
+from spsbench.sandbox.verdict import ProgramLimits
 from spsbench.settings.option import MACHINE
 
 SANDBOX, SCORES = "Sandbox", "Scores"
-DEFAULT = Limits()
+DEFAULT = ProgramLimits()
 LEAST_MEMORY = 64  # MiB; an interpreter with a few modules needs about half of it
 
 
@@ -71,7 +71,7 @@ def score(
     order = Order(
         target=target,
         sandbox=sandbox,
-        limits=Limits(timeout=timeout, memory=memory),
+        limits=ProgramLimits(timeout=timeout, memory=memory),
         image=image,
         understood=understood,
         workers=workers,

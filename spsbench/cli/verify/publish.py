@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.audit.text.audit import Finding, Verdict, tests
+from spsbench.audit.text.audit import AuditVerdict, Finding, tests
 from spsbench.audit.text.betting import alarm
 from spsbench.audit.text.greedy import Greedy
 from spsbench.audit.text.report import of_finding, of_greedy
@@ -26,7 +26,11 @@ from spsbench.settings.records import SCHEMA
 
 WIDTH = 120
 SHOWN = 10  # rows of what went wrong
-CODES = {Verdict.HELD: Exit.OK, Verdict.BIAS: Exit.BIAS, Verdict.NOT_VALID: Exit.NOT_VALID}
+CODES = {
+    AuditVerdict.HELD: Exit.OK,
+    AuditVerdict.BIAS: Exit.BIAS,
+    AuditVerdict.NOT_VALID: Exit.NOT_VALID,
+}
 HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
 
 

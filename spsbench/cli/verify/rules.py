@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.audit.law.crew import rows_of
-from spsbench.audit.law.rules import LOOKAHEAD, Pairing, Row, pairings
+from spsbench.audit.law.rules import LOOKAHEAD, Pairing, RuleRow, pairings
 from spsbench.cli.notes import say
 from spsbench.cli.progress import progress
 from spsbench.cli.safe import one_line, write
@@ -34,7 +34,7 @@ class Count:
     def __init__(self, total: int) -> None:
         self.total, self.done, self._last = total, 0, ""
 
-    def add(self, each: Pairing, row: Row) -> None:
+    def add(self, each: Pairing, row: RuleRow) -> None:
         """Count one."""
         self.done += 1
         self._last = f"{each.verifier} x {each.drafter} x {each.schedule}: {row.verdict}"
@@ -50,7 +50,7 @@ def enumerate_rules(specs: Sequence[Spec], *, json: bool) -> int:
     count = Count(len(work))
     with progress(count, EVERY) as shown:
 
-        def told(each: Pairing, row: Row) -> None:
+        def told(each: Pairing, row: RuleRow) -> None:
             count.add(each, row)
             shown.show()
 
@@ -65,7 +65,7 @@ def enumerate_rules(specs: Sequence[Spec], *, json: bool) -> int:
     return code
 
 
-def judge(rows: Sequence[Row]) -> Exit:
+def judge(rows: Sequence[RuleRow]) -> Exit:
     """Bias where a promise is broken; not valid where one could not be looked at.
 
     What is left out says nothing, unless nothing else is there.
@@ -77,7 +77,7 @@ def judge(rows: Sequence[Row]) -> Exit:
     return Exit.NOT_VALID if hidden or not shown else Exit.OK
 
 
-def conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[RuleRow]) -> str:
     """What was shown, in a line."""
     biased = sorted({row.verifier for row in rows if row.verdict == "BIASED"})
     if biased:
@@ -100,7 +100,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     return "; ".join(parts)
 
 
-def drawn(rows: Sequence[Row]) -> str:
+def drawn(rows: Sequence[RuleRow]) -> str:
     """The table, without colours."""
     grid = Table(title="Verifier x drafter x schedule, by enumeration of every uniform")
     for heading in HEADINGS:

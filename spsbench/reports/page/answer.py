@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
-from spsbench.figures.parity import Parity, Verdict
+from spsbench.figures.parity import Parity, ParityVerdict
 from spsbench.figures.summary import Summary
 from spsbench.registry import find
 from spsbench.reports.page.gathered import Same
@@ -116,7 +116,7 @@ def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]]) -> Statement:
     found = [parity for of, parity in parities if of.id == cell.id]
     if not found:
         return Statement("open", "Quality: not scored in both arms.")
-    moods = {Verdict.EQUIVALENT: "good", Verdict.DIFFERENT: "bad"}
+    moods = {ParityVerdict.EQUIVALENT: "good", ParityVerdict.DIFFERENT: "bad"}
     told = [
         f"{p.metric} {p.ars:.4f} by ArS, {p.sps:.4f} by SpS over {p.difference.n:,} samples: {p}."
         for p in found

@@ -13,7 +13,7 @@ import numpy
 from spsbench.figures.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means, one_sided
 
 
-class Tally(NamedTuple):
+class Passes(NamedTuple):
     """The programs of one problem."""
 
     n: int  # judged
@@ -34,7 +34,7 @@ def estimate(n: int, c: int, k: int) -> float:
     return 0.0 - math.expm1(math.fsum(math.log1p(-k / i) for i in range(n - c + 1, n + 1)))
 
 
-def over_problems(tallies: Sequence[Tally], k: int) -> Estimate:
+def over_problems(tallies: Sequence[Passes], k: int) -> Estimate:
     """Mean pass@k with its 95 % interval over problems: a jackknife of the problems.
 
     Raises:
@@ -46,7 +46,7 @@ def over_problems(tallies: Sequence[Tally], k: int) -> Estimate:
     return found
 
 
-def over_samples(tallies: Sequence[Tally], k: int) -> Estimate:
+def over_samples(tallies: Sequence[Passes], k: int) -> Estimate:
     """Mean pass@k with its 95 % interval over the programs drawn for these very problems.
 
     The score interval (Wilson 1927) of as many programs as would have the standard error that the
@@ -76,7 +76,7 @@ def over_samples(tallies: Sequence[Tally], k: int) -> Estimate:
     return Estimate(mean, low, high, count)
 
 
-def _variance(tally: Tally, k: int) -> float:
+def _variance(tally: Passes, k: int) -> float:
     """Of a problem's pass@k, by leaving each program out; 0 where none can be."""
     n, c = tally
     if n <= k or not 0 < c < n:

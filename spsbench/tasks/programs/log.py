@@ -10,7 +10,7 @@ from typing import Any
 
 import spsbench
 from spsbench.errors import DataError, MismatchError
-from spsbench.sandbox.verdict import Outcome, Verdict
+from spsbench.sandbox.verdict import Outcome, ProgramVerdict
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
@@ -30,7 +30,7 @@ class Judged:
     sample: str
     repeat: int
     program: str  # SHA-256 of its text
-    verdict: Verdict
+    verdict: ProgramVerdict
     detail: str
     seconds: float
 
@@ -143,7 +143,7 @@ def read(path: Path) -> tuple[Settings, list[Judged]]:
 def scores(folder: Path) -> Iterator[Score]:
     """The verdicts of a run as the score `passed`, 1 or 0."""
     for judged in read(folder / NAME)[1]:
-        yield Score(*judged.key, {"passed": float(judged.verdict is Verdict.PASSED)})
+        yield Score(*judged.key, {"passed": float(judged.verdict is ProgramVerdict.PASSED)})
 
 
 def merge(folders: Sequence[Path], out: Path) -> str:
@@ -190,7 +190,7 @@ def _header(values: dict[str, Any], path: Path) -> Settings:
 
 def _judged(values: dict[str, Any], path: Path) -> Judged:
     try:
-        return Judged(**{**values, "verdict": Verdict(values["verdict"])})
+        return Judged(**{**values, "verdict": ProgramVerdict(values["verdict"])})
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(
             f"foreign verdict ({path}: {error}): expected what this version writes. "

@@ -9,7 +9,7 @@ from spsbench.sandbox import orphans
 from spsbench.sandbox.levels import BusyError, Level
 from spsbench.sandbox.patience import patiently
 from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import Limits, Outcome
+from spsbench.sandbox.verdict import Outcome, ProgramLimits
 from spsbench.tasks.programs.generated import Program
 
 Told = Callable[[Program, Outcome], None]
@@ -18,7 +18,7 @@ Told = Callable[[Program, Outcome], None]
 def judge(
     programs: Iterable[Program],
     level: Level,
-    limits: Limits,
+    limits: ProgramLimits,
     *,
     workers: int,
     told: Told,
@@ -53,7 +53,7 @@ def judge(
 def _side_by_side(
     programs: Iterable[Program],
     level: Level,
-    limits: Limits,
+    limits: ProgramLimits,
     workers: int,
     take: Told,
     stop: Callable[[], bool],

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from spsbench.tasks.metrics.passk import Tally, estimate, over_problems, over_samples
+from spsbench.tasks.metrics.passk import Passes, estimate, over_problems, over_samples
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 100, 200])
@@ -44,8 +44,8 @@ def test_no_problems_have_no_interval() -> None:
             interval([], 1)
 
 
-def simulated(draw: random.Random, rates: list[float], n: int) -> list[Tally]:
-    return [Tally(n, sum(draw.random() < rate for _ in range(n))) for rate in rates]
+def simulated(draw: random.Random, rates: list[float], n: int) -> list[Passes]:
+    return [Passes(n, sum(draw.random() < rate for _ in range(n))) for rate in rates]
 
 
 def test_the_intervals_answer_their_own_questions() -> None:
@@ -66,7 +66,7 @@ def test_the_intervals_answer_their_own_questions() -> None:
 
 
 def test_where_none_or_all_pass_there_is_a_bound_and_never_zero_to_zero() -> None:
-    none, every = [Tally(10, 0)] * 20, [Tally(10, 10)] * 20
+    none, every = [Passes(10, 0)] * 20, [Passes(10, 10)] * 20
     assert over_samples(none, 1)[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 200)))
     assert over_problems(none, 1)[1:3] == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
     assert over_samples(none, 10)[1:3] == pytest.approx((0, 1 - 0.025 ** (10 / 200)))
@@ -77,13 +77,13 @@ def test_where_none_or_all_pass_there_is_a_bound_and_never_zero_to_zero() -> Non
 @pytest.mark.parametrize(
     ("tallies", "k"),
     [
-        ([Tally(1, i % 2) for i in range(20)], 1),  # one program shows nothing of another
-        ([Tally(10, 5)] * 20, 10),
-        ([Tally(2, 1)] * 3, 1),  # too few
+        ([Passes(1, i % 2) for i in range(20)], 1),  # one program shows nothing of another
+        ([Passes(10, 5)] * 20, 10),
+        ([Passes(2, 1)] * 3, 1),  # too few
     ],
 )
 def test_where_nothing_shows_how_programs_vary_there_is_no_interval(
-    tallies: list[Tally], k: int
+    tallies: list[Passes], k: int
 ) -> None:
     assert over_samples(tallies, k)[1:3] == (None, None)
 

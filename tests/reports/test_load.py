@@ -1,5 +1,6 @@
 """A report of a run on a busy machine: everything is shown, and marked."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from spsbench.reports.body import body
 from spsbench.reports.columns import brief, chosen, full
 from spsbench.reports.figure import Curve
 from spsbench.reports.figure1 import figure1
+from spsbench.reports.html import html
 from spsbench.reports.json import json
 from spsbench.reports.latex import latex
 from spsbench.reports.plots import draw
@@ -53,6 +55,14 @@ def test_quiet_figures_and_all_of_them_stand_below_each_other() -> None:
     assert every["method"].strip() == "with those under load"
     assert (every["n"], every["ms/token"]) == ("18", "21.00 [18.00, 26.00]*")
     assert every["alpha"] == ""  # load has no part in it
+
+
+def test_every_line_of_the_page_knows_its_row() -> None:
+    paper = replace(MIXED, cell=cell(4, top_p=0.8))  # a row, all of its timings, and the paper's
+    page = html(Report("run", [table(replace(ALL, cell=cell(0)), paper, MIXED)]))
+    found = re.findall(r'<tr (class=paper )?data-row="(\d+)">', page)
+    assert [int(row) for _, row in found] == [0, 1, 1, 1, 2, 2]
+    assert [bool(theirs) for theirs, _ in found] == [False, False, False, True, False, False]
 
 
 def test_with_nothing_quiet_the_figures_of_all_are_marked() -> None:

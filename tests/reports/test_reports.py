@@ -3,6 +3,7 @@
 import csv as reader
 import io
 import json as decoder
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -309,6 +310,10 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name() -> None:
     ]
     assert "SpS K=4 (Chinchilla) & top-p 0.8 & 11305 & 11.40" in rendered("latex", nucleus)
     assert "11.40" in rendered("table", nucleus)
+    asked = replace(nucleus.cell, work=replace(nucleus.cell.work, chat=True))
+    told = rendered("markdown", replace(nucleus, cell=asked))
+    assert "| SpS K=4 | top-p 0.8, chat template |" in re.sub(r" +", " ", told)
+    assert "| SpS K=4 (Chinchilla) | top-p 0.8 |" in re.sub(r" +", " ", told)
     paper = decoder.loads(rendered("json", ARS, nucleus))["rows"][1]["paper"]
     assert (paper["metric"], paper["result"], paper["sequences"]) == ("rouge2", 0.114, 11305)
 

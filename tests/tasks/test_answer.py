@@ -1,9 +1,9 @@
-"""The program in an instruct model's answer, by the rule `code-1`."""
+"""The program in an instruct model's answer, by the rule `code-2`."""
 
 import pytest
 
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.tasks.programs.answer import NOTHING, found, program
+from spsbench.tasks.programs.answer import NOTHING, continued, found, program
 
 FUNCTION = "def f(x):\n    return x + 1\n"
 
@@ -18,6 +18,17 @@ FUNCTION = "def f(x):\n    return x + 1\n"
         "1. So:\n   ```python\n   def f(x):\n       return x + 1\n   ```\n",
         f"Sure.\n{FUNCTION}\nThis function adds one.",
         f"```python\n{FUNCTION}```\n```python\ndef f(x):\n    return 0\n```",
+        f"```python\n{FUNCTION}\n{FUNCTION}```\n\nThis uses `x + 1`.",
+        f"````python\n{FUNCTION}````",
+        "1. ```python\n   def f(x):\n       return x + 1\n   ```",
+        "```python\ndef f(x):\n    return x + 1```\nIt adds one.",
+        f"Write ```f``` so, between ``` marks:\n```python\n{FUNCTION}```",
+        f"{FUNCTION}\nFor example:\n```python\nf(1)\n```",  # the fenced block only uses it
+        f"def g(x):\n    return x\n\nAnd then:\n\n{FUNCTION}",
+        "import re\nN = 1\ndef f(x):\n    return x + N\n",
+        f"import this into your code:\n{FUNCTION}",
+        f'```python\ndef f(x):\n    """Add one."""\n```\nDone:\n```python\n{FUNCTION}```',
+        f"```python\ndef f(x):\n    # Your code here\n    pass\n```\n```python\n{FUNCTION}```",
     ],
 )
 def test_the_first_code_that_defines_the_function(answer: str) -> None:
@@ -29,12 +40,28 @@ def test_the_first_code_that_defines_the_function(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "I cannot.", "```python\nx = 1\n```", "def g(x):\n    pass"]
+    "answer",
+    [
+        "",
+        "I cannot.",
+        "```python\nx = 1\n```",
+        "def g(x):\n    return x",
+        '```python\ndef has_close_elements(numbers):\n    """The question again."""\n```',
+        "```python\n    def g(x):\n        return x\n```",
+    ],
 )
 def test_no_program(answer: str) -> None:
     assert found("f", answer) is None
+    assert continued(answer) is None
     problem = HumanEval().problems["HumanEval/0"]
     assert NOTHING in program(problem, answer)
+
+
+def test_only_the_body() -> None:
+    problem = HumanEval().problems["HumanEval/2"]  # truncate_number
+    body = f"Here is the rest:\n```python\n{problem.canonical_solution}```\nIt is short."
+    exec(program(problem, body), {})
+    assert continued("```python\nreturn number\n```") is None  # it would stand outside
 
 
 def test_the_canonical_solutions_pass_as_answers() -> None:

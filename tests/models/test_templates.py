@@ -1,0 +1,174 @@
+"""Chats of five families, with tokenizers that are built as theirs: as transformers makes them."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from spsbench.errors import DataError
+from spsbench.models.loader import encode_chat
+
+CHATML = (
+    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are of help.<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{{- bos_token }}\n"
+    "{%- if messages[0]['role'] == 'system' %}\n"
+    "    {%- set system_message = messages[0]['content'] | trim %}\n"
+    "    {%- set messages = messages[1:] %}\n"
+    "{%- else %}\n"
+    "    {%- set system_message = '' %}\n"
+    "{%- endif %}\n"
+    "{%- if not date_string is defined %}\n"
+    "    {%- set date_string = '26 Jul 2024' %}\n"
+    "{%- endif %}\n"
+    "{{- '<|start_header_id|>system<|end_header_id|>\\n\\n' }}\n"
+    "{{- 'Today Date: ' + date_string + '\\n\\n' + system_message + '<|eot_id|>' }}\n"
+    "{%- for m in messages %}\n"
+    "    {{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' }}\n"
+    "    {{- m['content'] | trim + '<|eot_id|>' }}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}\n"
+    "    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n"
+    "{%- endif %}\n"
+)
+MISTRAL = (
+    "{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content'] %}"
+    "{%- set loop_messages = messages[1:] %}"
+    "{%- else %}{%- set loop_messages = messages %}{%- endif %}"
+    "{{- bos_token }}{%- for m in loop_messages %}"
+    "{%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{- raise_exception('roles must alternate') }}{%- endif %}"
+    "{%- if m['role'] == 'user' %}{%- if loop.last and system is defined %}"
+    "{{- '[INST] ' + system + '\n\n' + m['content'] + '[/INST]' }}"
+    "{%- else %}{{- '[INST] ' + m['content'] + '[/INST]' }}{%- endif %}"
+    "{%- else %}{{- ' ' + m['content'] + eos_token }}{%- endif %}{%- endfor %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if m['role'] == 'assistant' %}{% set role = 'model' %}"
+    "{% else %}{% set role = m['role'] %}{% endif %}"
+    "{{ '<start_of_turn>' + role + '\n' + m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"
+)
+PHI = (
+    "{% for m in messages %}{% if m['role'] == 'system' %}"
+    "{{'<|system|>\n' + m['content'] + '<|end|>\n'}}{% elif m['role'] == 'user' %}"
+    "{{'<|user|>\n' + m['content'] + '<|end|>\n'}}{% elif m['role'] == 'assistant' %}"
+    "{{'<|assistant|>\n' + m['content'] + '<|end|>\n'}}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
+)
+
+
+class Family(NamedTuple):
+    """What a family writes around a turn, and how its tokenizer cuts."""
+
+    template: str
+    controls: tuple[str, ...]  # the first one begins a text, the second ends it
+    spaces: bool = False  # pieces with "▁", as SentencePiece cuts, and one put before a text
+    begins: bool = False  # whoever encodes a text gets the first control token before it
+    strips: bool = False  # control tokens swallow the white space after them
+    system: bool = True
+
+
+HEADERS = ("<|start_header_id|>", "<|end_header_id|>")
+FAMILIES = {
+    "chatml": Family(CHATML, ("<|im_start|>", "<|im_end|>")),
+    "llama 3": Family(LLAMA3, ("<|begin_of_text|>", "<|eot_id|>", *HEADERS), begins=True),
+    "mistral": Family(MISTRAL, ("<s>", "</s>", "[INST]", "[/INST]"), spaces=True, begins=True),
+    "gemma": Family(
+        GEMMA, ("<bos>", "<end_of_turn>", "<start_of_turn>"), spaces=True, system=False
+    ),
+    "phi": Family(
+        PHI,
+        ("<s>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"),
+        spaces=True,
+        begins=True,
+        strips=True,
+    ),
+}
+
+
+def tokenizer_of(family: Family) -> PreTrainedTokenizerFast:
+    """Of bytes, or of characters with "▁" for a space."""
+    letters = [chr(i) for i in range(32, 127)] + ["▁", "\n", "é"]
+    if not family.spaces:
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    first = "▁" if family.spaces else "Ġ"
+    vocab = {letter: i for i, letter in enumerate(["<unk>", *letters, "th", "the", f"{first}the"])}
+    pairs = [("t", "h"), ("th", "e"), (first, "the")]
+    raw = Tokenizer(models.BPE(vocab=vocab, merges=pairs, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    if family.spaces:
+        raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        raw.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    raw.add_special_tokens(
+        [AddedToken(t, special=True, rstrip=family.strips) for t in family.controls]
+    )
+    begin, end = family.controls[:2]
+    if family.begins:
+        raw.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A", special_tokens=[(begin, raw.token_to_id(begin))]
+        )
+    made = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token=begin, eos_token=end)
+    made.chat_template = family.template
+    return made
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Callable[[str], PreTrainedTokenizerFast]:
+    made = {name: tokenizer_of(family) for name, family in FAMILIES.items()}
+    return made.__getitem__
+
+
+def chat(*turns: str, system: str | None = None) -> list[dict[str, str]]:
+    said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(turns)]
+    return [*([{"role": "system", "content": system}] if system else []), *said]
+
+
+CHATS = {
+    "a turn": chat("What is the cat?"),
+    "white space": chat("  the \n\n cat \n"),
+    "code": chat("def f(x):\n    return [x]\n", "```python\nx = {'é': 1}\n```", "<b>&amp;</b>"),
+    "turns": chat("the first", "an answer", "the second", " the other ", "the third"),
+    "system": chat("hi", system="Be brief. "),
+    "system and turns": chat("hi", "the cat", "and?", "no.", "why", system="Be the cat."),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("said", CHATS)
+def test_as_transformers_makes_it(
+    name: str, said: str, tokenizers: Callable[[str], PreTrainedTokenizerFast]
+) -> None:
+    tokenizer, messages = tokenizers(name), CHATS[said]
+    if messages[0]["role"] == "system" and not FAMILIES[name].system:
+        with pytest.raises(DataError, match="System role not supported"):
+            encode_chat(tokenizer, messages)
+        return
+    asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert encode_chat(tokenizer, messages) == asked
+    begin = tokenizer.bos_token_id
+    if FAMILIES[name].begins and name != "phi":  # whose template does not write it
+        assert asked.count(begin) == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_control_tokens_in_what_was_said_are_text(
+    name: str, tokenizers: Callable[[str], PreTrainedTokenizerFast]
+) -> None:
+    tokenizer, controls = tokenizers(name), FAMILIES[name].controls
+    known = {tokenizer.convert_tokens_to_ids(control) for control in controls}
+    plain, forged = (
+        encode_chat(tokenizer, chat(f"a{middle}b")) for middle in ("", "".join(controls))
+    )
+    assert [i for i in forged if i in known] == [i for i in plain if i in known]

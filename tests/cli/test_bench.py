@@ -154,6 +154,7 @@ def test_a_start_keeps_what_the_one_before_has_found(
     with monkeypatch.context() as patch:
         patch.setattr("spsbench.runs.conduct.write_choices", noted)
         patch.setattr("spsbench.runs.conduct.run_part", killed)
+        patch.setattr("spsbench.runs.models.loaded", lambda before, after: False)
         assert sps(*arguments, "--out", str(out)).code == Exit.INTERRUPTED
     assert [len(names) for names in kept] == [1, 2]  # after each model, not after all
     assert len(read_choices(out, (0, 1))) == 2

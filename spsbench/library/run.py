@@ -13,7 +13,7 @@ from spsbench.runs.conduct import Outcome
 from spsbench.settings.names import method, setting
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
     """A run: its folder, its figures, its plot. What is on disk stays, and can be gone on with."""
 
@@ -77,6 +77,9 @@ class Run:
         if path is not None:
             Path(path).write_bytes(image)
         return image
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder}: {self.outcome.records} records>"
 
     def __str__(self) -> str:
         made = markdown(self.report)

@@ -11,6 +11,7 @@ from spsbench.settings.records import Record, RoundRecord
 
 __all__ = ["Arm", "Piece", "Text", "arm"]
 
+SHOWN = 60  # characters in a repr
 STYLES = {
     Origin.ACCEPTED: "color:#1a7f37",
     Origin.RECOVERED: "color:#b35900",
@@ -19,7 +20,7 @@ STYLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Text:
     """A finished generation; `str` of it is the text alone."""
 
@@ -28,6 +29,10 @@ class Text:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= SHOWN else self.text[:SHOWN] + "..."
+        return f"<Text {shown!r}: {len(self.tokens)} tokens, {self.finish}>"
 
     @property
     def text(self) -> str:

@@ -3,6 +3,7 @@
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -10,6 +11,8 @@ from spsbench.errors import UsageError
 from spsbench.settings.option import Option
 from spsbench.sources import fixed
 from spsbench.spec import Spec
+
+FEW = 60  # characters of a name in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,10 @@ def fitted(known: Mapping[str, Setting], asked: Mapping[str, Any]) -> dict[str, 
     Raises:
         UsageError: an unknown name, or a value of another type or out of range.
     """
-    unknown = ", ".join(sorted(asked.keys() - known.keys()))
-    if unknown:
-        raise UsageError(f"unknown option {unknown}: expected one of {', '.join(known)}")
+    for name in sorted(asked.keys() - known.keys()):
+        near = get_close_matches(name, known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"unknown option {name[:FEW]}: expected one of {', '.join(known)}.{meant}")
     return {name: known[name].fitted(value) for name, value in asked.items() if value is not None}
 
 

@@ -59,6 +59,7 @@ def test_a_text_is_what_was_made(pair: Pair, capsys: pytest.CaptureFixture[str])
     assert text.text == "".join(piece.text for piece in pair.stream("the cat", seed=4))
     assert sum(r.emitted for r in text.rounds) == len(text.tokens) == text.metrics.tokens
     assert text.finish == "length"
+    assert len(repr(text)) < 120
     assert capsys.readouterr() == ("", "")
 
 

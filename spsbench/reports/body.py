@@ -7,7 +7,7 @@ from spsbench.figures.summary import Summary
 from spsbench.reports.columns import ABSENT, NAMES, Column, Show, counted, full
 from spsbench.reports.paper import DRAFT, TARGET, PaperRow
 from spsbench.reports.reporter import Table
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import method
 
 WITH_LOAD = "  with those under load"
 
@@ -58,7 +58,7 @@ def _names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
         "target": TARGET,
         "draft": "" if ours.cell.k == 0 else DRAFT,
         "method": f"{method(ours.cell)} (Chinchilla)",
-        "setting": setting(ours.cell),
+        "setting": theirs.setting,
     }
 
 

@@ -29,9 +29,10 @@ import spsbench
 from gpu_page import page
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
+from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Decoder, Limits, Round
+from spsbench.loop.types import Limits, Round
 from spsbench.methods.decoders.hf import HfDecoder
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.drafters.model import ModelDrafter

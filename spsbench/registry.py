@@ -18,7 +18,7 @@ BASES: Mapping[Kind, str] = {
     "verifiers": ".loop.types:Verifier",
     "schedules": ".loop.types:Schedule",
     "engines": ".loop.types:Engine",
-    "decoders": ".loop.types:Decoder",
+    "decoders": ".loop.decoder:Decoder",
     "tasks": ".settings.task:Task",
 }
 """What a plug-in of a kind must be like, and had best subclass; a reporter is a function."""

@@ -2,8 +2,9 @@
 
 from typing import Any, NamedTuple
 
+from spsbench.loop.decoder import Decoder
 from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
-from spsbench.loop.types import LM, Decoder, Drafter, Engine, Schedule, Verifier
+from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.site import LoadedSite
 from spsbench.models.shelf import Loaded
@@ -20,7 +21,7 @@ class Built(NamedTuple):
 
 
 class LoadedStand:
-    """`loop.types.Stand` for the models of a cell: fresh sessions over shared weights."""
+    """`loop.decoder.Stand` for the models of a cell: fresh sessions over shared weights."""
 
     def __init__(self, cell: Cell, loaded: Loaded) -> None:
         place = loaded.target.device  # a cell's device may be "auto"

@@ -1,10 +1,10 @@
 """Every name, argument and pairing of a cell, checked before a model is touched."""
 
 from spsbench.errors import UsageError
+from spsbench.loop.decoder import Decoder
 from spsbench.loop.planning import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import Drawn, Plan, Weights
-from spsbench.loop.types import Decoder
 from spsbench.plugins import arguments, make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec

@@ -32,9 +32,10 @@ from transformers import (
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import cut, token_budget
+from spsbench.loop.decoder import Decoder, Stand
 from spsbench.loop.prompts import token_ids
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Decoder, Limits, NoiseStream, Purpose, Round, Stand, Stop
+from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
 from spsbench.methods.decoders.blocks import Block, Blocks, Ends
 
 

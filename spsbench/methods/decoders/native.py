@@ -7,18 +7,8 @@ from typing import Self
 from torch import Tensor
 
 from spsbench.loop.decode import decode
-from spsbench.loop.types import (
-    LM,
-    Decoder,
-    Drafter,
-    Limits,
-    NoiseStream,
-    Round,
-    Schedule,
-    Stand,
-    Stop,
-    Verifier,
-)
+from spsbench.loop.decoder import Decoder, Stand
+from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 
 
 @dataclass(frozen=True)

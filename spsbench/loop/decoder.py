@@ -1,0 +1,65 @@
+"""What runs a whole generation, and where it is opened."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self
+
+from torch import Tensor
+
+from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
+from spsbench.settings.cell import Cell
+
+
+class Stand(Protocol):
+    """Where a decoder is opened: the parts of a cell, each made when it is asked for."""
+
+    cell: Cell
+    target_model: Any  # as loaded; prepared only for a decoder that `runs_engines`
+    draft_model: Any | None
+    tokenizer: Any
+    draft_tokenizer: Any | None  # where it is another one
+    vocab_size: int
+
+    def drafter(self) -> Drafter:
+        """The drafter, under its stopwatch."""
+
+    def target(self, layers: tuple[int, ...]) -> LM:
+        """A session with the target, under its stopwatch; `layers` = hidden states it returns."""
+
+    def verifier(self) -> Verifier:
+        """The rule."""
+
+    def schedule(self) -> Schedule:
+        """The schedule."""
+
+
+class Decoder(Protocol):
+    """A prompt in, rounds out: our loop over an engine, or another library as a black box.
+
+    Subclass it explicitly to inherit the defaults.
+    """
+
+    live: ClassVar[bool] = True  # rounds come while it runs, and have no prefill in them
+    runs_engines: ClassVar[bool] = True  # else it is given the models as transformers has them
+    translates: ClassVar[bool] = False  # can it draft in another vocabulary?
+    rules: ClassVar[Mapping[str, str] | None] = None
+    """Drafter -> the verifier that comes with it, of a decoder with rules of its own; else None."""
+    prefill_seconds: float = 0.0  # of the last generation, where it is not live
+
+    @classmethod
+    @abstractmethod
+    def open(cls, stand: Stand, *args: Any, **arguments: Any) -> Self:
+        """Make one; its parameters are the spec's arguments."""
+        ...
+
+    @abstractmethod
+    def __call__(
+        self,
+        prompt: Sequence[int],
+        *,
+        limits: Limits,
+        warp: Callable[[Tensor], Tensor],
+        noise: NoiseStream,
+        stop: Stop,
+    ) -> Iterator[Round]:
+        """Generate until a limit, an EOS id or a stop string ends it."""

@@ -1,6 +1,6 @@
 """`spsbench.bench`: a task under several methods, into a run that survives anything."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spsbench.errors import UsageError
@@ -10,7 +10,7 @@ from spsbench.models.templates import asker
 from spsbench.settings.access import Access
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.place import Place
-from spsbench.settings.setting import fitted, settings_of
+from spsbench.settings.setting import fitted, settings_of, taken
 from spsbench.settings.sweep import Sweep, sweep
 
 Say = Callable[[str], None]
@@ -43,8 +43,8 @@ def bench(
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    place = Place(**fitted(OF_PLACE, _taken(rest, OF_PLACE)))
-    whole = fitted(OF_EXPERIMENT, _taken(rest, OF_EXPERIMENT))
+    place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    whole = fitted(OF_EXPERIMENT, taken(rest, OF_EXPERIMENT))
     rest |= {name: _ranges(name, rest.get(name)) for name in ("k", "seeds")}
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
     if pair is not None:
@@ -91,11 +91,6 @@ def conduct(
     return Conduct(
         place=place, access=access, shelf=shelf, name=name, say=say, watch=watch, stop=stop
     )
-
-
-def _taken(rest: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `rest` that are known, taken out of it."""
-    return {name: rest.pop(name) for name in list(rest) if name in known}
 
 
 def _ranges(name: str, k: Any) -> Any:

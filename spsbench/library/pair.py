@@ -7,6 +7,7 @@ import torch
 
 from spsbench.engines.choice import choice_of
 from spsbench.library.comparison import Comparison, compare
+from spsbench.library.load import quiet
 from spsbench.library.prompts import Prompt, fitted, ids_of
 from spsbench.library.run import Run
 from spsbench.library.text import Text
@@ -17,7 +18,7 @@ from spsbench.machine.load import loaded as is_loaded
 from spsbench.machine.load import read_clocks
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.folder import local_folder
-from spsbench.models.shelf import Choices, Loaded, Shelf
+from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.surprises import surprises
 from spsbench.runs.arms import Show, arm, run_both
 from spsbench.runs.generation import Generation
@@ -30,10 +31,6 @@ from spsbench.store.provenance import digest, hash_files
 
 Say = Callable[[str], None]
 OF_MODELS = frozenset(each.name for each in (*TARGET.values(), *DRAFT.values()))
-
-
-def quiet(line: str) -> None:
-    """Nobody is told."""
 
 
 class Pair:
@@ -52,12 +49,10 @@ class Pair:
         self._asked, self.access, self._say = asked, access, say
         if access.threads is not None:
             torch.set_num_threads(access.threads)
-        self._choices: Choices = {}
         self.shelf = Shelf(
             offline=access.offline,
             allow_pickle=access.allow_pickle,
             threads=access.threads,
-            choices=self._choices,
             say=say,
         )
         self.cell = resolve(make_cell(**asked))

@@ -17,7 +17,7 @@ from spsbench.runs.models import Models
 from spsbench.settings.access import Access
 from spsbench.settings.audit import OF_AUDIT, OF_REPLAY, Audit, Replay
 from spsbench.settings.cell import Cell
-from spsbench.settings.setting import fitted
+from spsbench.settings.setting import fitted, taken
 from spsbench.spec import Spec
 
 
@@ -33,8 +33,8 @@ def verify_pair(pair: Any, *, say: Callable[[str], None] = quiet, **asked: Any) 
     Raises:
         SpsError: options that cannot be meant, or no prompt that fits.
     """
-    plan = Audit(**fitted(OF_AUDIT, {n: v for n, v in asked.items() if n in OF_AUDIT}))
-    cell, loaded = pair.configured(**{n: v for n, v in asked.items() if n not in OF_AUDIT})
+    plan = Audit(**fitted(OF_AUDIT, taken(asked, OF_AUDIT)))
+    cell, loaded = pair.configured(**asked)
     if cell.k == 0:
         raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
     tasks = [Spec.parse(name) for name in plan.task] or TASKS

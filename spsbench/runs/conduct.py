@@ -1,6 +1,7 @@
 """The conduct of a run: models, records, scores, summary. It prints nothing and parses nothing."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,8 @@ class Conduct:
         ) as writer:
             if writer.loss:
                 self.say(f"note: {writer.loss}: what is missing is made again")
-            self._keep_choices(writer)
-            samples = self._records(experiment, writer)
+            with self._keeping_choices(writer):
+                samples = self._records(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Outcome(folder=folder, records=writer.count)
@@ -173,9 +174,13 @@ class Conduct:
             )
         return samples
 
-    def _keep_choices(self, writer: RunWriter) -> None:
-        """Take over what engines chose in this run, and keep what they choose, at once."""
-        choices = self.shelf.choices
+    @contextmanager
+    def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:
+        """Take over what engines chose in this run, and keep what they choose, at once.
+
+        Afterwards the shelf is as before: one that goes on must not write into a finished run.
+        """
+        choices, before = self.shelf.choices, self.shelf.chosen
         choices.update(read_choices(writer.folder, writer.shard))
 
         def keep() -> None:
@@ -184,6 +189,10 @@ class Conduct:
         self.shelf.chosen = keep
         if choices:  # of models that were loaded before
             keep()
+        try:
+            yield
+        finally:
+            self.shelf.chosen = before
 
     def _judge(self, experiment: Experiment, folder: Path) -> int:
         """Run the programs that were generated, if a sandbox holds or somebody insists."""

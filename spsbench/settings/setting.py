@@ -1,7 +1,7 @@
 """One option with its name, its type and its default, made of a field of a record."""
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -54,6 +54,11 @@ def settings_of(record: type[Any]) -> Iterator[Setting]:
             kind, option = get_args(hints[each.name])
             default = None if each.default is MISSING else each.default
             yield Setting(each.name, option, _bare(kind), default, each.name)
+
+
+def taken(asked: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Those of `asked` that are known, taken out of it."""
+    return {name: asked.pop(name) for name in list(asked) if name in known}
 
 
 def fitted(known: Mapping[str, Setting], asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from spsbench.settings.experiment import OF_EXPERIMENT
 from spsbench.settings.option import RUN, WORK
 from spsbench.settings.place import Place
 from spsbench.settings.ranges import repeated
-from spsbench.settings.setting import fitted
+from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.settings.table import K_MAX
 from spsbench.store.folder import check_writable
@@ -67,11 +67,6 @@ def bench(
 
     name = config.stem if config else experiment.parts[0].spec.short
     raise typer.Exit(carry_out(experiment, name, place, access, form=form, dry_run=dry_run))
-
-
-def taken(asked: dict[str, Any], known: Any) -> dict[str, Any]:
-    """Those of `asked` that are known, taken out of it."""
-    return {name: asked.pop(name) for name in list(asked) if name in known}
 
 
 def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any], list[Sweep]]:

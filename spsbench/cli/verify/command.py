@@ -9,12 +9,11 @@ from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.errors import UsageError
-from spsbench.library.load import OF_ACCESS, load
-from spsbench.settings.access import Access
+from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.settings.asked import make_cell
 from spsbench.settings.audit import OF_AUDIT, OF_REPLAY
 from spsbench.settings.option import METHOD
-from spsbench.settings.setting import fitted
+from spsbench.settings.setting import fitted, taken
 from spsbench.settings.table import OF_CELL
 
 UNHEARD = (
@@ -59,8 +58,7 @@ def run(
     **asked: Any,
 ) -> None:
     """Audit the records of a run: every emitted token against the target's law, scored anew."""
-    access = Access(**fitted(OF_ACCESS, {n: v for n, v in asked.items() if n in OF_ACCESS}))
-    audit = {n: v for n, v in asked.items() if n in OF_REPLAY}
+    access, audit = access_of(asked)
     fitted(OF_REPLAY, audit)
 
     from spsbench.library.prepare import check_environment, check_packages
@@ -92,16 +90,15 @@ def pair(
     """
     if asked.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
-    audit = {n: v for n, v in asked.items() if n in OF_AUDIT}
+    audit = taken(asked, OF_AUDIT)
     fitted(OF_AUDIT, audit)
-    of_cell = {n: v for n, v in asked.items() if n in OF_PAIR}
-    cell = make_cell(**of_cell)
+    cell = make_cell(**access_of(asked)[1])
     if cell.sampling.max_new_tokens < 1:
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
     if cell.sampling.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
-        held = load(say=say, **{n: v for n, v in asked.items() if n not in OF_AUDIT})
+        held = load(say=say, **asked)
 
     from spsbench.cli.progress import alive
     from spsbench.cli.verify.publish import publish

@@ -15,7 +15,16 @@ from spsbench.audit.law.thresholds import Facts
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import LM, Context, Drafter, Limits, Purpose, Scores, Verifier
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Drafter,
+    Limits,
+    Purpose,
+    Round,
+    Scores,
+    Verifier,
+)
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.slem import StringDrafter
 from spsbench.methods.drafters.tli import SharedTokensDrafter
@@ -195,17 +204,26 @@ class Recorder:
         self.inner.commit(length, path)
 
 
+class Sometimes(Constant):
+    """Every third round drafts."""
+
+    def k(self, history: Sequence[Round]) -> int:
+        return 2 if len(history) % 3 == 0 else 0
+
+
 PROMPT = [2, 0, 1, 1, 0] * 4
 
 
-def run(drafter: Drafter, verifier: Verifier, tokens: int = 60, k: int = 3) -> list[int]:
+def run(
+    drafter: Drafter, verifier: Verifier, tokens: int = 60, schedule: object = Constant(3)
+) -> list[int]:
     target = TableLM(Pair(3, 4, ("plain",)).q, 3)
     rounds = decode(
         PROMPT,
         target=target,
         drafter=drafter,
         verifier=verifier,
-        schedule=Constant(k),
+        schedule=schedule or Constant(3),
         warp=Warp(),
         noise=PhiloxStream(3),
         limits=Limits(tokens),
@@ -244,6 +262,16 @@ def test_of_one_vocabulary_it_is_the_model_itself() -> None:
 
 
 @pytest.mark.parametrize("make", [shared, strings])
+def test_a_round_without_a_draft_leaves_its_tokens_to_the_next(make: object) -> None:
+    """Nothing was fed in it, so that nothing of it is in the cache."""
+    lm = Recorder(TableLM(DRAFT.p, 4))
+    run(make(lm), Sps() if make is shared else Match(), schedule=Sometimes(2))
+    texts = {in_theirs(PROMPT)[:n] for n in range(9)}
+    assert lm.read
+    assert all(cached[:8] in texts for cached in lm.read)
+
+
+@pytest.mark.parametrize("make", [shared, strings])
 def test_beyond_the_drafts_context_the_target_goes_on_alone(make: object) -> None:
     lm = TableLM(DRAFT.p, 4, limit=30)
     assert len(run(make(lm), Sps() if make is shared else Match(), tokens=40)) == 40
@@ -259,7 +287,11 @@ def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for() -> Non
             seen.append(len(made.tokens))
             return made
 
-    run(Counted(TableLM(DRAFT.p, 4), ByText(both().target, both().draft)), Match(), k=4)
+    run(
+        Counted(TableLM(DRAFT.p, 4), ByText(both().target, both().draft)),
+        Match(),
+        schedule=Constant(4),
+    )
     assert set(seen[:-4]) == {4}
 
 

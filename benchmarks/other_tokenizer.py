@@ -1,4 +1,4 @@
-"""A draft model with another tokenizer, sampled: how far the first token's law is from the target's.
+"""Drafts of another tokenizer, sampled: how far the first token's law is from the target's.
 
 Tiny random models over two byte-level tokenizers. Of each prompt many texts are made by each way;
 the share of each first token is compared with the target's own law, which one forward pass gives.
@@ -17,7 +17,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from benchmarks.hf_assisted import CODE, PROMPTS, PROSE, SEED, model, noisy, tokenizer, translated
+from hf_assisted import CODE, PROMPTS, PROSE, SEED, model, noisy, tokenizer, translated
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded, Shelf
@@ -28,7 +28,6 @@ from spsbench.spec import Spec
 
 WAYS = {
     "tli": {"drafter": "tli"},
-    "tli, block": {"drafter": "tli", "verifier": "block"},
     "slem": {"drafter": "slem"},
     "transformers (universal)": {"decoder": "hf"},
 }
@@ -64,13 +63,8 @@ def apart(one: Tensor, other: Tensor) -> float:
 def chance(law: Tensor, texts: int) -> float:
     """Mean total variation of as many draws from the law itself."""
     noise = torch.Generator().manual_seed(SEED)
-    found = [
-        apart(
-            torch.bincount(law.multinomial(texts, True, generation), minlength=len(law)) / texts,
-            law,
-        )
-        for generation in [noise] * 100
-    ]
+    drawn = [law.multinomial(texts, replacement=True, generator=noise) for _ in range(100)]
+    found = [apart(torch.bincount(d, minlength=len(law)) / texts, law) for d in drawn]
     return sum(found) / len(found)
 
 
@@ -79,6 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--texts", type=int, default=1_000, help="of each prompt and way")
     parser.add_argument("--prompts", type=int, default=3)
+    parser.add_argument("--temperature", type=float, default=0.4)
     parser.add_argument("--k", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -86,7 +81,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folders, shelf = pair(Path(name)), Shelf(offline=True)
         for way, method in WAYS.items():
-            asked = {"k": options.k, "max_new_tokens": options.k + 1, "engine": "eager"}
+            asked = {
+                "k": options.k,
+                "max_new_tokens": options.k + 1,
+                "temperature": options.temperature,
+                "engine": "eager",
+            }
             decoder = {"decoder": Spec.parse(method["decoder"])} if "decoder" in method else {}
             method = {key: value for key, value in method.items() if key != "decoder"}
             cell = resolve(make_cell(**folders, **asked, **method).but(**decoder))
@@ -95,7 +95,7 @@ def main() -> None:
                 ids = encode(loaded.tokenizer, prompt)
                 with torch.inference_mode():
                     logits = loaded.target(input_ids=torch.tensor([ids])).logits[0, -1]
-                law = logits.double().softmax(-1)
+                law = (logits.double() / options.temperature).softmax(-1)
                 found = firsts(cell, loaded, ids, options.texts)
                 best = int(law.argmax())
                 row = {
@@ -114,6 +114,7 @@ def main() -> None:
             "torch": torch.__version__,
             "texts": options.texts,
             "k": options.k,
+            "temperature": options.temperature,
             "rows": rows,
         }
         options.out.write_text(json.dumps(content, indent=2) + "\n")

@@ -48,7 +48,7 @@ def firsts(cell: Cell, loaded: Loaded, prompt: list[int], texts: int) -> Tensor:
     """[V] how often each token came first."""
     counts = torch.zeros(loaded.vocab_size, dtype=torch.float64)
     for repeat in range(texts):
-        generation = Generation(cell, loaded, prompt, "first", repeat)
+        generation = Generation(cell, loaded, prompt, str(prompt), repeat)
         for _ in generation:
             pass
         counts[generation.record.tokens[0]] += 1

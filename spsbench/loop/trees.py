@@ -1,7 +1,11 @@
 """Draft trees: from parents to what each node sees and where it stands (SpecInfer, section 4.2)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from spsbench.settings.records import TreeRound
 
 
 def visible(parents: Tensor) -> Tensor:
@@ -48,6 +52,18 @@ def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) ->
     sees[:, cached:] = block_visible(parents, fed)
     mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
     return mask[None, None]
+
+
+def walked(parents: Sequence[int], path: Sequence[int]) -> TreeRound:
+    """What a rule met on its way down `path` through the tree of `parents`."""
+    children: dict[int, list[int]] = {}
+    deep: list[int] = []
+    for node, parent in enumerate(parents):
+        children.setdefault(parent, []).append(node)
+        deep.append(1 if parent < 0 else deep[parent] + 1)
+    siblings = [children[parents[node]].index(node) for node in path]
+    offered = [len(children.get(node, ())) for node in (-1, *path)]
+    return TreeRound(max(deep, default=0), tuple(path), tuple(siblings), tuple(offered))
 
 
 def follow(tokens: Tensor, parents: Tensor, wanted: Tensor) -> list[int]:

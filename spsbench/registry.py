@@ -53,6 +53,8 @@ def at(path: str) -> Any:
 BUILT_IN = (
     Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
     Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
+    Entry("drafters", "eagle", ".methods.drafters.eagle:Eagle", "a head: EAGLE-1, EAGLE-2, HASS"),
+    Entry("drafters", "eagle3", ".methods.drafters.eagle3:Eagle3", "a head: EAGLE-3, 3.1"),
     Entry("drafters", "none", ".methods.drafters.none:NoDrafter", "drafts nothing: ArS"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),

@@ -1,15 +1,24 @@
 """A drafter's site over loaded models: it is given what its plan names, and nothing else."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.errors import UsageError
-from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
+from spsbench.loop.site import (
+    Cache,
+    HeadWeights,
+    Network,
+    OwnWeights,
+    Plan,
+    TargetParts,
+    Weights,
+)
 from spsbench.loop.types import LM, Engine
 from spsbench.models.shelf import Loaded
-from spsbench.plugins import make
+from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
 
 
@@ -29,7 +38,7 @@ class LoadedSite:
             raise UsageError(
                 f"--drafter {self._name}: expected a draft model. Name it with --draft"
             )
-        engine: Engine = make("engines", draft.engine)
+        engine: Engine = make_plug_in("engines", draft.engine)
         return engine.session(self._loaded.draft, vocab_size=self.vocab_size)
 
     def own(self) -> OwnWeights:
@@ -38,6 +47,29 @@ class LoadedSite:
         if self._loaded.own is None:
             raise UsageError(f"--drafter {self._name}: expected its folder. Name it with --draft")
         return self._loaded.own
+
+    def head(self) -> HeadWeights:
+        """What `--draft` was found to be."""
+        self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
+        found = self._loaded.head
+        if found is None:
+            raise UsageError(f"--drafter {self._name}: expected its head. Name it with --draft")
+        return HeadWeights(found.description, found.tensors)
+
+    def network(self, make: Callable[[], Network]) -> Network:
+        """Kept beside the weights, so that it is made and packed once."""
+        draft, found = self._cell.models.draft, self._loaded.head
+        if draft is None or found is None:
+            return make()
+        key = str(draft.engine)
+        if key not in found.kept:
+            made = make()
+            pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
+            if pack is not None:
+                pack(made)
+            found.kept[key] = made
+        kept: Network = found.kept[key]
+        return kept
 
     def target(self) -> TargetParts:
         """Embeddings, head and config of the target."""

@@ -1,10 +1,19 @@
 """A drafter's site where the only models are tables: a session is all that can be given."""
 
+from collections.abc import Callable
 from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.loop.planning import plan_of
-from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
+from spsbench.loop.site import (
+    Cache,
+    HeadWeights,
+    Network,
+    OwnWeights,
+    Plan,
+    TargetParts,
+    Weights,
+)
 from spsbench.loop.types import LM, Drafter
 from spsbench.plugins import make
 from spsbench.spec import Spec
@@ -25,6 +34,14 @@ class TableSite:
         return self._lm
 
     def own(self) -> OwnWeights:
+        """Never there."""
+        raise UsageError("reads weights of its own, and a table has none")
+
+    def head(self) -> HeadWeights:
+        """Never there."""
+        raise UsageError("reads weights of its own, and a table has none")
+
+    def network(self, make: Callable[[], Network]) -> Network:
         """Never there."""
         raise UsageError("reads weights of its own, and a table has none")
 

@@ -1,4 +1,4 @@
-"""A head over a tiny target, without the command line: its site, its laws from scratch, its walk."""
+"""A head over a tiny target, without the command line: its site, its laws, its walk."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,8 +17,8 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.site import HeadWeights, TargetParts
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
 from spsbench.methods.heads.drafting import HeadDrafter
-from spsbench.models.heads.reading import described, format_of
 from spsbench.models.heads.checkpoint import checkpoint
+from spsbench.models.heads.reading import described, format_of
 from spsbench.models.heads.weights import by_name
 from spsbench.plugins import make
 from spsbench.spec import Spec

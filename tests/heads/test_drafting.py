@@ -5,7 +5,6 @@ with `stage.scratch`, which has no cache and takes the target's features for the
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest

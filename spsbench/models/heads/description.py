@@ -47,13 +47,15 @@ def check_tensors(described: Description, files: Checkpoint) -> None:
     """
     what = f"{described.family} head"
     lacking = [named for named in described.names.values() if named not in files.headers]
+    used = {*described.names.values(), *described.spare}
+    over = sorted(files.headers.keys() - used)
     if lacking:
+        instead = f", and has {listed(over)} that nothing reads" if over else ""
         raise DataError(
-            f"the {what} lacks {listed(lacking)} ({files.folder}): expected all of "
+            f"the {what} lacks {listed(lacking)}{instead} ({files.folder}): expected all of "
             f"{len(described.names)} tensors. Fetch it again"
         )
-    used = {*described.names.values(), *described.spare}
-    if over := sorted(files.headers.keys() - used):
+    if over:
         raise DataError(
             f"the {what} has {listed(over)} that nothing reads ({files.folder}): expected no other "
             f"tensors than {described.writer} writes for this config.json. It is a kind of head "

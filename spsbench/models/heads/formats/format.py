@@ -67,19 +67,31 @@ def found_names(
         DataError: two tensors that are the same parameter.
     """
     made: dict[str, str] = {}
+    front, words = "", dict[str, str]()  # as the last one found has them: a writer is consistent
+    lacking: dict[str, str] = {}
     for parameter in parameters:
-        stems = [parameter]
-        for own, theirs in renamed.items():
-            if parameter == own or parameter.startswith(f"{own}."):
-                stems = [each + parameter.removeprefix(own) for each in theirs.split()]
-                break
-        there = [
-            front + stem for stem in stems for front in fronts if front + stem in files.headers
-        ]
+        own = next((key for key in renamed if within(parameter, key)), None)
+        rest = parameter.removeprefix(own or "")
+        stems = [parameter] if own is None else [each + rest for each in renamed[own].split()]
+        there = [(f, stem) for stem in stems for f in fronts if f + stem in files.headers]
         if len(there) > 1:
             raise DataError(
-                f"{there[0]} and {there[1]} are one weight ({files.folder}): expected it once. "
-                "Fetch it again"
+                f"{''.join(there[0])} and {''.join(there[1])} are one weight ({files.folder}): "
+                "expected it once. Fetch it again"
             )
-        made[parameter] = there[0] if there else stems[0]
+        if not there:
+            lacking[parameter] = own or ""
+            continue
+        front = there[0][0]
+        made[parameter] = "".join(there[0])
+        if own is not None:
+            words[own] = there[0][1].removesuffix(rest)
+    for parameter, own in lacking.items():
+        word = words.get(own, renamed[own].split()[0]) if own else ""
+        made[parameter] = front + word + parameter.removeprefix(own)
     return made
+
+
+def within(parameter: str, key: str) -> bool:
+    """Whether a parameter is `key`, or one of its parts."""
+    return parameter == key or parameter.startswith(f"{key}.")

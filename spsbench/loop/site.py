@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+Made = TypeVar("Made")
 
 
 class Weights(Enum):
@@ -85,3 +87,9 @@ class Site(Protocol):
 
     def cache(self, most: int | None = None) -> Cache:
         """An empty cache for layers of the drafter's own; `most` = tokens it will ever hold."""
+
+    def memory(self, make: Callable[[], Made]) -> Made:
+        """What `make` made for this cell when it was first asked: it outlives a generation.
+
+        It is kept as long as the models stay loaded, or until a benchmark begins.
+        """

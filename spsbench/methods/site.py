@@ -1,16 +1,28 @@
 """A drafter's site over loaded models: it is given what its plan names, and nothing else."""
 
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.errors import UsageError
-from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
+from spsbench.loop.site import Cache, Made, OwnWeights, Plan, TargetParts, Weights
 from spsbench.loop.types import LM, Engine
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
+
+_MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
+"""Of each target: by cell and by what makes it, what drafters keep from generation to generation.
+"""
+
+
+def forget() -> None:
+    """Begin anew, as a benchmark does: what ran before must not be in its figures."""
+    _MEMORIES.clear()
 
 
 class LoadedSite:
@@ -61,6 +73,15 @@ class LoadedSite:
     def cache(self, most: int | None = None) -> Cache:
         """A cache that is never copied, as the engines have it."""
         made: Cache = PreallocatedCache(most)
+        return made
+
+    def memory(self, make: Callable[[], Made]) -> Made:
+        """Of this cell, over these models."""
+        kept = _MEMORIES.setdefault(self._loaded.target, {})
+        key = self._cell.id, make
+        if key not in kept:
+            kept[key] = make()
+        made: Made = kept[key]
         return made
 
     @property

@@ -73,6 +73,12 @@ BUILT_IN = (
     ),
     Entry(
         "drafters",
+        "self",
+        ".methods.drafters.self_speculation:SelfDrafter",
+        "the target with layers left out",
+    ),
+    Entry(
+        "drafters",
         "hybrid",
         ".methods.drafters.hybrid:HybridDrafter",
         "one by rule where it finds much, else another",

@@ -8,8 +8,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.cache import PreallocatedCache
-from spsbench.errors import UsageError
-from spsbench.loop.site import Cache, Made, OwnWeights, Plan, TargetParts, Weights
+from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.views import view
+from spsbench.errors import DataError, UsageError
+from spsbench.loop.site import Cache, Made, OwnWeights, Plan, TargetParts, Variant, Weights
 from spsbench.loop.types import LM, Engine
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
@@ -74,6 +76,18 @@ class LoadedSite:
         """A cache that is never copied, as the engines have it."""
         made: Cache = PreallocatedCache(most)
         return made
+
+    def variant(self, variant: Variant) -> LM:
+        """A session of the target's engine with a view of the target."""
+        self._check(self._plan.target, "a variant of the target", "uses_target")
+        engine: Engine = make("engines", self._cell.models.target.engine)
+        try:
+            model = view(self._loaded.target, variant)
+        except UsageError as error:
+            raise UsageError(f"--drafter {self._name}: {error}") from error
+        except UnsupportedModelError as error:
+            raise DataError(f"--drafter {self._name}: {error}") from error
+        return engine.session(model, vocab_size=self.vocab_size)
 
     def memory(self, make: Callable[[], Made]) -> Made:
         """Of this cell, over these models."""

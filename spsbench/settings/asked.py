@@ -67,7 +67,8 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
 
 def takes_model(drafter: Spec) -> bool:
     """Whether a draft model drafts, or is named as a part of what does."""
-    return "model" in (drafter.name, *(value for _, value in drafter.args))
+    by_name = {"hybrid": "model"}.get(drafter.name, drafter.name)  # its `then`, where not said
+    return dict(drafter.args).get("then", by_name) == "model"
 
 
 def target_of(given: Mapping[str, Any]) -> ModelSpec:

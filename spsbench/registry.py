@@ -53,6 +53,36 @@ def at(path: str) -> Any:
 BUILT_IN = (
     Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
     Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
+    Entry(
+        "drafters",
+        "suffix",
+        ".methods.drafters.suffix:SuffixDrafter",
+        "what followed before, by how often",
+    ),
+    Entry(
+        "drafters",
+        "copy",
+        ".methods.drafters.copy:CopyDrafter",
+        "the prompt, or a marked part, comes out again",
+    ),
+    Entry(
+        "drafters",
+        "recycling",
+        ".methods.drafters.recycling:RecyclingDrafter",
+        "the target's own former candidates",
+    ),
+    Entry(
+        "drafters",
+        "self",
+        ".methods.drafters.self_speculation:SelfDrafter",
+        "the target with layers left out",
+    ),
+    Entry(
+        "drafters",
+        "hybrid",
+        ".methods.drafters.hybrid:HybridDrafter",
+        "one by rule where it finds much, else another",
+    ),
     Entry("drafters", "none", ".methods.drafters.none:NoDrafter", "drafts nothing: ArS"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),

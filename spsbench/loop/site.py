@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+Made = TypeVar("Made")
 
 
 class Weights(Enum):
@@ -56,6 +58,19 @@ class TargetParts:
     head: Callable[[Tensor], Tensor]  # [m, D] hidden states of the last layer -> [m, V] logits
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The target made cheaper: what is left out of it. Layers are numbered from 0."""
+
+    layers: frozenset[int] = frozenset()  # whole
+    attention: frozenset[int] = frozenset()  # layers of which only the attention is
+    mlp: frozenset[int] = frozenset()  # and those of which only the other half is
+
+    def __str__(self) -> str:
+        parts = ("layers", self.layers), ("attention", self.attention), ("mlp", self.mlp)
+        return "; ".join(f"{name} {'+'.join(map(str, sorted(n)))}" for name, n in parts if n)
+
+
 class Cache(Protocol):
     """Keys and values of a drafter's own layers, rolled back like a model's."""
 
@@ -85,3 +100,15 @@ class Site(Protocol):
 
     def cache(self, most: int | None = None) -> Cache:
         """An empty cache for layers of the drafter's own; `most` = tokens it will ever hold."""
+
+    def memory(self, make: Callable[[], Made]) -> Made:
+        """What `make` made for this cell when it was first asked: it outlives a generation.
+
+        It is kept as long as the models stay loaded, or until a benchmark begins.
+        """
+
+    def variant(self, variant: Variant) -> Any:
+        """A session (`LM`) with the target less what `variant` leaves out, over a cache of its own.
+
+        Its weights are the target's, in memory once. For a plan with `target`.
+        """

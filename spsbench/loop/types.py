@@ -239,7 +239,7 @@ class Drafter(Protocol):
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
 
     @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
+    def plan(cls, *args: Any, **arguments: Any) -> Plan:
         """What these arguments mean; cheap, and before anything is loaded."""
         return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from spsbench.errors import Exit
+from spsbench.methods.site import forget
 from spsbench.models.shelf import Shelf
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
@@ -145,6 +146,7 @@ class Conduct:
 
         Models are loaded for parts that miss some only.
         """
+        forget()
         models, samples = Models(self.shelf, self.say), []
         missing: set[Key] = set()
         for part in experiment.parts:

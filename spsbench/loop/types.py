@@ -25,7 +25,10 @@ Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
 
 GoOn = Callable[[Tensor], Tensor]
-"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?"""
+"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?
+
+At temperature 0, where every law is one-hot, it is given `sampling.unsharpened` instead.
+"""
 
 Stop = Callable[[Sequence[int]], bool]
 """The generated tokens so far -> is a stop string complete? Called once for each new token."""

@@ -5,7 +5,7 @@ from typing import Self
 
 import torch
 
-from spsbench.loop.sampling import sample
+from spsbench.loop.sampling import sample, unsharpened
 from spsbench.loop.site import Site, Weights
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 
@@ -41,8 +41,9 @@ class ModelDrafter(Drafter):
         if k > 0:
             feed = torch.tensor(context.tokens[lm.length :])
             for i in range(k):
-                law = context.warp(lm.append(feed, keep=1).logits)[0]  # [V]
-                if not go_on(law):
+                logits = lm.append(feed, keep=1).logits
+                law = context.warp(logits)[0]  # [V]
+                if not go_on(unsharpened(context.warp, logits[0], law)):
                     break
                 feed = sample(law, u[i])[None]
                 tokens.append(feed)

@@ -47,6 +47,7 @@ TORCH_FREE = ALONE | {
         "tasks",
     ),
     "reports",
+    "forecast",
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

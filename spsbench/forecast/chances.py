@@ -113,18 +113,18 @@ class Looked:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The same with a schedule whose `go_on` stops before some slots, by the law of the slot.
+    """The same with a schedule whose `go_on` stops before some slots, by the laws of the draft.
 
     Along the text it is exact, and so are rounds, accepted and emitted tokens. What is drafted is
     not: after a token that will be rejected the draft goes on along a path of its own, whose laws
     no text shows. There the laws of the text stand in.
 
     Args:
-        go_on: [L] whether the slot at each position is drafted.
+        most: [L] slots that it lets be drafted in a round from each position, along the text.
     """
 
     inner: Chances
-    go_on: Sequence[bool]
+    most: Sequence[int]
 
     @property
     def one_by_one(self) -> bool:
@@ -133,9 +133,7 @@ class Stopped:
 
     def slots(self, at: int, k: int) -> Floats:
         """As `Chances.slots`."""
-        ahead = self.go_on[at : at + k]
-        stop = next((i for i, goes_on in enumerate(ahead) if not goes_on), k)
-        return self.inner.slots(at, stop)
+        return self.inner.slots(at, min(k, self.most[at]) if at < len(self.most) else k)
 
     def overlap(self, at: int) -> float | None:
         """As inside."""

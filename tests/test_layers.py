@@ -35,9 +35,18 @@ LAYERS = (
 )
 ALONE = {"errors", "registry", "spec"}  # import nothing of spsbench
 TORCH_FREE = ALONE | {
-    *("sources", "plugins", "machine", "settings", "figures", "sandbox", "store", "tasks"),
+    *(
+        "sources",
+        "plugins",
+        "machine",
+        "settings",
+        "figures",
+        "forecast",
+        "sandbox",
+        "store",
+        "tasks",
+    ),
     "reports",
-    "forecast",
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

@@ -1,1 +1,1 @@
-"""From one text and its acceptance chances to every K, schedule, cost and gain: arithmetic only."""
+"""What speculation would cost and gain: arithmetic over what was measured and recorded."""

@@ -28,7 +28,9 @@ Rule = Literal["sps", "match", "block"]
 class Chances(Protocol):
     """What became of drafts along one text."""
 
-    one_by_one: bool  # does the rule test slot by slot? (`Round.tested` applies)
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the rule tests slot by slot, so that `Round.tested` applies."""
 
     def slots(self, at: int, k: int) -> Floats:
         """[N] of a round that starts at position `at` and may draft `k` tokens.
@@ -93,7 +95,11 @@ class Looked:
 
     proposed: Sequence[int]
     hits: Sequence[int]
-    one_by_one: bool = True
+
+    @property
+    def one_by_one(self) -> bool:
+        """It does."""
+        return True
 
     def slots(self, at: int, k: int) -> Floats:
         """As `Chances.slots`; what it proposes beyond the end of the text is not known."""

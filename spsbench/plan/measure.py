@@ -104,7 +104,11 @@ def measure(
         if name_of(cell) not in arms:
             made = [Rounds(cell, loads, text, at, ks, draw, times) for at in fitting]
             arms[name_of(cell)] = cell, made
-    meters: list[Meter] = [alone, *free.values(), *(each for _, made in arms.values() for each in made)]
+    meters: list[Meter] = [
+        alone,
+        *free.values(),
+        *(each for _, made in arms.values() for each in made),
+    ]
     readings = take_turns(meters, Pace(seconds), watch, draw)
     turns, busy = quiet(readings)
 

@@ -29,6 +29,7 @@ LAYERS = (
     {"reports"},
     {"train"},
     {"runs"},
+    {"plan"},
     {"audit"},
     {"library"},
     {"cli", "__main__"},

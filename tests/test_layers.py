@@ -29,6 +29,7 @@ LAYERS = (
     {"reports"},
     {"train"},
     {"runs"},
+    {"plan"},
     {"audit"},
     {"library"},
     {"cli", "__main__"},
@@ -47,7 +48,6 @@ TORCH_FREE = ALONE | {
         "tasks",
     ),
     "reports",
-    "forecast",
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

@@ -28,7 +28,9 @@ Rule = Literal["sps", "match", "block"]
 class Chances(Protocol):
     """What became of drafts along one text."""
 
-    one_by_one: bool  # does the rule test slot by slot? (`Round.tested` applies)
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the rule tests slot by slot, so that `Round.tested` applies."""
 
     def slots(self, at: int, k: int) -> Floats:
         """[N] of a round that starts at position `at` and may draft `k` tokens.
@@ -93,7 +95,11 @@ class Looked:
 
     proposed: Sequence[int]
     hits: Sequence[int]
-    one_by_one: bool = True
+
+    @property
+    def one_by_one(self) -> bool:
+        """It does."""
+        return True
 
     def slots(self, at: int, k: int) -> Floats:
         """As `Chances.slots`; what it proposes beyond the end of the text is not known."""
@@ -113,18 +119,18 @@ class Looked:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The same with a schedule whose `go_on` stops before some slots, by the law of the slot.
+    """The same with a schedule whose `go_on` stops before some slots, by the laws of the draft.
 
     Along the text it is exact, and so are rounds, accepted and emitted tokens. What is drafted is
     not: after a token that will be rejected the draft goes on along a path of its own, whose laws
     no text shows. There the laws of the text stand in.
 
     Args:
-        go_on: [L] whether the slot at each position is drafted.
+        most: [L] slots that it lets be drafted in a round from each position, along the text.
     """
 
     inner: Chances
-    go_on: Sequence[bool]
+    most: Sequence[int]
 
     @property
     def one_by_one(self) -> bool:
@@ -133,9 +139,7 @@ class Stopped:
 
     def slots(self, at: int, k: int) -> Floats:
         """As `Chances.slots`."""
-        ahead = self.go_on[at : at + k]
-        stop = next((i for i, goes_on in enumerate(ahead) if not goes_on), k)
-        return self.inner.slots(at, stop)
+        return self.inner.slots(at, min(k, self.most[at]) if at < len(self.most) else k)
 
     def overlap(self, at: int) -> float | None:
         """As inside."""

@@ -37,6 +37,7 @@ class Start(NamedTuple):
     """Rounds from one position with so many drafted tokens, over all ways to get there."""
 
     position: int
+    asked: int  # tokens that the drafter was asked for: K, clamped
     drafted: int
     chance: float  # that there is such a round
     tested: float  # expected, times that chance; as the rules that test one by one count it
@@ -153,7 +154,7 @@ class Turns:
 
     def __init__(self, chances: Chances, at: int, k: int) -> None:
         slots = chances.slots(at, k) if k > 0 else np.zeros(0)
-        self.at, self.drafted = at, len(slots)
+        self.at, self.asked, self.drafted = at, k, len(slots)
         told = np.nan_to_num(slots, nan=0.0)
         self.kept = np.cumprod(told)  # [N] chance that i + 1 or more are kept
         self.reached = np.concatenate([[1.0], self.kept])  # [N + 1]
@@ -179,12 +180,12 @@ class Tally:
     """Sums over the rounds of a text."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[int, int], Floats] = {}
+        self._sums: dict[tuple[int, int, int], Floats] = {}
         self._unknown = 0.0
 
     def add(self, turns: Turns, weight: float) -> None:
         """A round that is there with that chance."""
-        key = turns.at, turns.drafted
+        key = turns.at, turns.asked, turns.drafted
         own = np.array([1.0, turns.reached[: turns.drafted].sum(), turns.kept.sum()])
         self._sums[key] = self._sums.get(key, np.zeros(3)) + weight * own
         self._unknown += weight * turns.unknown

@@ -116,6 +116,13 @@ class Context(NamedTuple):
     nodes: int | None = None  # that fit the target's context; of a larger tree the first are taken
 
 
+class Along(NamedTuple):
+    """Laws of a draft along a text."""
+
+    laws: Tensor  # [n, V]
+    sure: Tensor  # [n, V] the same, but at temperature 0 the laws at 1: they tell how sure it is
+
+
 class Round(NamedTuple):
     """Measurements of one turn of the loop, on the host. Counts are taken before the cut."""
 
@@ -248,6 +255,16 @@ class Drafter(Protocol):
     @abstractmethod
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """At most `k` tokens deep, fewer or none is fine; what stops it may look at laws only."""
+
+    def along(
+        self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
+    ) -> Along | None:
+        """The laws that each of `tokens[begin:]` would be drawn from after those before it.
+
+        None: there are no such laws, or they depend on more than the text. Asked piece by piece
+        along a finished text, after `begin` on its prompt; `begin` is 1 or more.
+        """
+        return None
 
 
 class Verifier(Protocol):

@@ -253,7 +253,7 @@ def test_ceilings_of_a_certain_text_are_one() -> None:
 
 def test_a_stop_by_the_law_of_a_slot() -> None:
     """Along the text nothing is drafted from there on; the start after it is untouched."""
-    chances = Stopped(coins(8), [True, True, False, True, True, True, True, True])
+    chances = Stopped(coins(8), [2, 1, 0, 5, 4, 3, 2, 1])
     assert len(chances.slots(0, 4)) == 2
     assert len(chances.slots(2, 4)) == 0
     assert len(chances.slots(3, 4)) == 4

@@ -52,6 +52,18 @@ def at(path: str) -> Any:
 
 BUILT_IN = (
     Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
+    Entry(
+        "drafters",
+        "tli",
+        ".methods.drafters.tli:SharedTokensDrafter",
+        "a model with another tokenizer: the tokens that both have",
+    ),
+    Entry(
+        "drafters",
+        "slem",
+        ".methods.drafters.slem:StringDrafter",
+        "a model with another tokenizer: by strings",
+    ),
     Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
     Entry(
         "drafters",

@@ -16,7 +16,7 @@ class Weights(Enum):
     """What `--draft` means to a drafter."""
 
     NONE = "none"  # nothing: it drafts from the text
-    MODEL = "model"  # a causal language model with the target's tokenizer
+    MODEL = "model"  # a causal language model, with the target's tokenizer or one it `translates`
     OWN = "own"  # a folder of tensors that the drafter reads itself
 
 
@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     tree: bool = False  # may its drafts branch?
     weights: Weights = Weights.NONE
     target: bool = False  # does it use parts of the target: embeddings, head, config?
+    translates: bool = False  # may its model's tokenizer be another one than the target's?
 
 
 class OwnWeights(NamedTuple):
@@ -88,6 +89,7 @@ class Site(Protocol):
 
     vocab_size: int
     tokenizer: Any  # the target's; None over tables
+    vocabularies: Any  # `models.translation.overlap.Vocabularies` where there are two, else None
 
     def session(self) -> Any:
         """A session (`LM`) with the draft model; for `Weights.MODEL`."""

@@ -33,6 +33,7 @@ class LoadedSite:
     def __init__(self, cell: Cell, loaded: Loaded, plan: Plan) -> None:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
+        self.vocabularies: Any = loaded.vocabularies
         self._cell, self._loaded, self._plan = cell, loaded, plan
 
     def session(self) -> LM:
@@ -44,7 +45,9 @@ class LoadedSite:
                 f"--drafter {self._name}: expected a draft model. Name it with --draft"
             )
         engine: Engine = make("engines", draft.engine)
-        return engine.session(self._loaded.draft, vocab_size=self.vocab_size)
+        both = self._loaded.vocabularies
+        size = self.vocab_size if both is None else len(both.draft.bytes_of)
+        return engine.session(self._loaded.draft, vocab_size=size)
 
     def own(self) -> OwnWeights:
         """The tensors of the folder that `--draft` names."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from spsbench.errors import Exit
+from spsbench.methods.foreign import settled
 from spsbench.methods.site import forget
 from spsbench.models.shelf import Shelf
 from spsbench.reports.conclude import conclude
@@ -86,7 +87,7 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment, place = resolved(experiment, self.say), self.place
+        experiment, place = self._resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
         before = bandwidth_before(folder, known, experiment.threads)
@@ -127,9 +128,20 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment = resolved(experiment, self.say)
+        experiment = self._resolved(experiment)
         *_, folder = self._prepare(experiment)
         yield from estimate(experiment, Models(self.shelf, self.say), folder)
+
+    def _resolved(self, experiment: Experiment) -> Experiment:
+        """With every cell checked; each line about tokenizers is said once."""
+        said: set[str] = set()
+
+        def once(line: str) -> None:
+            if line not in said:
+                said.add(line)
+                self.say(line)
+
+        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, once))
 
     def _prepare(
         self, experiment: Experiment

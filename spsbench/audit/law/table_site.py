@@ -17,6 +17,7 @@ class TableSite:
     def __init__(self, lm: LM, plan: Plan) -> None:
         self.vocab_size = lm.vocab_size
         self.tokenizer: Any = None
+        self.vocabularies: Any = None
         self._lm, self._plan = lm, plan
 
     def session(self) -> LM:

@@ -7,6 +7,7 @@ import torch
 
 from spsbench.engines.choice import choice_of
 from spsbench.library.comparison import Comparison, compare
+from spsbench.library.heads import followed
 from spsbench.library.load import quiet
 from spsbench.library.prompts import Prompt, fitted, ids_of
 from spsbench.library.run import Run
@@ -56,7 +57,7 @@ class Pair:
             threads=access.threads,
             say=say,
         )
-        self.cell = settled(make_cell(**asked), self.shelf, say)
+        self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
         self.loaded = self.shelf.load(self.cell)
         for line in () if self.cell.models.random else surprises(self.loaded):
             say(f"note: {line}")
@@ -153,7 +154,7 @@ class Pair:
         """The resolved cell of a call, and its models."""
         if not any(value is not None for value in asked.values()):
             return self.cell, self.loaded
-        cell = settled(make_cell(**self._under(asked)), self.shelf)
+        cell = settled(make_cell(**followed(self._under(asked), self.access)), self.shelf)
         return cell, self.shelf.load(cell)
 
     def engines(self) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """From logits to laws, and from laws to tokens (Chen et al. 2023, section 2 and Algorithm 2)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,16 @@ class Warp:
             x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
         law = x.softmax(-1)
         return nucleus(law, self.top_p) if self.top_p < 1 else law
+
+
+def unsharpened(warp: Callable[[Tensor], Tensor], logits: Tensor, law: Tensor) -> Tensor:
+    """[..., V] what tells how sure a model is: `law`, but at temperature 0 the law at 1.
+
+    A one-hot law is sure whatever the logits are. Both depend on the prefix alone.
+    """
+    if isinstance(warp, Warp) and warp.temperature == 0:
+        return logits.softmax(-1, dtype=law.dtype)
+    return law
 
 
 def nucleus(law: Tensor, top_p: float) -> Tensor:

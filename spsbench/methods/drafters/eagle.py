@@ -14,7 +14,7 @@ class Eagle(HeadDrafter):
     weights = Weights.HEAD
 
     @classmethod
-    def plan(cls, sampled: bool = True) -> Plan:  # type: ignore[override]
+    def plan(cls, sampled: bool = True) -> Plan:
         """Sampled tokens have laws; the likeliest ones come by rule."""
         drawn = Drawn.IID if sampled else Drawn.POINT
         return Plan(drawn, weights=Weights.HEAD, target=True)

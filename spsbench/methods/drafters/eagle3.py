@@ -21,7 +21,7 @@ class Eagle3(HeadDrafter):
     weights = Weights.HEAD
 
     @classmethod
-    def plan(  # type: ignore[override]
+    def plan(
         cls, sampled: bool = True, residual: str = "", feedback: str = "", features: str = ""
     ) -> Plan:
         """Sampled tokens have laws; the likeliest ones come by rule."""

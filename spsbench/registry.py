@@ -53,6 +53,9 @@ def at(path: str) -> Any:
 BUILT_IN = (
     Entry("drafters", "model", ".methods.drafters.model:ModelDrafter", "a smaller language model"),
     Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
+    Entry("drafters", "tree", ".methods.drafters.tree:TreeDrafter", "a model's tree of a shape"),
+    Entry("drafters", "topk", ".methods.drafters.topk:TopkDrafter", "a model's tree, best first"),
+    Entry("drafters", "chains", ".methods.drafters.chains:ChainsDrafter", "a model's n chains"),
     Entry("drafters", "none", ".methods.drafters.none:NoDrafter", "drafts nothing: ArS"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),

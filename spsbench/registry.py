@@ -55,6 +55,12 @@ BUILT_IN = (
     Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
     Entry("drafters", "tree", ".methods.drafters.tree:TreeDrafter", "a model's tree of a shape"),
     Entry("drafters", "topk", ".methods.drafters.topk:TopkDrafter", "a model's tree, best first"),
+    Entry(
+        "drafters",
+        "sequoia",
+        ".methods.drafters.sequoia:SequoiaDrafter",
+        "a model's tree of the best shape for measured acceptance",
+    ),
     Entry("drafters", "chains", ".methods.drafters.chains:ChainsDrafter", "a model's n chains"),
     Entry("drafters", "none", ".methods.drafters.none:NoDrafter", "drafts nothing: ArS"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),

@@ -19,7 +19,9 @@ class TreeDrafter(ShapedDrafter):
     """
 
     @classmethod
-    def plan(cls, *args: Any, shape: str | int = "3x2x1", siblings: str = "top", **more: Any) -> Plan:
+    def plan(
+        cls, *args: Any, shape: str | int = "3x2x1", siblings: str = "top", **more: Any
+    ) -> Plan:
         """How its siblings are drawn is in its arguments."""
         parents_of(shape)
         return Plan(drawn_as(siblings), True, cls.weights)

@@ -7,6 +7,7 @@ after they have come with the round's one read. So a guard costs a call and wait
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,12 +60,12 @@ class GuardedDrafter(Drafter):
         calling("drafters", self._drafter, self._drafter.begin, prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """As it is, if it is a draft of at most `k` tokens in depth."""
+        """As it is, if it is a draft of at most `k` tokens in depth; and told how it was drawn."""
         made = self._drafter.draft
         draft: Draft = calling("drafters", self._drafter, made, context, k, noise, go_on)
         if wrong := what_is_wrong(draft, self, k, self._vocab_size):
             raise PlugInError(f"{named('drafters', self._drafter)} {wrong}")
-        return draft
+        return replace(draft, drawn=self.drawn)
 
 
 class GuardedVerifier:

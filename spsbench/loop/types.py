@@ -54,12 +54,15 @@ class Draft:
     """N drafted tokens: a chain, or a tree when `parents` is given.
 
     `probs` row i is the law that token i was really drawn from (before its siblings were removed);
-    None means that the tokens came by rule (`Drawn.POINT`).
+    None means that the tokens came by rule (`Drawn.POINT`). Siblings stand in the order in which
+    they were drawn. How they were drawn a drafter says once, in its own `drawn`: the loop writes it
+    on each draft.
     """
 
     tokens: Tensor  # [N]
     probs: Tensor | None  # [N, V]
-    parents: Tensor | None = None  # [N] parent of node i, -1 = the context; nodes in draw order
+    parents: Tensor | None = None  # [N] on the host; parent of node i, -1 = the context
+    drawn: Drawn = Drawn.IID  # how siblings were drawn
 
     def within(self, nodes: int | None) -> "Draft":
         """The draft itself, or the first `nodes` of a tree that has more; None = any number.
@@ -70,16 +73,12 @@ class Draft:
         if self.parents is None or nodes is None or len(self.tokens) <= nodes:
             return self
         probs = None if self.probs is None else self.probs[:nodes]
-        return Draft(self.tokens[:nodes], probs, self.parents[:nodes])
+        return Draft(self.tokens[:nodes], probs, self.parents[:nodes], self.drawn)
 
     def to(self, device: torch.device) -> "Draft":
-        """The same draft on `device`."""
-        tokens, probs, parents = self.tokens, self.probs, self.parents
-        return Draft(
-            send(tokens, device),
-            None if probs is None else send(probs, device),
-            None if parents is None else send(parents, device),
-        )
+        """The same draft on `device`; a tree's shape stays on the host, where rules plan by it."""
+        probs = None if self.probs is None else send(self.probs, device)
+        return Draft(send(self.tokens, device), probs, self.parents, self.drawn)
 
 
 class Scores(NamedTuple):

@@ -205,7 +205,9 @@ def generate(
 
 
 @architectures
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str
+)
 def test_the_same_tokens_as_eager(
     model: Make, architecture: str, dtype: torch.dtype, recording: bool
 ) -> None:

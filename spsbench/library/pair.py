@@ -16,7 +16,8 @@ from spsbench.loop.site import Weights
 from spsbench.loop.text import Piece
 from spsbench.machine.load import loaded as is_loaded
 from spsbench.machine.load import read_clocks
-from spsbench.methods.resolve import plan_of, resolve
+from spsbench.methods.foreign import settled
+from spsbench.methods.resolve import plan_of
 from spsbench.models.folder import local_folder
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.surprises import surprises
@@ -55,7 +56,7 @@ class Pair:
             threads=access.threads,
             say=say,
         )
-        self.cell = resolve(make_cell(**asked))
+        self.cell = settled(make_cell(**asked), self.shelf, say)
         self.loaded = self.shelf.load(self.cell)
         for line in () if self.cell.models.random else surprises(self.loaded):
             say(f"note: {line}")
@@ -152,7 +153,7 @@ class Pair:
         """The resolved cell of a call, and its models."""
         if not any(value is not None for value in asked.values()):
             return self.cell, self.loaded
-        cell = resolve(make_cell(**self._under(asked)))
+        cell = settled(make_cell(**self._under(asked)), self.shelf)
         return cell, self.shelf.load(cell)
 
     def engines(self) -> dict[str, str]:

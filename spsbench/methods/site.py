@@ -1,16 +1,30 @@
 """A drafter's site over loaded models: it is given what its plan names, and nothing else."""
 
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from spsbench.engines.cache import PreallocatedCache
-from spsbench.errors import UsageError
-from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
+from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.views import view
+from spsbench.errors import DataError, UsageError
+from spsbench.loop.site import Cache, Made, OwnWeights, Plan, TargetParts, Variant, Weights
 from spsbench.loop.types import LM, Engine
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
+
+_MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
+"""Of each target: by cell and by what makes it, what drafters keep from generation to generation.
+"""
+
+
+def forget() -> None:
+    """Begin anew, as a benchmark does: what ran before must not be in its figures."""
+    _MEMORIES.clear()
 
 
 class LoadedSite:
@@ -19,6 +33,7 @@ class LoadedSite:
     def __init__(self, cell: Cell, loaded: Loaded, plan: Plan) -> None:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
+        self.vocabularies: Any = loaded.vocabularies
         self._cell, self._loaded, self._plan = cell, loaded, plan
 
     def session(self) -> LM:
@@ -30,7 +45,9 @@ class LoadedSite:
                 f"--drafter {self._name}: expected a draft model. Name it with --draft"
             )
         engine: Engine = make("engines", draft.engine)
-        return engine.session(self._loaded.draft, vocab_size=self.vocab_size)
+        both = self._loaded.vocabularies
+        size = self.vocab_size if both is None else len(both.draft.bytes_of)
+        return engine.session(self._loaded.draft, vocab_size=size)
 
     def own(self) -> OwnWeights:
         """The tensors of the folder that `--draft` names."""
@@ -61,6 +78,27 @@ class LoadedSite:
     def cache(self, most: int | None = None) -> Cache:
         """A cache that is never copied, as the engines have it."""
         made: Cache = PreallocatedCache(most)
+        return made
+
+    def variant(self, variant: Variant) -> LM:
+        """A session of the target's engine with a view of the target."""
+        self._check(self._plan.target, "a variant of the target", "uses_target")
+        engine: Engine = make("engines", self._cell.models.target.engine)
+        try:
+            model = view(self._loaded.target, variant)
+        except UsageError as error:
+            raise UsageError(f"--drafter {self._name}: {error}") from error
+        except UnsupportedModelError as error:
+            raise DataError(f"--drafter {self._name}: {error}") from error
+        return engine.session(model, vocab_size=self.vocab_size)
+
+    def memory(self, make: Callable[[], Made]) -> Made:
+        """Of this cell, over these models."""
+        kept = _MEMORIES.setdefault(self._loaded.target, {})
+        key = self._cell.id, make
+        if key not in kept:
+            kept[key] = make()
+        made: Made = kept[key]
         return made
 
     @property

@@ -66,7 +66,7 @@ def recording(decoder: Spec, record: str) -> Spec:
     Raises:
         UsageError: laws of a decoder that shows none.
     """
-    if record == "counts":
+    if record != "laws":
         return decoder
     if decoder.name != "native":
         raise UsageError(

@@ -15,6 +15,16 @@ def method(cell: Cell) -> str:
     return f"SpS{how}{rule}{depth}"
 
 
+def drafting(cell: Cell) -> str:
+    """What drafts: a draft model by its name alone, anything else by the drafter's."""
+    drafter, model = cell.method.drafter, cell.models.draft
+    if model is None:
+        return str(drafter)
+    name = str(model) if model.dtype == cell.models.target.dtype else f"{model} {model.dtype}"
+    name = f"{name} (random)" if model.random else name
+    return name if drafter.name == "model" else f"{drafter} {name}"
+
+
 def setting(cell: Cell) -> str:
     """The warp of a row, and whether it was asked in the model's chat template."""
     asked = "chat template, own system message" if cell.work.system else "chat template"

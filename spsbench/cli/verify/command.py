@@ -35,16 +35,20 @@ def rules(
     verifier: Annotated[
         list[str] | None, o.option(METHOD, "--verifier", help="Only these; repeatable.")
     ] = None,
+    schedule: Annotated[
+        list[str] | None, o.option(METHOD, "--schedule", help="Only these; repeatable.")
+    ] = None,
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
     """Enumerate every verifier with every kind of draft: the exact law over tiny vocabularies."""
     specs = [OF_CELL["verifier"].fitted(name) for name in verifier or ()]
+    only = [OF_CELL["schedule"].fitted(name) for name in schedule or ()]
 
     from spsbench.cli.verify.rules import enumerate_rules
 
-    raise typer.Exit(enumerate_rules(specs, json=o.wants_json(format, json)))
+    raise typer.Exit(enumerate_rules(specs, only, json=o.wants_json(format, json)))
 
 
 @verify.command("run")

@@ -1,0 +1,106 @@
+"""A draft model with another tokenizer, by the tokens that both have (TLI).
+
+Token-level intersection (Timor et al. 2025, arXiv 2502.05202, Algorithm 4): the draft's law is
+restricted to the tokens that the target has too, and moved to the target's ids. Each token is drawn
+from the very law that is handed to the verifier, so that every rule for sampled chains is exact.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from spsbench.errors import DataError
+from spsbench.loop.sampling import sample
+from spsbench.loop.site import Site, Weights
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.methods.translated import OwnTokens, translator_of
+from spsbench.models.translation.overlap import Vocabularies
+from spsbench.models.translation.translator import Translator
+
+
+class SharedTokensDrafter(Drafter):
+    """Samples from `lm`, as far as its tokens are the target's, under the target's warp.
+
+    Args:
+        lm: a session with the draft model, in its own vocabulary.
+        translator: between the two vocabularies.
+        pairs: target's id -> draft's id of each token that both have, in order.
+        vocab_size: of the target.
+    """
+
+    drawn = Drawn.IID
+    weights = Weights.MODEL
+    translates = True
+
+    @classmethod
+    def open(cls, site: Site) -> Self:
+        """Over a session with the draft model.
+
+        Raises:
+            DataError: no token in common.
+        """
+        both: Vocabularies | None = site.vocabularies
+        pairs: Mapping[int, int] = {token: token for token in range(site.vocab_size)}
+        if both is not None:
+            pairs = both.overlap.pairs
+        if not pairs:
+            raise DataError(
+                "no token of the draft model is one of the target's (tokenizers): expected some in "
+                "common. Draft by strings with --drafter slem, or with --drafter ngram"
+            )
+        return cls(site.session(), translator_of(both), pairs, site.vocab_size)
+
+    def __init__(
+        self, lm: LM, translator: Translator, pairs: Mapping[int, int], vocab_size: int
+    ) -> None:
+        self._text = OwnTokens(lm, translator)
+        self._own = pairs
+        self._ours, self._theirs = torch.tensor(list(pairs)), torch.tensor(list(pairs.values()))
+        self._vocab_size = vocab_size
+        self._seen = self._fed = 0  # tokens of the text in the last round, drafted ones fed then
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Prefill the draft model with the prompt in its own tokens, unless it does not fit."""
+        self._text.begin(prompt)
+        self._seen, self._fed = len(prompt), 0
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Slot i uses DRAFT's uniform i. The first pass also feeds what the loop has added."""
+        x = context.tokens
+        # A round adds what it accepted and one more: so much is known without a look at it.
+        accepted = x[self._seen : max(self._seen, len(x) - 1)][: self._fed]
+        feed = self._text.align(x, [self._own[token] for token in accepted])
+        self._seen, self._fed = len(x), 0
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        if feed is not None and k > 0:
+            k = self._text.room(self._text.length, k)
+            u = noise.uniform(Purpose.DRAFT, k)
+            for i in range(k):
+                law = context.warp(self._restricted(self._text.lm.append(feed, keep=1).logits))[0]
+                self._fed = i
+                if not go_on(law):
+                    break
+                tokens.append(sample(law, u[i])[None])
+                laws.append(law)
+                feed = self._theirs_of(tokens[-1])
+        if not tokens:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.cat(tokens), torch.stack(laws))
+
+    def _restricted(self, logits: Tensor) -> Tensor:
+        """[1, V of the draft] -> [1, V of the target], with no weight where there is no pair."""
+        self._to(logits.device)
+        wide = logits.new_full((1, self._vocab_size), -torch.inf)
+        wide[:, self._ours] = logits[:, self._theirs]
+        return wide
+
+    def _theirs_of(self, token: Tensor) -> Tensor:
+        """[1] the draft's id of the target's, which has one; on its device."""
+        return self._theirs.index_select(0, torch.searchsorted(self._ours, token))
+
+    def _to(self, device: torch.device) -> None:
+        if self._ours.device != device:
+            self._ours, self._theirs = self._ours.to(device), self._theirs.to(device)

@@ -65,6 +65,15 @@ BUILT_IN = (
         "a model with another tokenizer: by strings",
     ),
     Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
+    Entry("drafters", "tree", ".methods.drafters.tree:TreeDrafter", "a model's tree of a shape"),
+    Entry("drafters", "topk", ".methods.drafters.topk:TopkDrafter", "a model's tree, best first"),
+    Entry(
+        "drafters",
+        "sequoia",
+        ".methods.drafters.sequoia:SequoiaDrafter",
+        "a model's tree of the best shape for measured acceptance",
+    ),
+    Entry("drafters", "chains", ".methods.drafters.chains:ChainsDrafter", "a model's n chains"),
     Entry(
         "drafters",
         "suffix",

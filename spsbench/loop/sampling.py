@@ -96,14 +96,18 @@ def sample(law: Tensor, u: Tensor) -> Tensor:
 
     A token of weight 0 is never drawn, whatever the rounding.
     """
-    cdf = law.double().cumsum(-1)
-    if law.device.type != "cpu":
-        cdf = _mended(cdf, law)
+    cdf = cumulative(law)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
     point = torch.minimum(send(u, law.device).unsqueeze(-1) * total, below)
     # The clamp only matters for a NaN law, which the loop reports after its one host read.
     return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp(max=law.shape[-1] - 1)
+
+
+def cumulative(law: Tensor) -> Tensor:
+    """[..., V] weights -> [..., V] their sums in double: no step where a weight is 0."""
+    cdf = law.double().cumsum(-1)
+    return cdf if law.device.type == "cpu" else _mended(cdf, law)
 
 
 def _mended(cdf: Tensor, law: Tensor) -> Tensor:

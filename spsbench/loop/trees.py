@@ -48,21 +48,3 @@ def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) ->
     sees[:, cached:] = block_visible(parents, fed)
     mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
     return mask[None, None]
-
-
-def follow(tokens: Tensor, parents: Tensor, wanted: Tensor) -> list[int]:
-    """The nodes met by walking from the context to the child that equals what each node wants.
-
-    `wanted` [N + 1]: row 0 is the token wanted after the context, row i + 1 after node i. Of equal
-    siblings the first is taken.
-    """
-    children: dict[tuple[int, int], int] = {}
-    for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
-        children.setdefault((parent, token), node)
-    path: list[int] = []
-    wants = wanted.tolist()
-    here = -1
-    while (here, wants[here + 1]) in children:
-        here = children[here, wants[here + 1]]
-        path.append(here)
-    return path

@@ -112,6 +112,17 @@ class GuardedSchedule:
             raise PlugInError(line)
         return k
 
+    def nodes(self, history: Sequence[Round]) -> int | None:
+        """As it is; of a schedule that does not say, any number."""
+        chosen = getattr(self._schedule, "nodes", None)
+        most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
+        if most is not None and (not isinstance(most, int) or most < 0):
+            line = (
+                f"{named('schedules', self._schedule)} chose {most!r} nodes: expected an int >= 0"
+            )
+            raise PlugInError(f"{line}, or None")
+        return most
+
     def go_on(self, p: Tensor) -> Tensor:
         """As it is."""
         further: Tensor = calling("schedules", self._schedule, self._schedule.go_on, p)

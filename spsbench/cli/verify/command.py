@@ -35,6 +35,9 @@ def rules(
     verifier: Annotated[
         list[str] | None, o.option(METHOD, "--verifier", help="Only these; repeatable.")
     ] = None,
+    deep: Annotated[
+        bool, o.option(METHOD, "--deep", help="Larger sampled trees, too: minutes a rule.")
+    ] = False,
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -44,7 +47,7 @@ def rules(
 
     from spsbench.cli.verify.rules import enumerate_rules
 
-    raise typer.Exit(enumerate_rules(specs, json=o.wants_json(format, json)))
+    raise typer.Exit(enumerate_rules(specs, deep=deep, json=o.wants_json(format, json)))
 
 
 @verify.command("run")

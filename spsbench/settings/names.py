@@ -25,13 +25,12 @@ def lossy(cell: Cell) -> bool:
 
 
 def drafting(cell: Cell) -> str:
-    """What drafts: a draft model by its name alone, anything else by the drafter's."""
+    """What drafts: `ngram`, `model nano-draft`; with its dtype where that is not the target's."""
     drafter, model = cell.method.drafter, cell.models.draft
     if model is None:
         return str(drafter)
     name = str(model) if model.dtype == cell.models.target.dtype else f"{model} {model.dtype}"
-    name = f"{name} (random)" if model.random else name
-    return name if drafter.name == "model" else f"{drafter} {name}"
+    return f"{drafter} {name} (random)" if model.random else f"{drafter} {name}"
 
 
 def setting(cell: Cell) -> str:

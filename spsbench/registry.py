@@ -89,6 +89,20 @@ BUILT_IN = (
     Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),
     Entry(
         "verifiers",
+        "traversal",
+        ".methods.verifiers.traversal:Traversal",
+        "a tree from its leaves up; block on a chain",
+        "exact",
+    ),
+    Entry(
+        "verifiers",
+        "recursive",
+        ".methods.verifiers.recursive:Recursive",
+        "a tree from its root down, sibling by sibling",
+        "exact",
+    ),
+    Entry(
+        "verifiers",
         "synthetic",
         ".methods.verifiers.synthetic:Synthetic",
         "keeps a given share of tokens: timing only, output meaningless",

@@ -10,7 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 from spsbench.engines.limits import context_of, slides
 from spsbench.engines.longrope import bordered
 from spsbench.loop.transfer import send
-from spsbench.loop.trees import additive_mask, depths
+from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
 
 PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
@@ -57,7 +57,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed `tokens` [m]; with `parents` [N] the last N of them are tree nodes.
+        """Feed `tokens` [m]; with `parents` [N] the last N, cached ones included, are tree nodes.
 
         Raises:
             ValueError: more than the model's context holds.
@@ -79,15 +79,13 @@ class EagerLM:
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         model, m, past = self.model, len(tokens), self._length
-        positions = torch.arange(past, past + m)
-        mask = None
+        positions, mask = torch.arange(past, past + m), None
         if parents is not None:
             if self._slides:
                 raise UnsupportedModelError(
                     f"{type(model).__name__} has sliding-window attention, which cannot score trees"
                 )
-            n = len(parents)
-            positions[m - n :] = past + m - n + depths(parents)
+            positions = places(parents, m, past)
             mask = send(additive_mask(parents, m, past, model.dtype), model.device)
         out = model(
             input_ids=send(tokens[None], model.device),

@@ -36,4 +36,6 @@ class Match:
             return Verdict(slots.where(slots < a, -1), row(own, a), (a + 1).clamp(max=n))
         nodes = follow(draft.tokens, draft.parents, own)
         path = slots.new_tensor(nodes + [-1] * (n - len(nodes)))
-        return Verdict(path, own[nodes[-1] + 1 if nodes else 0], torch.full_like(own[0], -1))
+        end = nodes[-1] if nodes else -1
+        tested = len(nodes) + (end in draft.parents.tolist())
+        return Verdict(path, own[end + 1], torch.full_like(own[0], tested))

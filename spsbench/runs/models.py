@@ -63,7 +63,9 @@ def resolved(
         drafters = {cell.method.drafter for cell in part.cells if cell.k != 0}
         every = part.cells if len(drafters) < 2 else sensible(part.cells, say)
         cells = {cell.id: cell for cell in map(settle, every)}
-        parts.append(replace(part, cells=tuple(cells.values())))
+        drafts = part.traced if len(drafters) < 2 else sensible(part.traced, lambda line: None)
+        traced = {cell.id: cell for cell in map(settle, drafts if part.traced else ())}
+        parts.append(replace(part, cells=tuple(cells.values()), traced=tuple(traced.values())))
     return replace(experiment, parts=tuple(parts))
 
 

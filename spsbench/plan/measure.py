@@ -29,7 +29,7 @@ from spsbench.settings.method import OWN_LOOP
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 ASKED = (1, 2, 4, 8, 16)  # tokens of a draft
 CONTEXTS = (64, 256, 1024)
-PLAIN_TIMES = 4  # rounds of ArS in a turn: every speed-up is made with them
+PLAIN_TIMES = 3  # rounds of ArS in a turn: every speed-up is made with them
 MOST_TURNS = 25
 SECONDS = 20.0
 

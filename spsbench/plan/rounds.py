@@ -52,7 +52,7 @@ class Rounds:
         text: token ids, more of them than `context`.
         context: tokens that are cached when the text begins.
         ks: tokens to ask for.
-        times: rounds of each K in a turn; their mean is what the turn shows.
+        times: rounds of each K in a turn; their median is what the turn shows.
     """
 
     def __init__(
@@ -83,12 +83,11 @@ class Rounds:
         if self._made + self._turn > self._room:
             self._begin()
         self._lengths.append(len(self._prompt) - 1 + self._made)
-        parts = np.zeros((4, len(self.ks)))
+        found: dict[int, list[tuple[float, float, float, float]]] = {k: [] for k in self.ks}
         for _ in range(self._times * len(self.ks)):
             done, draft, target = self._next()
-            at = self.ks.index(self._schedule.asked)
-            parts[:, at] += done.drafted, draft, target, done.seconds
-        self._turns.append(parts / self._times)
+            found[self._schedule.asked].append((done.drafted, draft, target, done.seconds))
+        self._turns.append(np.array([np.median(found[k], axis=0) for k in self.ks]).T)
 
     def parts(self, turns: Sequence[int]) -> Floats:
         """[T, 4, K] in some of the turns: tokens drafted, then seconds of draft, target, round."""

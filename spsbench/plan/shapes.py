@@ -6,26 +6,25 @@ random weights, which take the time of trained ones; how often they would be rig
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from spsbench.errors import UsageError
 from spsbench.forecast.costs import Costs
+from spsbench.forecast.shapes import STEP, Shape, ShapeCost
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded
 from spsbench.plan.measure import Pace, measure
-from spsbench.plan.reading import Weights, weights_of
+from spsbench.plan.reading import weights_of
 from spsbench.plan.setting import name_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import RANDOM, ModelSpec
 from spsbench.spec import Spec
 
-MOST = 16  # shapes in one table
-STEP = 8  # widths are multiples of it
-WIDEST, DEEPEST = 1 << 15, 256
 SIZES, ASKED = (1, 2, 3, 5, 9), (1, 4, 8)
 CONTEXT = 256
 SECONDS = 30.0
@@ -37,53 +36,6 @@ SHARED = ("num_key_value_heads",)
 INNER = ("intermediate_size", "n_inner", "ffn_dim")
 AS_WIDE = ("word_embed_proj_dim",)  # must be as wide as the layers
 DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
-
-_SHAPE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)")
-
-
-class Shape(NamedTuple):
-    """Width and number of layers."""
-
-    width: int
-    depth: int
-
-    def __str__(self) -> str:
-        return f"{self.width}x{self.depth}"
-
-
-class ShapeCost(NamedTuple):
-    """A draft model in the table of costs."""
-
-    shape: Shape
-    model: str  # empty: of random weights
-    arm: str  # its name in the costs
-    weights: Weights | None
-
-
-def parse_shapes(text: str) -> list[Shape]:
-    """`256x8,512x2`: widths and depths.
-
-    Raises:
-        UsageError: what is no such list, or sizes that no draft has.
-    """
-    found = []
-    for part in text.replace(" ", "").split(","):
-        matched = _SHAPE.fullmatch(part)
-        if matched is None:
-            raise UsageError(
-                f"--shapes {part!r}: expected WIDTHxDEPTH,... such as 256x8,512x2. Write it so"
-            )
-        shape = Shape(int(matched[1]), int(matched[2]))
-        if shape.width % STEP or shape.width > WIDEST or shape.depth > DEEPEST:
-            raise UsageError(
-                f"--shapes {part}: expected a width that is a multiple of {STEP} up to {WIDEST}, "
-                f"and at most {DEEPEST} layers. Change it"
-            )
-        found.append(shape)
-    shapes = list(dict.fromkeys(found))
-    if len(shapes) > MOST:
-        raise UsageError(f"--shapes has {len(shapes)} of them: expected at most {MOST}")
-    return shapes
 
 
 def shape_of(config: Any) -> Shape:
@@ -174,12 +126,14 @@ def measure_shapes(
             seconds=seconds,
             watch=watch,
         )
-    rows = [
-        ShapeCost(shape_of(made.draft.config), cells[each], name_of(each), weights_of(made.draft))
-        for each, made in pairs
-        if made.draft is not None
-    ]
-    return costs, rows
+    drafts = [(each, made.draft) for each, made in pairs if made.draft is not None]
+    return costs, [_row(each, draft, cells[each]) for each, draft in drafts]
+
+
+def _row(cell: Cell, draft: PreTrainedModel, model: str) -> ShapeCost:
+    weights = weights_of(draft)
+    numbers, read = (None, None) if weights is None else weights
+    return ShapeCost(shape_of(draft.config), model, name_of(cell), numbers, read)
 
 
 def _with(cell: Cell, folder: Path) -> Cell:

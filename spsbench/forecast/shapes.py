@@ -1,0 +1,168 @@
+"""Drafts of other shapes: what they would cost, and how often they would have to be right.
+
+The question of Chen et al. 2023, Table 2: wide and shallow, or narrow and deep?
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from spsbench.errors import UsageError
+from spsbench.forecast.cost_tables import standing
+from spsbench.forecast.costs import Costs
+from spsbench.forecast.grid import Grid, digits, ms
+from spsbench.forecast.needed import needed_alpha
+
+MOST = 16  # shapes in one table
+STEP = 8  # widths are multiples of it
+WIDEST, DEEPEST = 1 << 15, 256
+GAINS = (1.0, 1.5, 2.0)
+K = 4  # at which a draft's time is shown
+ALIKE = 1.3  # at most, between the sizes of shapes that are compared
+
+_SHAPE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)")
+
+
+class Shape(NamedTuple):
+    """Width and number of layers."""
+
+    width: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.depth}"
+
+
+class ShapeCost(NamedTuple):
+    """A draft model in a table of costs."""
+
+    shape: Shape
+    model: str  # empty: of random weights
+    arm: str  # its name in the costs
+    numbers: int | None  # in the model
+    read: int | None  # bytes of weights for a token
+
+
+def parse_shapes(text: str) -> list[Shape]:
+    """`256x8,512x2`: widths and depths.
+
+    Raises:
+        UsageError: what is no such list, or sizes that no draft has.
+    """
+    found = []
+    for part in text.replace(" ", "").split(","):
+        matched = _SHAPE.fullmatch(part)
+        if matched is None:
+            raise UsageError(
+                f"--shapes {part!r}: expected WIDTHxDEPTH,... such as 256x8,512x2. Write it so"
+            )
+        digits_of = [each if len(each) < 8 else "9999999" for each in matched.groups()]
+        shape = Shape(*map(int, digits_of))
+        if shape.width % STEP or shape.width > WIDEST or shape.depth > DEEPEST:
+            raise UsageError(
+                f"--shapes {part}: expected a width that is a multiple of {STEP} up to {WIDEST}, "
+                f"and at most {DEEPEST} layers. Change it"
+            )
+        found.append(shape)
+    shapes = list(dict.fromkeys(found))
+    if len(shapes) > MOST:
+        raise UsageError(
+            f"--shapes has {len(shapes)} of them: expected at most {MOST}. Ask for them in parts"
+        )
+    return shapes
+
+
+def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]]:
+    """A row a draft, in plain values: times in seconds, a figure x with x.low and x.high."""
+    return [_row(costs, each) for each in sorted(drafts, key=lambda each: each.shape)]
+
+
+def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
+    """The drafts by width, and what can be said of wide and narrow ones."""
+    context = _context(costs)
+    rows = []
+    for each in sorted(drafts, key=lambda each: each.shape):
+        one, c = costs.draft(each.arm, K, context), costs.relative(each.arm, K, context)
+        least = None if not costs.bandwidth or not each.read else each.read / costs.bandwidth
+        rows.append(
+            [
+                f"{each.shape}" + (f" ({each.model})" if each.model else ""),
+                "n/a" if each.numbers is None else f"{digits(each.numbers / 1e6)} M",
+                ms(one._replace(**{n: v / K for n, v in one._asdict().items()}), interval=True),
+                "n/a" if least is None else digits(1e3 * least),
+                digits(c.value),
+                *(_needed(costs, each.arm, context, gain) for gain in GAINS),
+            ]
+        )
+    headings = ["width x layers", "numbers", "a token, ms", "memory, ms", "c", "pays from alpha"]
+    headings += [f"{gain:g}x from alpha" for gain in GAINS[1:]]
+    target = costs.target(1, context)
+    remarks = [
+        f"A pass of the target over one token takes {ms(target, interval=True)} ms after {context} "
+        "tokens. c is a draft's token in such passes; memory is the least time for the draft's "
+        "weights.",
+        "alpha is the share of tested tokens that must be kept, with the K that needs the least; "
+        "weights are random, so how many would be kept is not known.",
+        *comparisons(costs, drafts),
+        *standing(costs),
+    ]
+    return Grid("Drafts of other shapes", headings, rows, remarks)
+
+
+def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
+    """Of wide and shallow drafts and the nearest in size that are narrower and deeper."""
+    context = _context(costs)
+    for wide in drafts:
+        others = [
+            each
+            for each in drafts
+            if each.shape.width < wide.shape.width
+            and each.shape.depth > wide.shape.depth
+            and _unlike(wide, each) <= ALIKE
+        ]
+        if not others:
+            continue
+        deep = min(others, key=lambda each: _unlike(wide, each))
+        share = costs.compared(wide.arm, deep.arm, K, context)
+        yield (
+            f"{wide.shape} takes {digits(share.value)} ({digits(share.low)} to "
+            f"{digits(share.high)}) of the time of {deep.shape}, which is about as large."
+        )
+
+
+def _unlike(one: ShapeCost, other: ShapeCost) -> float:
+    """The larger size over the smaller."""
+    if not one.numbers or not other.numbers:
+        return float("inf")
+    return max(one.numbers, other.numbers) / min(one.numbers, other.numbers)
+
+
+def _needed(costs: Costs, arm: str, context: int, gain: float) -> str:
+    found = needed_alpha(costs, arm, context, gain)
+    return "never" if found is None else f"{digits(found.alpha)} (K = {found.k})"
+
+
+def _row(costs: Costs, each: ShapeCost) -> dict[str, Any]:
+    context = _context(costs)
+    draft, c = costs.draft(each.arm, K, context), costs.relative(each.arm, K, context)
+    needed = {f"{gain:g}": needed_alpha(costs, each.arm, context, gain) for gain in GAINS}
+    return {
+        "width": each.shape.width,
+        "layers": each.shape.depth,
+        "model": each.model or None,
+        "numbers": each.numbers,
+        "token_seconds": draft.value / K,
+        "token_seconds.low": draft.low / K,
+        "token_seconds.high": draft.high / K,
+        "memory_seconds": each.read / costs.bandwidth if each.read and costs.bandwidth else None,
+        "c": c.value,
+        "c.low": c.low,
+        "c.high": c.high,
+        "needed": {
+            gain: None if found is None else found._asdict() for gain, found in needed.items()
+        },
+    }
+
+
+def _context(costs: Costs) -> int:
+    return costs.passes.contexts[-1]

@@ -3,73 +3,18 @@
 The question of Chen et al. 2023, Table 2: wide and shallow, or narrow and deep?
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from spsbench.errors import UsageError
 from spsbench.forecast.cost_tables import standing
 from spsbench.forecast.costs import Costs
 from spsbench.forecast.grid import Grid, digits, ms
 from spsbench.forecast.needed import needed_alpha
+from spsbench.forecast.shape import ShapeCost
 
-MOST = 16  # shapes in one table
-STEP = 8  # widths are multiples of it
-WIDEST, DEEPEST = 1 << 15, 256
 GAINS = (1.0, 1.5, 2.0)
 K = 4  # at which a draft's time is shown
 ALIKE = 1.3  # at most, between the sizes of shapes that are compared
-
-_SHAPE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)")
-
-
-class Shape(NamedTuple):
-    """Width and number of layers."""
-
-    width: int
-    depth: int
-
-    def __str__(self) -> str:
-        return f"{self.width}x{self.depth}"
-
-
-class ShapeCost(NamedTuple):
-    """A draft model in a table of costs."""
-
-    shape: Shape
-    model: str  # empty: of random weights
-    arm: str  # its name in the costs
-    numbers: int | None  # in the model
-    read: int | None  # bytes of weights for a token
-
-
-def parse_shapes(text: str) -> list[Shape]:
-    """`256x8,512x2`: widths and depths.
-
-    Raises:
-        UsageError: what is no such list, or sizes that no draft has.
-    """
-    found = []
-    for part in text.replace(" ", "").split(","):
-        matched = _SHAPE.fullmatch(part)
-        if matched is None:
-            raise UsageError(
-                f"--shapes {part!r}: expected WIDTHxDEPTH,... such as 256x8,512x2. Write it so"
-            )
-        digits_of = [each if len(each) < 8 else "9999999" for each in matched.groups()]
-        shape = Shape(*map(int, digits_of))
-        if shape.width % STEP or shape.width > WIDEST or shape.depth > DEEPEST:
-            raise UsageError(
-                f"--shapes {part}: expected a width that is a multiple of {STEP} up to {WIDEST}, "
-                f"and at most {DEEPEST} layers. Change it"
-            )
-        found.append(shape)
-    shapes = list(dict.fromkeys(found))
-    if len(shapes) > MOST:
-        raise UsageError(
-            f"--shapes has {len(shapes)} of them: expected at most {MOST}. Ask for them in parts"
-        )
-    return shapes
 
 
 def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]]:

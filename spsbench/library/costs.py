@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from spsbench.forecast.costs import Costs
-from spsbench.forecast.shapes import Shape, ShapeCost
+from spsbench.forecast.shape import Shape, ShapeCost
 from spsbench.library.pair import Pair
 from spsbench.library.prompts import Prompt, ids_of
 from spsbench.plan.measure import CONTEXTS, SECONDS, Pace, measure

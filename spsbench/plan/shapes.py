@@ -7,6 +7,7 @@ random weights, which take the time of trained ones; how often they would be rig
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,13 +16,15 @@ from transformers import PreTrainedModel
 
 from spsbench.errors import UsageError
 from spsbench.forecast.costs import Costs
-from spsbench.forecast.shapes import STEP, Shape, ShapeCost
+from spsbench.forecast.shape import STEP, Shape, ShapeCost
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded
 from spsbench.plan.measure import Pace, measure
 from spsbench.plan.reading import weights_of
 from spsbench.plan.setting import name_of
+from spsbench.settings.asked import DEFAULT_K
 from spsbench.settings.cell import Cell
+from spsbench.settings.method import AUTO, constant
 from spsbench.settings.models import RANDOM, ModelSpec
 from spsbench.spec import Spec
 
@@ -108,15 +111,15 @@ def measure_shapes(
     """
     target = load(cell).target
     values, draft = plain(target.config), cell.models.draft
-    own = draft is not None and not draft.random and load(cell).draft is not None
-    cells = {cell: draft.id if draft is not None else ""} if own else {}
+    own = [cell] if draft and not draft.random and load(cell).draft is not None else []
     with TemporaryDirectory(prefix="spsbench-shapes-") as temporary:
+        made = []
         for shape in shapes:
             folder = Path(temporary) / str(shape)
             folder.mkdir()
             (folder / "config.json").write_text(json.dumps(reshaped(values, shape)))
-            cells[_with(cell, folder)] = ""
-        pairs = [(each, load(each)) for each in cells]
+            made.append(_with(cell, folder))
+        pairs = [(each, load(each)) for each in (*own, *made)]
         costs = measure(
             pairs,
             text,
@@ -126,8 +129,14 @@ def measure_shapes(
             seconds=seconds,
             watch=watch,
         )
-    drafts = [(each, made.draft) for each, made in pairs if made.draft is not None]
-    return costs, [_row(each, draft, cells[each]) for each, draft in drafts]
+    passing = {str(each.models.draft) for each in made}
+    models = {name: it for name, it in costs.setting["models"].items() if name not in passing}
+    rows = [
+        _row(each, loaded.draft, "" if each in made or draft is None else draft.id)
+        for each, loaded in pairs
+        if loaded.draft is not None
+    ]
+    return replace(costs, setting={**costs.setting, "models": models}), rows
 
 
 def _row(cell: Cell, draft: PreTrainedModel, model: str) -> ShapeCost:
@@ -147,7 +156,8 @@ def _with(cell: Cell, folder: Path) -> Cell:
         dtype=target.dtype,
         attention=target.attention,
     )
-    return resolve(cell.but(draft=spec, drafter=Spec("model"), verifier=Spec("auto")))
+    method = {"drafter": Spec("model"), "verifier": AUTO, "schedule": constant(DEFAULT_K)}
+    return resolve(cell.but(draft=spec, **method))
 
 
 def _first(values: Mapping[str, Any], names: Iterable[str]) -> int:

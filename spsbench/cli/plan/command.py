@@ -6,7 +6,7 @@ from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.errors import UsageError
-from spsbench.forecast.shapes import parse_shapes
+from spsbench.forecast.shape import parse_shapes
 from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.settings.asked import make_cell
 from spsbench.settings.option import METHOD

@@ -7,7 +7,8 @@ from spsbench.cli.grids import drawn
 from spsbench.cli.notes import say
 from spsbench.cli.progress import shown
 from spsbench.cli.safe import write
-from spsbench.forecast.shapes import Shape, shape_rows, shape_table
+from spsbench.forecast.shape import Shape
+from spsbench.forecast.shapes import shape_rows, shape_table
 from spsbench.library.costs import measure_draft_shapes
 from spsbench.settings.records import SCHEMA
 

@@ -20,7 +20,7 @@ from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
 SHORTEST = 64  # tokens, before a text is begun anew
-DRIFT = 4  # turns with nothing rejected, after which the text is begun anew
+DRIFT = 10  # turns with nothing rejected, after which the text is begun anew
 OWN = Spec("native")
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from spsbench.cli.plan import shapes
+from spsbench.errors import UsageError
 from spsbench.plan import measure
 from tests.cli.conftest import Pair, Ran
 
@@ -44,3 +46,19 @@ def test_what_is_no_shape_is_told_before_torch(sps: Sps, asked: list[str]) -> No
     ran = sps("plan", *asked)
     assert ran.code == 2
     assert "expected" in ran.err
+
+
+def test_lists_of_one_are_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a command takes many of an option, as a plan does."""
+    seen: dict[str, object] = {}
+
+    def loading(**asked: object) -> None:
+        seen.update(asked)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shapes, "load", loading)
+    with pytest.raises(KeyboardInterrupt):
+        shapes.plan_shapes("16x1", {"target": ["nano"], "stop": ["a", "b"]}, json=True)
+    assert (seen["target"], seen["stop"]) == ("nano", ["a", "b"])
+    with pytest.raises(UsageError, match="--draft 2 times with --shapes"):
+        shapes.plan_shapes("16x1", {"draft": ["a", "b"]}, json=True)

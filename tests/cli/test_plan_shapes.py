@@ -17,7 +17,7 @@ Sps = Callable[..., Ran]
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fewest turns, and a memory that nobody measures."""
     monkeypatch.setattr(measure, "MOST_TURNS", measure.FEWEST_TURNS)
-    monkeypatch.setattr(measure, "measured", lambda n: {"bandwidth": 1e9, "loaded": False})
+    monkeypatch.setattr(measure, "bandwidth_of", lambda device: 1e9)
 
 
 def test_a_row_a_shape_and_one_for_the_draft_there_is(sps: Sps, pair: Pair) -> None:

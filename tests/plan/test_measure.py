@@ -88,7 +88,7 @@ def parts(clock: Clock, models: Loaded, monkeypatch: pytest.MonkeyPatch) -> dict
     monkeypatch.setattr(PhiloxRound, "uniform", drawn)
     monkeypatch.setattr(Warp, "__call__", lawful)
     monkeypatch.setattr(measuring, "loaded", lambda *readings: False)
-    monkeypatch.setattr(measuring, "measured", lambda n: {"bandwidth": 1e9, "loaded": False})
+    monkeypatch.setattr(measuring, "bandwidth_of", lambda device: 1e9)
     return takes
 
 

@@ -14,7 +14,6 @@ from spsbench.forecast.shape import ShapeCost
 
 GAINS = (1.0, 1.5, 2.0)
 K = 4  # at which a draft's time is shown
-ALIKE = 1.3  # at most, between the sizes of shapes that are compared
 
 
 def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]]:
@@ -55,31 +54,24 @@ def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
 
 
 def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
-    """Of wide and shallow drafts and the nearest in size that are narrower and deeper."""
-    context = _context(costs)
+    """Of wide and shallow drafts, each beside the nearest in size that is narrower and deeper."""
     for wide in drafts:
         others = [
-            each
+            (max(wide.numbers / each.numbers, each.numbers / wide.numbers), each)
             for each in drafts
-            if each.shape.width < wide.shape.width
-            and each.shape.depth > wide.shape.depth
-            and _unlike(wide, each) <= ALIKE
+            if each.shape.width < wide.shape.width and each.shape.depth > wide.shape.depth
+            if each.numbers and wide.numbers
         ]
         if not others:
             continue
-        deep = min(others, key=lambda each: _unlike(wide, each))
-        share = costs.compared(wide.arm, deep.arm, K, context)
+        deep = min(others, key=lambda other: other[0])[1]
+        share = costs.compared(wide.arm, deep.arm, K, _context(costs))
+        size = (wide.numbers or 0) / (deep.numbers or 1)
         yield (
             f"{wide.shape} takes {digits(share.value)} ({digits(share.low)} to "
-            f"{digits(share.high)}) of the time of {deep.shape}, which is about as large."
+            f"{digits(share.high)}) of the time of {deep.shape}, with {digits(size)} times its "
+            "numbers."
         )
-
-
-def _unlike(one: ShapeCost, other: ShapeCost) -> float:
-    """The larger size over the smaller."""
-    if not one.numbers or not other.numbers:
-        return float("inf")
-    return max(one.numbers, other.numbers) / min(one.numbers, other.numbers)
 
 
 def _needed(costs: Costs, arm: str, context: int, gain: float) -> str:

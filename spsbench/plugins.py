@@ -85,6 +85,9 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
+OPTIONAL = {"nodes"}  # methods that a plug-in without the base class may lack: the loop looks
+
+
 def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
     """Every parameter without a default must have its value.
 
@@ -147,7 +150,7 @@ def check_class(kind: Kind, spec: Spec, found: Any) -> None:
     declared = {name for name, value in vars(at(BASES[kind])).items() if _is_method(name, value)}
     there = {name for each in found.__mro__ for name in vars(each)}
     there -= {name for name in declared if inspect.isabstract(found) and _is_open(found, name)}
-    _check_lack(kind, spec, declared - there)
+    _check_lack(kind, spec, declared - there - OPTIONAL)
 
 
 def check_made(kind: Kind, spec: Spec, made: Any) -> None:

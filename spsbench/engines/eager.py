@@ -10,7 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 from spsbench.engines.limits import context_of, slides
 from spsbench.engines.longrope import bordered
 from spsbench.loop.transfer import send
-from spsbench.loop.trees import additive_mask, depths
+from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
 
 PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
@@ -57,7 +57,7 @@ class EagerLM:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Feed `tokens` [m]; with `parents` [N] the last N of them are tree nodes.
+        """Feed `tokens` [m]; with `parents` [N] the last N, cached ones included, are tree nodes.
 
         Raises:
             ValueError: more than the model's context holds.
@@ -69,25 +69,30 @@ class EagerLM:
             )
         if len(tokens) == 0:
             return Scores(torch.empty(0, self.vocab_size, device=self.model.device), {})
-        while keep == 0 and not self.layers and len(tokens) > PREFILL_CHUNK:
-            self._forward(tokens[:PREFILL_CHUNK], 0, None)
+        read: list[Any] = []
+        while keep == 0 and len(tokens) > PREFILL_CHUNK:
+            read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
             tokens = tokens[PREFILL_CHUNK:]
         out = self._forward(tokens, keep, parents)
-        logits = out.logits[0]
-        hidden = {layer: out.hidden_states[layer][0] for layer in self.layers}
+        logits, hidden = out.logits[0], self._states(out)
+        if read:
+            parts = [*read, hidden]
+            hidden = {n: torch.cat([part[n] for part in parts]) for n in self.layers}
         return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden)
+
+    def _states(self, out: Any) -> dict[int, Tensor]:
+        """Layer -> [m, D], of those that were asked for."""
+        return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         model, m, past = self.model, len(tokens), self._length
-        positions = torch.arange(past, past + m)
-        mask = None
+        positions, mask = torch.arange(past, past + m), None
         if parents is not None:
             if self._slides:
                 raise UnsupportedModelError(
                     f"{type(model).__name__} has sliding-window attention, which cannot score trees"
                 )
-            n = len(parents)
-            positions[m - n :] = past + m - n + depths(parents)
+            positions = places(parents, m, past)
             mask = send(additive_mask(parents, m, past, model.dtype), model.device)
         out = model(
             input_ids=send(tokens[None], model.device),

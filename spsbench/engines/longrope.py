@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.loop.trees import depths
+from spsbench.loop.trees import places
 from spsbench.loop.types import LM, Scores
 
 
@@ -52,11 +52,16 @@ class TwoRopes:
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """As `EagerLM.append`; a pass that crosses the border runs as two."""
         m = len(tokens)
-        places = torch.arange(self.length, self.length + m)
+        where = torch.arange(self.length, self.length + m)
         if parents is not None:
-            first = m - len(parents)
-            places[first:] = self.length + first + depths(parents)
-        near = places < self._border
+            where = places(parents, m, self.length)
+        near = where < self._border
+        before = 0 if parents is None else len(parents) - m  # nodes fed in passes before this one
+        if before > 0 and bool((near == self._long).any()):
+            whole = torch.cat([self._text[-before:].to(tokens.device), tokens])
+            self.commit(self.length - before)
+            logits, hidden = self.append(whole, keep, parents)
+            return Scores(logits, {layer: states[before:] for layer, states in hidden.items()})
         if bool(near.all()):
             scores = self._short(tokens, keep, parents)
         elif bool(near[m - keep :].any()):

@@ -13,7 +13,7 @@ from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.interrupts import held
 from spsbench.engines.staircase import Staircase
-from spsbench.loop.trees import additive_mask, depths
+from spsbench.loop.trees import places
 
 
 class FastLM(EagerLM):
@@ -31,10 +31,8 @@ class FastLM(EagerLM):
         positions = self._numbers(past + m)[past : past + m]
         mask = self._stairs.mask(past, m) if past and 1 < m <= MOST else None
         if parents is not None:
-            n = len(parents)
-            positions = positions.clone()
-            positions[m - n :] = (past + m - n + depths(parents)).to(device)
-            mask = additive_mask(parents, m, past, self.model.dtype).to(device)
+            positions = places(parents, m, past).to(device)
+            mask = self._stairs.branched(past, m, parents)
         with self._running(past, m):
             out = self.model(
                 input_ids=tokens[None].to(device),

@@ -1,7 +1,9 @@
-"""The causal mask of a small pass as a view: nothing is computed for it at a step."""
+"""The mask of a small pass as a view: at a step nothing is computed, or the corner of a tree."""
 
 import torch
 from torch import Tensor
+
+from spsbench.loop.trees import block_visible
 
 
 class Staircase:
@@ -13,12 +15,31 @@ class Staircase:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype, self._device = dtype, device
         self._widest: dict[int, Tensor] = {}
+        self._trees: dict[int, Tensor] = {}  # the same, with the corner of the last tree
+        self._corners: dict[int, int] = {}  # how wide that is
 
     def mask(self, past: int, m: int) -> Tensor:
         """The mask of `m` tokens after `past`."""
-        stairs = self._widest.get(m)
+        return self._end(self._widest, past, m)
+
+    def branched(self, past: int, m: int, parents: Tensor) -> Tensor:
+        """The mask of a pass whose last N tokens, cached ones included, are nodes of a tree.
+
+        The next one of the same m overwrites it.
+        """
+        mask, sees = self._end(self._trees, past, m), block_visible(parents, m)
+        wide = max(sees.shape[1], self._corners.get(m, m))  # what the last tree wrote is cleared
+        self._corners[m] = sees.shape[1]
+        mask[:, :, :, past + m - min(wide, past + m) :] = 0
+        mask[:, :, :, past + m - sees.shape[1] :].masked_fill_(
+            ~sees.to(self._device), torch.finfo(self._dtype).min
+        )
+        return mask
+
+    def _end(self, widest: dict[int, Tensor], past: int, m: int) -> Tensor:
+        stairs = widest.get(m)
         if stairs is None or stairs.shape[-1] < past + m:
-            stairs = self._widest[m] = self._make(2 * past + m, m)
+            stairs = widest[m] = self._make(2 * past + m, m)
         return stairs[:, :, :, stairs.shape[-1] - past - m :]
 
     def _make(self, width: int, m: int) -> Tensor:

@@ -15,9 +15,10 @@ from spsbench.engines.buffers import BufferCache, rows_for
 from spsbench.engines.lean import lean
 from spsbench.engines.recorder import Recorder, Recording
 from spsbench.loop.transfer import send
-from spsbench.loop.trees import block_visible, depths
+from spsbench.loop.trees import block_visible, places
 
-SIZES = (1, 2, 3, 5, 9, 17, 33, 65)  # tokens fed: one, two, and K + 1 for each K of two's powers
+SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens fed: one, two, and K + 1 for K a power of two
+REACH = SIZES[-1]  # nodes of a tree that were fed before a pass of it, at most
 ROOM = 2048  # rows allocated at first, if the context is not shorter: growth costs all recordings
 
 
@@ -57,7 +58,8 @@ class StaticPass:
         self._steps = torch.arange(fed, device=device)
         self._columns = torch.arange(shape.reads, device=device)
         self._depths = self._steps.clone()  # of a tree's nodes: places after `start`
-        self._sees = torch.ones(fed, fed, dtype=torch.bool, device=device).tril()
+        # A row that pads must see something: a softmax over nothing is NaN, and stays in the cache.
+        self._sees = torch.ones(fed, REACH + fed, dtype=torch.bool, device=device)
         self._shown = torch.zeros((), dtype=model.dtype, device=device)
         self._hidden = torch.full_like(self._shown, torch.finfo(model.dtype).min)
         self.recording: Recording[Output] | None = None
@@ -68,10 +70,11 @@ class StaticPass:
         self._ids[0, :m] = send(tokens, device)
         self._start.fill_(start)
         if parents is not None:
-            place = torch.arange(m)
-            place[m - len(parents) :] = m - len(parents) + depths(parents)
-            self._depths[:m] = send(place, device)
-            self._sees[:m, :m] = send(block_visible(parents, m), device)
+            self._depths[:m] = send(places(parents, m, start) - start, device)
+            seen, block = torch.zeros(m, self._sees.shape[1]), block_visible(parents, m)
+            first, end = REACH + m - block.shape[1], REACH + m
+            seen[:, :first], seen[:, first:end] = 1, block
+            self._sees[:m] = send(seen.bool(), device)
 
     def run(self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...]) -> Output:
         """The pass itself: nothing in it is read by the host."""
@@ -95,9 +98,9 @@ class StaticPass:
         """[fed, reads] bool: a row sees what is cached and, of the block, itself and before it."""
         if not self._shape.tree:
             return self._columns <= slots[:, None]
-        after = self._columns - self._start
-        block = self._sees[:, after.clamp(0, self._shape.fed - 1)]
-        return (after < 0) | (block & (after < self._shape.fed))
+        after = self._columns - self._start + REACH  # the nodes fed before stand left of `start`
+        block = self._sees[:, after.clamp(0, REACH + self._shape.fed - 1)]
+        return (after < 0) | (block & (after < REACH + self._shape.fed))
 
 
 class StaticRunner:

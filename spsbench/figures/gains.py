@@ -73,7 +73,7 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
         gained, grown = gained and gained.certain, grown and grown.certain
     return Gains(
         gained,
-        paired.estimate(cost_ratio, AT["timed_drafted"]),
+        paired.estimate(cost_ratio, AT["timed_depth"]),
         grown,
         paired.estimate(predicted, AT["overlap_tested"]) if k else None,
     )

@@ -39,7 +39,7 @@ class Metrics:
     drafted: int
     accepted: int
     alpha: float | None  # acceptance rate: chance that a tested draft token is kept
-    draft_acceptance: float | None  # accepted / drafted; never the same thing as alpha
+    draft_acceptance: float | None  # accepted / depth drafted; never the same thing as alpha
     block_efficiency: float | None  # tau: emitted tokens per round
     mean_token_time_ms: float | None  # decode time per emitted token, prefill not in it
     loop_time_ms: float | None  # time per round
@@ -76,7 +76,7 @@ RATES: Mapping[str, Rate] = {
     # variance than counting kept tokens, and the same expectation
     "alpha": Rate("overlap", "overlap_tested", scale=CHANCE),
     "alpha_counted": Rate("kept", "tested", scale=CHANCE),
-    "draft_acceptance": Rate("accepted", "drafted", scale=CHANCE),
+    "draft_acceptance": Rate("accepted", "depth", scale=CHANCE),
     "block_efficiency": Rate("tokens", "rounds"),
     "accepted_length": Rate("accepted", "rounds"),
     "text_tokens": Rate("tokens", "texts"),
@@ -88,7 +88,7 @@ RATES: Mapping[str, Rate] = {
     "prefill_ms": Rate("prefill", "timed", MS),
     "draft_share": Rate("draft", "parted", scale=SHARE),
     "target_share": Rate("target", "parted", scale=SHARE),
-    "draft_pass_ms": Rate("draft", "timed_drafted", MS),
+    "draft_pass_ms": Rate("draft", "timed_depth", MS),
     "target_pass_ms": Rate("target", "timed_rounds", MS),
 }
 """Every figure that is a plain ratio, defined once; the names are those of `Summary`."""

@@ -11,7 +11,7 @@ from spsbench.figures.pairing import Arms
 from spsbench.figures.quality import Combine, Qualities, average, greatest, qualities
 from spsbench.figures.rates import MS, OF_TIME, RATES
 from spsbench.figures.summary import Summary, spread
-from spsbench.figures.sums import AT, SLOTS, Tally, Totals, quietly
+from spsbench.figures.sums import AT, SIBLINGS, SLOTS, Tally, Totals, quietly
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record, Score
 
@@ -114,7 +114,10 @@ def _summary(
     }
 
     def per_slot(sums: Floats) -> Floats:
-        return RATES["block_efficiency"](sums) / ((cell.k or 0) + 1)
+        """Of all that the rounds could have brought: a chain is taken to have K tokens."""
+        rounds = sums[..., AT["rounds"]]
+        drafts = (cell.k or 0) * (rounds - sums[..., AT["trees"]]) + sums[..., AT["tree_depth"]]
+        return np.asarray(sums[..., AT["tokens"]] / (rounds + drafts))
 
     if cell.k is not None:
         known["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
@@ -127,6 +130,7 @@ def _summary(
         with_load = _times(jackknife, rows) | gained[0]._asdict()
     chosen = gained[1] if gained[1].speedup else gained[0]  # pairs share their load
     first = len(Totals._fields)
+    beside = first + 2 * tally.slots
     return Summary(
         cell=cell,
         group=group,
@@ -140,6 +144,11 @@ def _summary(
         alpha_at=tuple(
             jackknife.estimate(over(kept, kept + tally.slots), kept + tally.slots, CHANCE)
             for kept in range(first, first + tally.slots)
+        ),
+        sibling_at=tuple(
+            jackknife.estimate(over(kept, kept + SIBLINGS), kept + SIBLINGS, CHANCE)
+            for kept in range(beside, beside + SIBLINGS)
+            if rows[:, kept + SIBLINGS].any()
         ),
         spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
         **known,

@@ -40,9 +40,10 @@ class Summary:
     alpha: Estimate | None = None  # mean sum_x min(p, q) over tested draft tokens
     alpha_counted: Estimate | None = None  # kept / tested: the same by counting, for unknown laws
     alpha_at: tuple[Estimate | None, ...] = ()  # kept / tested at each position of the round
-    draft_acceptance: Estimate | None = None  # accepted / drafted; never alpha
+    sibling_at: tuple[Estimate | None, ...] = ()  # of trees: each child kept / looked at
+    draft_acceptance: Estimate | None = None  # accepted / depth drafted; never alpha
     block_efficiency: Estimate | None = None  # tau: emitted / rounds
-    efficiency: Estimate | None = None  # tau / (K + 1), under a constant K
+    efficiency: Estimate | None = None  # tau / (K + 1), under a constant K; depth + 1 of trees
     accepted_length: Estimate | None = None  # accepted / rounds: without the target's own token
     text_tokens: Estimate | None = None  # of a generation
 
@@ -57,7 +58,7 @@ class Summary:
     draft_share: Estimate | None = None  # of the decode time
     target_share: Estimate | None = None
     verify_share: Estimate | None = None  # the rest: warp, verification, bookkeeping
-    draft_pass_ms: Estimate | None = None  # for each drafted token
+    draft_pass_ms: Estimate | None = None  # for each token of depth drafted
     target_pass_ms: Estimate | None = None  # for each round
 
     speedup: Estimate | None = None  # against the K = 0 cell; 1 for that cell itself
@@ -75,6 +76,7 @@ class Summary:
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
         named |= {f"alpha_at.{i}": at for i, at in enumerate(self.alpha_at, start=1)}
+        named |= {f"sibling_at.{i}": at for i, at in enumerate(self.sibling_at, start=1)}
         named |= {f"with_load.{name}": value for name, value in self.with_load.items()}
         named |= {f"quality.{name}": value for name, value in self.quality.items()}
         return named | {f"terms.{name}": value for name, value in self.terms.items()}

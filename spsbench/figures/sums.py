@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from spsbench.figures.intervals import Floats, Jackknife
 from spsbench.settings.records import Record, RoundRecord
 
 SLOTS = 16  # positions in a round whose acceptance is kept apart, under any schedule
+SIBLINGS = 8  # children of a node whose acceptance is kept apart
 COUNTS = attrgetter("tested", "accepted")
 
 
@@ -35,6 +36,9 @@ class Totals(NamedTuple):
     overlap_tested: float
     kept: float  # accepted, in rounds that test one by one
     tested: float
+    depth: float = 0.0  # tokens of the longest drafted paths; of chains all that were drafted
+    trees: float = 0.0  # rounds whose draft may branch
+    tree_depth: float = 0.0  # their part of `depth`
     texts: float = 1.0
     processor: float = 0.0  # processor seconds of the rounds that tell them
     processor_tokens: float = 0.0
@@ -43,7 +47,7 @@ class Totals(NamedTuple):
     seconds: float = 0.0  # of the rounds
     timed_tokens: float = 0.0
     timed_rounds: float = 0.0
-    timed_drafted: float = 0.0
+    timed_depth: float = 0.0
     prefill: float = 0.0
     started: float = 0.0  # 1 with at least one round
     first: float = 0.0  # prefill and first round
@@ -55,7 +59,7 @@ class Totals(NamedTuple):
 
 
 AT = {name: column for column, name in enumerate(Totals._fields)}
-"""The column of each sum; those by position follow: kept, then tested."""
+"""The column of each sum; those by position follow, kept, then tested, and those by sibling."""
 TIMES = slice(AT["timed"], len(AT))
 """The columns that hold times, and what they are divided by."""
 LOADED = "loaded"  # the flag of a timing that is shown, and marked
@@ -75,7 +79,7 @@ def totals(
         if not timed:
             return counts
         return counts._replace(timed=1, quiet=float(quiet), prefill=prefill_seconds)
-    drafted, tested, accepted, emitted, overlaps, seconds, draft, target, processor = zip(
+    drafted, tested, accepted, emitted, overlaps, seconds, draft, target, processor, trees = zip(
         *rounds, strict=True
     )
     kept, looked_at = sum(accepted), sum(tested)
@@ -89,6 +93,8 @@ def totals(
     else:
         overlap = sum(overlaps)
 
+    branched = [(n, tree.depth) for n, tree in zip(drafted, trees, strict=True) if tree]
+    nodes, tree_depth = (sum(column) for column in zip((0, 0), *branched, strict=True))
     counts = Totals(
         sum(emitted),
         len(drafted),
@@ -98,6 +104,9 @@ def totals(
         overlap_tested,
         kept,
         looked_at,
+        sum(drafted) - nodes + tree_depth,
+        len(branched),
+        tree_depth,
     )
     if not timed:
         return counts
@@ -113,7 +122,7 @@ def totals(
         seconds=spent,
         timed_tokens=counts.tokens,
         timed_rounds=counts.rounds,
-        timed_drafted=counts.drafted,
+        timed_depth=counts.depth,
         prefill=prefill_seconds,
         started=1,
         first=prefill_seconds + seconds[0],
@@ -135,6 +144,25 @@ def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
             tested[i] += times
             kept[i] += times * (accepted > i)
     return kept + tested
+
+
+def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
+    """Of trees: how often the first, second ... child was kept, then how often it was looked at.
+
+    A child is looked at where those before it were not kept: the ratio is Sequoia's acceptance
+    vector (Chen et al. 2024, arXiv 2402.12374, section 3.1).
+    """
+    kept, met = [0] * most, [0] * most
+    for r in rounds:
+        if r.tree is None:
+            continue
+        for offered, chosen in zip_longest(r.tree.offered, r.tree.siblings):
+            last = offered - 1 if chosen is None else chosen
+            for i in range(min(last + 1, most)):
+                met[i] += 1
+            if chosen is not None and chosen < most:
+                kept[chosen] += 1
+    return kept + met
 
 
 class Tally:
@@ -159,11 +187,12 @@ class Tally:
         sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed, quiet=quiet)
         self._values.extend(sums)
         self._values.extend(by_position(record.rounds, self.slots))
+        self._values.extend(by_sibling(record.rounds, SIBLINGS))
 
     @property
     def rows(self) -> Floats:
         """[R, F] one row a good generation."""
-        width = len(Totals._fields) + 2 * self.slots
+        width = len(Totals._fields) + 2 * self.slots + 2 * SIBLINGS
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
     def jackknife(self, rows: Floats) -> Jackknife:

@@ -31,10 +31,10 @@ class Counts:
     mean_length_sum: float = 0.0  # sum over generations of tokens per round
 
     def add(self, rounds: Sequence[RoundRecord]) -> None:
-        """Count one generation; one without rounds is none. A longer draft than K raises K."""
+        """Count one generation; one without rounds is none. A deeper draft than K raises K."""
         if not rounds:
             return
-        self.k = max(self.k, *(r.drafted for r in rounds))
+        self.k = max(self.k, *(r.depth for r in rounds))
         self.accepted_at += [0] * (self.k - len(self.accepted_at))
         for r in rounds:
             for i in range(r.accepted):

@@ -16,6 +16,7 @@ from spsbench.loop.guards import check_ruling, guarded
 from spsbench.loop.noise import on_device
 from spsbench.loop.prompts import PromptError, token_ids
 from spsbench.loop.transfer import send
+from spsbench.loop.trees import walked
 from spsbench.loop.types import (
     LM,
     Context,
@@ -97,7 +98,7 @@ def decode(
         fresh = noise.round(len(history))
 
         k = min(schedule.k(history), room(len(x), end, drafter.limit))
-        nodes = None if target.limit is None else target.limit - len(x)
+        nodes = most_nodes(schedule, history, target.limit, len(x))
         draft = drafter.draft(Context(x, warp, last, nodes), k, fresh, schedule.go_on)
         draft = draft.within(nodes)
         parents, draft = draft.parents, draft.to(device)  # a tree's shape is needed on the host
@@ -112,19 +113,19 @@ def decode(
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
         kept = len(tokens) - 1  # of the accepted; the last token is pending again
-        leaf = None
+        tree = None
         if parents is None:
             target.commit(len(x) + kept)
         else:
             target.commit(len(x), ruling.path[:kept])
-            leaf = (ruling.path or [-1])[-1] not in parents.tolist()
+            tree = walked(parents.tolist(), ruling.path)
 
         x += tokens
-        last = Step(draft, scores, verdict)
+        last = Step(draft, scores, verdict, ruling.path[:kept])
         seconds, processor = time.perf_counter() - began, time.process_time() - worked
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
         measured = *counts, tokens, ruling.overlap, seconds
-        history.append(Round(*measured, finish, ruling.laws, leaf, processor))
+        history.append(Round(*measured, finish, ruling.laws, tree, processor))
         yield history[-1]
 
 
@@ -143,6 +144,16 @@ def room(length: int, end: int, drafter_limit: int | None) -> int:
     """How many tokens may be drafted after `length`: the round itself adds one of the target's."""
     ends = end - 1 if drafter_limit is None else min(end - 1, drafter_limit)
     return max(0, ends - length)
+
+
+def most_nodes(
+    schedule: Schedule, history: Sequence[Round], context: int | None, length: int
+) -> int | None:
+    """How many nodes a tree after `length` tokens may have; None = any number."""
+    wanted = schedule.nodes(history)
+    if context is None:
+        return wanted
+    return context - length if wanted is None else min(wanted, context - length)
 
 
 class Ruling(NamedTuple):

@@ -7,6 +7,7 @@ after they have come with the round's one read. So a guard costs a call and wait
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -59,12 +60,12 @@ class GuardedDrafter(Drafter):
         calling("drafters", self._drafter, self._drafter.begin, prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """As it is, if it is a draft of at most `k` tokens in depth."""
+        """As it is, if it is a draft of at most `k` tokens in depth; and told how it was drawn."""
         made = self._drafter.draft
         draft: Draft = calling("drafters", self._drafter, made, context, k, noise, go_on)
         if wrong := what_is_wrong(draft, self, k, self._vocab_size):
             raise PlugInError(f"{named('drafters', self._drafter)} {wrong}")
-        return draft
+        return replace(draft, drawn=self.drawn)
 
 
 class GuardedVerifier:
@@ -110,6 +111,17 @@ class GuardedSchedule:
             line = f"{named('schedules', self._schedule)} chose K = {k!r}: expected an int >= 0"
             raise PlugInError(line)
         return k
+
+    def nodes(self, history: Sequence[Round]) -> int | None:
+        """As it is; of a schedule that does not say, any number."""
+        chosen = getattr(self._schedule, "nodes", None)
+        most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
+        if most is not None and (not isinstance(most, int) or most < 0):
+            line = (
+                f"{named('schedules', self._schedule)} chose {most!r} nodes: expected an int >= 0"
+            )
+            raise PlugInError(f"{line}, or None")
+        return most
 
     def go_on(self, p: Tensor) -> Tensor:
         """As it is."""

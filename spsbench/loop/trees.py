@@ -1,68 +1,86 @@
 """Draft trees: from parents to what each node sees and where it stands (SpecInfer, section 4.2)."""
 
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
 import torch
 from torch import Tensor
+
+from spsbench.settings.records import TreeRound
 
 
 def visible(parents: Tensor) -> Tensor:
     """[N] parents (-1 = the context, parents before children) -> [N, N] bool: i sees j.
 
-    A node sees itself and its ancestors.
+    A node sees itself and its ancestors. What is returned is not to be written to.
 
     Raises:
         ValueError: a parent that does not come before its child.
     """
-    seen = torch.eye(len(parents), dtype=torch.bool)
-    for node, parent in enumerate(parents.tolist()):
-        if not -1 <= parent < node:
-            raise ValueError(f"node {node} has parent {parent}: expected -1 to {node - 1}")
-        if parent >= 0:
-            seen[node] |= seen[parent]
-    return seen
+    return _ancestry(tuple(parents.tolist()))[0]
 
 
 def depths(parents: Tensor) -> Tensor:
     """[N] parents -> [N] ancestors of each node: 0 for a child of the context."""
-    return visible(parents).sum(-1) - 1
+    return _ancestry(tuple(parents.tolist()))[1]
+
+
+@lru_cache(maxsize=64)
+def _ancestry(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """What `visible` and `depths` say; kept, for many drafters draw the same shape every round."""
+    seen = np.eye(len(parents), dtype=np.bool_)
+    for node, parent in enumerate(parents):
+        if not -1 <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}: expected -1 to {node - 1}")
+        if parent >= 0:
+            seen[node] |= seen[parent]
+    sees = torch.from_numpy(seen)
+    return sees, sees.sum(-1) - 1
+
+
+def places(parents: Tensor, fed: int, cached: int) -> Tensor:
+    """[fed] positions of the tokens of a pass, when the last N of cache and pass are nodes."""
+    n, end = len(parents), cached + fed
+    where = torch.arange(cached, end)
+    where[max(0, fed - n) :] = (end - n + depths(parents))[-fed:]
+    return where
 
 
 def block_visible(parents: Tensor, fed: int) -> Tensor:
-    """[fed, fed] bool: which of the tokens of a pass see each other, its last N being nodes.
+    """[fed, most] bool: what the tokens of a pass see of the last `most` of cache and pass.
 
-    The tokens before the nodes see each other causally, nodes see those and their ancestors.
+    `most` is N or `fed`, whichever is more; the last N of cache and pass are nodes. The tokens
+    before the nodes see each other causally, nodes see those and their ancestors.
     """
     n = len(parents)
+    if n >= fed:
+        return visible(parents)[n - fed :]
     sees = torch.ones(fed, fed, dtype=torch.bool).tril()
     sees[fed - n :, fed - n :] = visible(parents)
     return sees
 
 
 def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) -> Tensor:
-    """[1, 1, fed, cached + fed] mask of a pass whose last N of `fed` tokens are nodes.
+    """[1, 1, fed, cached + fed] mask of a pass, when the last N of cache and pass are nodes.
 
     0 where a token may look, the lowest number of `dtype` where it may not. All look at the cache
     and at each other as `block_visible` says. (A boolean mask would be misread by transformers'
     eager attention.)
     """
-    sees = torch.ones(fed, cached + fed, dtype=torch.bool)
-    sees[:, cached:] = block_visible(parents, fed)
-    mask = torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)
+    sees = block_visible(parents, fed)
+    mask = torch.zeros(fed, cached + fed, dtype=dtype)
+    mask[:, cached + fed - sees.shape[1] :].masked_fill_(~sees, torch.finfo(dtype).min)
     return mask[None, None]
 
 
-def follow(tokens: Tensor, parents: Tensor, wanted: Tensor) -> list[int]:
-    """The nodes met by walking from the context to the child that equals what each node wants.
-
-    `wanted` [N + 1]: row 0 is the token wanted after the context, row i + 1 after node i. Of equal
-    siblings the first is taken.
-    """
-    children: dict[tuple[int, int], int] = {}
-    for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
-        children.setdefault((parent, token), node)
-    path: list[int] = []
-    wants = wanted.tolist()
-    here = -1
-    while (here, wants[here + 1]) in children:
-        here = children[here, wants[here + 1]]
-        path.append(here)
-    return path
+def walked(parents: Sequence[int], path: Sequence[int]) -> TreeRound:
+    """What a rule met on its way down `path` through the tree of `parents`."""
+    children: dict[int, list[int]] = {}
+    deep: list[int] = []
+    for node, parent in enumerate(parents):
+        children.setdefault(parent, []).append(node)
+        deep.append(1 if parent < 0 else deep[parent] + 1)
+    siblings = [children[parents[node]].index(node) for node in path]
+    offered = [len(children.get(node, ())) for node in (-1, *path)]
+    return TreeRound(max(deep, default=0), tuple(path), tuple(siblings), tuple(offered))

@@ -20,12 +20,16 @@ from spsbench.loop.site import Site as Site
 from spsbench.loop.site import Weights as Weights
 from spsbench.loop.transfer import send
 from spsbench.settings.records import DraftLaws
+from spsbench.settings.records import TreeRound as TreeRound
 
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
 
 GoOn = Callable[[Tensor], Tensor]
-"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?"""
+"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?
+
+At temperature 0, where every law is one-hot, it is given `sampling.unsharpened` instead.
+"""
 
 Stop = Callable[[Sequence[int]], bool]
 """The generated tokens so far -> is a stop string complete? Called once for each new token."""
@@ -53,12 +57,15 @@ class Draft:
     """N drafted tokens: a chain, or a tree when `parents` is given.
 
     `probs` row i is the law that token i was really drawn from (before its siblings were removed);
-    None means that the tokens came by rule (`Drawn.POINT`).
+    None means that the tokens came by rule (`Drawn.POINT`). Siblings stand in the order in which
+    they were drawn. How they were drawn a drafter says once, in its own `drawn`: the loop writes it
+    on each draft.
     """
 
     tokens: Tensor  # [N]
     probs: Tensor | None  # [N, V]
-    parents: Tensor | None = None  # [N] parent of node i, -1 = the context; nodes in draw order
+    parents: Tensor | None = None  # [N] on the host; parent of node i, -1 = the context
+    drawn: Drawn = Drawn.IID  # how siblings were drawn
 
     def within(self, nodes: int | None) -> "Draft":
         """The draft itself, or the first `nodes` of a tree that has more; None = any number.
@@ -69,16 +76,12 @@ class Draft:
         if self.parents is None or nodes is None or len(self.tokens) <= nodes:
             return self
         probs = None if self.probs is None else self.probs[:nodes]
-        return Draft(self.tokens[:nodes], probs, self.parents[:nodes])
+        return Draft(self.tokens[:nodes], probs, self.parents[:nodes], self.drawn)
 
     def to(self, device: torch.device) -> "Draft":
-        """The same draft on `device`."""
-        tokens, probs, parents = self.tokens, self.probs, self.parents
-        return Draft(
-            send(tokens, device),
-            None if probs is None else send(probs, device),
-            None if parents is None else send(parents, device),
-        )
+        """The same draft on `device`; a tree's shape stays on the host, where rules plan by it."""
+        probs = None if self.probs is None else send(self.probs, device)
+        return Draft(send(self.tokens, device), probs, self.parents, self.drawn)
 
 
 class Scores(NamedTuple):
@@ -93,7 +96,8 @@ class Verdict(NamedTuple):
 
     path: Tensor  # [N] accepted nodes from root to leaf, padded with -1
     token: Tensor  # [] recovered after a rejection, bonus when all were accepted
-    tested: Tensor  # [] draft tokens the rule looked at; -1 when it does not test one by one
+    tested: Tensor  # [] draft tokens the rule looked at, in a tree depths; -1 when it does not
+    # test one by one
 
 
 class Step(NamedTuple):
@@ -102,6 +106,7 @@ class Step(NamedTuple):
     draft: Draft
     scores: Scores
     verdict: Verdict
+    kept: Sequence[int] = ()  # nodes whose tokens are in the text now, on the host
 
 
 class Context(NamedTuple):
@@ -110,27 +115,39 @@ class Context(NamedTuple):
     tokens: Sequence[int]  # prompt and output so far; the newest is not in any cache yet
     warp: Callable[[Tensor], Tensor]  # [N, V] logits -> laws, the target's own warp
     last: Step | None
-    nodes: int | None = None  # that fit the target's context; of a larger tree the first are taken
+    nodes: int | None = None  # the most a tree may have; of a larger one the first are taken
+
+
+class Along(NamedTuple):
+    """Laws of a draft along a text."""
+
+    laws: Tensor  # [n, V]
+    sure: Tensor  # [n, V] the same, but at temperature 0 the laws at 1: they tell how sure it is
 
 
 class Round(NamedTuple):
     """Measurements of one turn of the loop, on the host. Counts are taken before the cut."""
 
     drafted: int  # N
-    tested: int  # draft tokens the rule looked at; -1 = not applicable
+    tested: int  # draft tokens the rule looked at, in a tree depths; -1 = not applicable
     accepted: int  # a, 0 <= a <= N
     tokens: list[int]  # emitted: the accepted prefix and the final token, after the cut
     overlap: float | None  # sum over tested slots of sum_x min(p, q); None = not applicable
     seconds: float  # wall time of the round; the prefill is not in it
     finish: Finish | None
     laws: DraftLaws | None = None  # of a chain, if they were asked for
-    leaf: bool | None = None  # of a tree: nothing was drafted after the accepted path
+    tree: TreeRound | None = None  # None = a chain
     processor: float | None = None  # processor seconds of all threads; None = not measured
 
     @property
+    def depth(self) -> int:
+        """Tokens on the longest drafted path; of a chain all of them."""
+        return self.drafted if self.tree is None else self.tree.depth
+
+    @property
     def full(self) -> bool:
-        """Whether no drafted token was rejected: the final token is a bonus."""
-        return self.accepted == self.drafted if self.leaf is None else self.leaf
+        """Whether nothing was drafted after what was kept: the final token is a bonus."""
+        return self.accepted == self.drafted if self.tree is None else not self.tree.offered[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +175,10 @@ class LM(Protocol):
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Feed `tokens` [m] and return the logits of the last `keep`.
 
-        With `parents` [N] the last N tokens are tree nodes (-1 = the last token before them).
-        No token at all is allowed and runs nothing.
+        With `parents` [N] the last N tokens are tree nodes (-1 = the last token before them). They
+        may be more than are fed: then the first N - m are in the cache already, from passes since
+        the last `commit`, so that a tree can grow by a pass a depth. No token at all is allowed
+        and runs nothing.
         """
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
@@ -218,21 +237,23 @@ class NoiseStream(Protocol):
 class Drafter(Protocol):
     """Proposes tokens. Subclass it explicitly to inherit the defaults.
 
-    `drawn`, `tree`, `weights` and `uses_target` of the class are its plan; a class whose plan
-    depends on its arguments has a `plan` of its own, and sets `drawn` and `tree` accordingly.
+    `drawn`, `tree`, `weights`, `uses_target` and `translates` of the class are its plan; a class
+    whose plan depends on its arguments has a `plan` of its own, and sets `drawn` and `tree`
+    accordingly.
     """
 
     drawn: Drawn
     tree: bool = False  # may its drafts branch?
     weights: ClassVar[Weights] = Weights.NONE
     uses_target: ClassVar[bool] = False
+    translates: ClassVar[bool] = False
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
 
     @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
+    def plan(cls, *args: Any, **arguments: Any) -> Plan:
         """What these arguments mean; cheap, and before anything is loaded."""
-        return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target)
+        return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target, cls.translates)
 
     @classmethod
     def open(cls, site: Site, *args: Any, **arguments: Any) -> Self:
@@ -244,7 +265,20 @@ class Drafter(Protocol):
 
     @abstractmethod
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """At most `k` tokens deep, fewer or none is fine; what stops it may look at laws only."""
+        """At most `k` tokens deep, fewer or none is fine; what stops it may look at laws only.
+
+        A tree has at most `context.nodes` nodes.
+        """
+
+    def along(
+        self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
+    ) -> Along | None:
+        """The laws that each of `tokens[begin:]` would be drawn from after those before it.
+
+        None: there are no such laws, or they depend on more than the text. Asked piece by piece
+        along a finished text, after `begin` on its prompt; `begin` is 1 or more.
+        """
+        return None
 
 
 class Verifier(Protocol):
@@ -271,3 +305,10 @@ class Schedule(Protocol):
     @abstractmethod
     def go_on(self, p: Tensor) -> Tensor:
         """[V] law of the next slot -> [] bool, asked before that slot's token is drawn."""
+
+    def nodes(self, history: Sequence[Round]) -> int | None:
+        """Nodes of the next tree at most, K being its depth; None = as many as its drafter likes.
+
+        A schedule need not have it.
+        """
+        return None

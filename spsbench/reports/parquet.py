@@ -13,11 +13,11 @@ BATCH = 20_000  # rows that are held at a time, about
 
 COLUMNS = {
     "text": "kind run cell task setting method sample group text finish error",
-    "count": "k repeat prompt_tokens rounds round drafted tested accepted emitted",
+    "count": "k repeat prompt_tokens rounds round drafted tested accepted emitted depth",
     "real": "prefill_seconds overlap seconds draft_seconds target_seconds",
     "truth": "prompt_cut",
     "texts": "flags",
-    "ids": "tokens",
+    "ids": "tokens path siblings offered",
 }
 
 
@@ -55,7 +55,13 @@ def _rows(report: Report) -> Iterator[dict[str, Any]]:
             shared = _shared(table, cells[record.cell], record)
             yield {**shared, "kind": "generation", **_generation(record)}
             for number, r in enumerate(record.rounds):
-                yield {**shared, "kind": "round", "round": number, **r._asdict()}
+                yield {**shared, "kind": "round", "round": number, **r._asdict(), **_tree(r)}
+
+
+def _tree(r: RoundRecord) -> dict[str, Any]:
+    """Of a round's tree its depth, and of a path the nodes; of a chain its depth alone."""
+    none = {"path": None, "siblings": None, "offered": None}
+    return {**none, **({} if r.tree is None else r.tree._asdict()), "depth": r.depth}
 
 
 def _shared(table: Table, cell: Cell, record: Record) -> dict[str, Any]:

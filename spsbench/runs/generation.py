@@ -87,7 +87,7 @@ class Generation:
     def _update(self, done: Round) -> Update:
         counts = done.drafted, done.tested, done.accepted, len(done.tokens)
         seconds = done.seconds, self._parts.draft.lap(), self._parts.target.lap()
-        record = RoundRecord(*counts, done.overlap, *seconds, done.processor)
+        record = RoundRecord(*counts, done.overlap, *seconds, done.processor, done.tree)
         self._rounds.append(record)
         if done.laws is not None:
             self._laws.append(done.laws)

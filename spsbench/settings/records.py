@@ -3,7 +3,7 @@
 Measurements only; every rate is computed from them in `figures/rates.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +12,15 @@ NANO = 9  # digits of a second that are kept: clocks tell no more
 
 Key = tuple[str, str, int]
 """What may be in a run only once: cell, sample, repeat."""
+
+
+class TreeRound(NamedTuple):
+    """Of a round whose draft may branch: how deep it was, and what became of it on the way down."""
+
+    depth: int  # tokens on the longest path that was drafted
+    path: tuple[int, ...]  # nodes kept, from the root, by their numbers in draft order
+    siblings: tuple[int, ...]  # of each: which child of its parent it was, 0 = the first drawn
+    offered: tuple[int, ...]  # children drafted for the context and for each kept node, one more
 
 
 class RoundRecord(NamedTuple):
@@ -26,6 +35,17 @@ class RoundRecord(NamedTuple):
     draft_seconds: float
     target_seconds: float
     processor_seconds: float | None = None  # of all threads; None = not measured
+    tree: TreeRound | None = None  # None = a chain
+
+    @property
+    def depth(self) -> int:
+        """Tokens on the longest drafted path; of a chain all of them."""
+        return self.drafted if self.tree is None else self.tree.depth
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing was drafted after what was kept: the final token is a bonus."""
+        return self.accepted == self.drafted if self.tree is None else not self.tree.offered[-1]
 
 
 class DraftLaws(NamedTuple):
@@ -74,7 +94,7 @@ class Record:
             "text": self.text,
             "finish": self.finish,
             "prefill_seconds": round(self.prefill_seconds, NANO),
-            "rounds": [[*r[:5], *map(_seconds, r[5:])] for r in self.rounds],
+            "rounds": list(map(_row, self.rounds)),
             "error": self.error,
             "prompt_cut": self.prompt_cut,
             "group": self.group,
@@ -89,11 +109,29 @@ class Record:
         Raises:
             TypeError: a field is missing or unknown.
         """
-        rounds = [RoundRecord(*row) for row in values["rounds"]]
+        rounds = list(map(_round, values["rounds"]))
         made = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
         if "laws" in values:
             made["laws"] = list(map(DraftLaws._make, values["laws"]))
         return cls(**made)
+
+
+def _row(r: RoundRecord) -> list[Any]:
+    """A round as an array; that of a chain has no word of trees, as in older runs."""
+    timed = [*r[:5], *map(_seconds, r[5:9])]
+    return timed if r.tree is None else [*timed, list(map(_plain, r.tree))]
+
+
+def _round(row: Sequence[Any]) -> RoundRecord:
+    """The inverse of `_row`."""
+    if len(row) < len(RoundRecord._fields) or row[-1] is None:
+        return RoundRecord(*row)
+    tree = TreeRound._make(tuple(v) if isinstance(v, list) else v for v in row[-1])
+    return RoundRecord(*row)._replace(tree=tree)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int) else list(value)
 
 
 def _seconds(value: float | None) -> float | None:

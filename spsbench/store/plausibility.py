@@ -5,10 +5,12 @@ The checksum of a line tells damage; this tells a line that was made by hand or 
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from math import isfinite
+from operator import lt
 from typing import Any
 
-from spsbench.settings.records import DraftLaws, Record, RoundRecord
+from spsbench.settings.records import DraftLaws, Record, RoundRecord, TreeRound
 
 FINISHES = ("eos", "stop", "length", "context")
 COUNTS = RoundRecord._fields[:4]
@@ -56,7 +58,7 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
 def _of_rounds(record: Record) -> str | None:
     """As `impossible`; column by column where it can be: a report reads millions of rounds."""
     rounds = record.rounds
-    columns: Sequence[Sequence[Any]] = tuple(zip(*rounds, strict=True)) or ((),) * 9
+    columns: Sequence[Sequence[Any]] = tuple(zip(*rounds, strict=True)) or ((),) * 10
     for name, column in zip(COUNTS, columns, strict=False):
         least = -1 if name == "tested" else 0
         if not _counts(column, least):
@@ -72,6 +74,9 @@ def _of_rounds(record: Record) -> str | None:
     known = rounds if None not in overlaps else [r for r in rounds if r.overlap is not None]
     if not _numbers(overlaps if known is rounds else [r.overlap for r in known]):
         return _in_round(known, "overlap", _numbers, "a sum of probabilities")
+    for r in rounds if any(columns[9]) else ():
+        if r.tree is not None and not _is_walk(r):
+            return f"rounds: tree {_shown(tuple(r.tree))}, expected a path of {r.accepted} nodes"
     for drafted, tested, accepted, emitted, overlap, *_ in rounds:
         if accepted > drafted or tested > drafted or -1 < tested < accepted:
             return (
@@ -99,6 +104,18 @@ def _in_round(
     at = RoundRecord._fields.index(name)
     value = next(r[at] for r in rounds if not holds((r[at],)))
     return f"rounds: {name} {_shown(value)}, expected {expected}"
+
+
+def _is_walk(r: RoundRecord) -> bool:
+    """Whether a round's tree can have had what was kept of it."""
+    tree = r.tree or TreeRound(0, (), (), ())
+    depth, path, siblings, offered = tree
+    lists = all(isinstance(side, tuple) and _counts(side) for side in tree[1:])
+    if not lists or not _counts((depth,)) or not len(path) == len(siblings) == len(offered) - 1:
+        return False
+    falls = all(below > above for above, below in pairwise(path))
+    fits = len(path) == r.accepted <= depth <= r.drafted and max(path, default=-1) < r.drafted
+    return falls and fits and all(map(lt, siblings, offered)) and sum(offered) <= r.drafted
 
 
 def _of_laws(record: Record) -> str | None:

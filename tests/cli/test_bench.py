@@ -174,12 +174,13 @@ def test_a_start_keeps_what_the_one_before_has_found(
     assert (out / "summary.json").exists()
 
 
+@pytest.mark.parametrize("kills", [(9,), pytest.param((3, 9, 17), marks=pytest.mark.slow)])
 def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+    kills: tuple[int, ...], sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert sps(*arguments, "--out", str(whole)).code == 0
-    for lines in (3, 9, 17):
+    for lines in kills:
         process = start(*arguments, "--out", str(out), "--resume")
         wait_for(out / LOG, lines, process)
         process.send_signal(signal.SIGKILL)
@@ -208,7 +209,12 @@ def test_a_second_writer_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("sent", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_it_after_the_sample_in_hand(
     sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path, sent: int, code: int
@@ -359,6 +365,7 @@ def test_a_place_that_cannot_be_written_is_told_before_models_load(
     assert sps(*arguments, "--out", str(tmp_path / "other")).code == Exit.CANNOT_CREATE
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal(
     terminal: Callable[..., Terminal], arguments: tuple[str, ...], tmp_path: Path
 ) -> None:

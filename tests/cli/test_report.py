@@ -1,6 +1,7 @@
 """`sps report`: tables of a run in every format, and against an earlier one."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,30 +13,30 @@ from spsbench.store.log import encode
 from tests.cli.conftest import Pair, Ran
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the run lies that tests get copies of."""
+    return tmp_path_factory.mktemp("kept")
+
+
 @pytest.fixture
-def run(sps: Callable[..., Ran], pair: Pair, tmp_path: Path) -> Path:
-    data = tmp_path / "prompts.jsonl"
+def run(kept: Path, sps: Callable[..., Ran], pair: Pair, tmp_path: Path) -> Path:
+    """A run over three K of two kinds of prompts."""
+    if not (kept / "run" / "summary.json").exists():
+        make_run(kept, sps, pair)
+    return Path(shutil.copytree(kept / "run", tmp_path / "run"))
+
+
+def make_run(folder: Path, sps: Callable[..., Ran], pair: Pair) -> None:
+    data = folder / "prompts.jsonl"
     rows = [{"id": f"p{i}", "prompt": f"the cat {i}", "reference": "the dog"} for i in range(8)]
     rows = [row | {"category": ("writing", "math")[i % 2]} for i, row in enumerate(rows)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = tmp_path / "run"
-    ran = sps(
-        *(
-            "bench",
-            "jsonl",
-            "--chat",
-            "off",
-            "--data",
-            str(data),
-            "--target",
-            pair.target,
-            "--draft",
-            pair.draft,
-        ),
-        *("-n", "10", "--k", "1..3", "--warmup", "0", "--out", str(out)),
-    )
+    models = ("--target", pair.target, "--draft", pair.draft)
+    lengths = ("-n", "10", "--k", "1..3", "--warmup", "0")
+    out = ("--out", str(folder / "run"))
+    ran = sps("bench", "jsonl", "--chat", "off", "--data", str(data), *models, *lengths, *out)
     assert ran.code == 0, ran.err
-    return out
 
 
 def slower(run: Path, copy: Path, factor: float) -> Path:

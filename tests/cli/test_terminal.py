@@ -28,6 +28,7 @@ def test_colours_on_a_terminal(terminal: START, pair: Pair) -> None:
     assert "green drafted and accepted" in ran.err
 
 
+@pytest.mark.slow
 def test_marks_where_colour_is_unwanted(terminal: START, pair: Pair) -> None:
     # A narrow window, no encoding but ASCII, and a terminal that knows nothing.
     plain = {"TERM": "dumb", "COLUMNS": "20", "PYTHONIOENCODING": "ascii"}
@@ -78,7 +79,7 @@ def test_an_interrupt_while_loading_and_while_generating(
     assert ran.out.count("\x1b[3") == ran.out.count("\x1b[0m")
 
 
-@pytest.mark.parametrize("broken", ["stdout", "both"])
+@pytest.mark.parametrize("broken", ["stdout", pytest.param("both", marks=pytest.mark.slow)])
 def test_a_reader_that_leaves(broken: str, pair: Pair) -> None:
     reading, writing = os.pipe()
     program = subprocess.Popen(

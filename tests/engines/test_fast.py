@@ -34,7 +34,7 @@ def fast(model: PreTrainedModel, **given: Any) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.slow)])
 def test_one_seed_gives_the_tokens_of_eager(architecture: str, attention: str) -> None:
     for dtype in torch.float64, torch.float32:
         target = tiny(architecture, dtype=dtype, attention=attention, **SIZE)

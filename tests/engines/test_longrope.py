@@ -113,7 +113,14 @@ def test_a_row_is_that_of_a_text_that_ends_with_it(pair: Any) -> None:
     paths = [[8]]
     for node, parent in zip(nodes, parents, strict=True):
         paths.append([*paths[parent + 1], node])
-    torch.testing.assert_close(scores.logits, torch.stack([alone(text + path) for path in paths]))
+    truth = torch.stack([alone(text + path) for path in paths])
+    torch.testing.assert_close(scores.logits, truth)
+    for cut in 1, 2, 4:  # and in two passes, of which each may lie on either side
+        lm.commit(len(text))
+        first = lm.append(torch.tensor([8, *nodes[:cut]]), 1 + cut, torch.tensor(parents[:cut]))
+        rest = lm.append(torch.tensor(nodes[cut:]), 6 - cut, torch.tensor(parents))
+        torch.testing.assert_close(torch.cat([first.logits, rest.logits]), truth)
+        assert rest.hidden[1].shape == (6 - cut, 32)
     lm.commit(len(text) + 1, [0, 2, 5])
     after = lm.append(torch.tensor([4]), keep=1).logits[0]
     torch.testing.assert_close(after, alone([*text, 8, 3, 7, 5, 4]))

@@ -62,6 +62,19 @@ def tree(rng: random.Random, n: int) -> list[int]:
     return [rng.randrange(-1, node) for node in range(n)]
 
 
+def grown(
+    rng: random.Random, lm: LM, fed: list[int], nodes: list[int], parents: list[int]
+) -> torch.Tensor:
+    """The logits of `fed` and of a tree after it, the tree fed in one pass or in several."""
+    cuts = sorted({rng.randrange(1, len(nodes) + 1), len(nodes)}) if rng.random() < 0.7 else []
+    start, rows = 0, []
+    for end in cuts or [len(nodes)]:
+        tokens = torch.tensor((fed if start == 0 else []) + nodes[start:end])
+        rows.append(lm.append(tokens, len(tokens), torch.tensor(parents[:end])).logits)
+        start = end
+    return torch.cat(rows)
+
+
 def ancestry(node: int, parents: list[int]) -> list[int]:
     return [] if node < 0 else [*ancestry(parents[node], parents), node]
 
@@ -87,9 +100,7 @@ def test_any_script_equals_passes_without_a_cache(
             else:
                 parents = tree(rng, rng.randrange(1, 6))
                 nodes = [rng.randrange(VOCAB) for _ in parents]
-                logits = lm.append(
-                    torch.tensor(fed + nodes), len(fed + nodes), torch.tensor(parents)
-                ).logits
+                logits = grown(rng, lm, fed, nodes, parents)
                 text += fed
                 assert close(logits[: len(fed)], laws(target, text)[-len(fed) :], within)
                 for node in range(len(nodes)):

@@ -11,7 +11,7 @@ from spsbench.figures.summaries import summaries
 from spsbench.figures.summary import Summary
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import Record, RoundRecord, Score
+from spsbench.settings.records import Record, RoundRecord, Score, TreeRound
 from spsbench.spec import Spec
 from tests.simulation import PREFILL, cell, failure, record, run
 
@@ -282,3 +282,28 @@ def test_rows_by_group_are_those_of_each_group_alone(records: list[Record]) -> N
         keys = {one.key for one in own}
         alone = summaries([ARS, SPS], own, [s for s in scores if s.key in keys])
         assert replace(row, group=None) == alone[row.cell.k == 4]
+
+
+def test_figures_of_trees_by_hand() -> None:
+    """Three rounds: a path to a leaf, one that ends before its children, nothing kept."""
+    walks = [
+        TreeRound(2, (1, 3), (1, 0), (2, 2, 0)),
+        TreeRound(3, (0,), (0,), (3, 2)),
+        TreeRound(1, (), (), (3,)),
+    ]
+    tested = (2, 2, 1)
+    rounds = [
+        RoundRecord(6, t, len(w.path), len(w.path) + 1, None, 0.02, 0.01, 0.01, None, w)
+        for w, t in zip(walks, tested, strict=True)
+    ]
+    made = summaries([SPS], [record(SPS, "a", 0, rounds)])[0]
+    assert mean(made, "block_efficiency") == pytest.approx(6 / 3)
+    assert mean(made, "efficiency") == pytest.approx(6 / (3 + 2 + 3 + 1))
+    assert mean(made, "draft_acceptance") == pytest.approx(3 / 6)
+    assert mean(made, "draft_pass_ms") == pytest.approx(1e3 * 0.03 / 6)
+    assert mean(made, "alpha_counted") == pytest.approx(3 / 5)
+    assert [mean(made, f"alpha_at.{i}") for i in (1, 2)] == [2 / 3, 1 / 2]
+    assert [mean(made, f"sibling_at.{i}") for i in (1, 2, 3)] == [2 / 5, 1 / 3, 0]
+    assert len(made.sibling_at) == 3
+    assert made.alpha is None
+    assert [r.full for r in rounds] == [True, False, False]

@@ -210,9 +210,51 @@ def test_trees_too_leave_all_but_the_newest_token_in_the_cache() -> None:
             text += turn.tokens
             accepted.add(turn.accepted)
             assert target.length == len(text) - 1
-            assert turn.tested == -1
+            assert turn.tested == turn.accepted + (not turn.full)
             assert turn.overlap is None
     assert accepted == {0, 1, 2, 3}
+
+
+def test_a_round_of_a_tree_tells_its_depth_and_what_was_kept_of_it() -> None:
+    """Nodes 2 and 4 are deeper on the path of node 0, the second child of the context is a leaf."""
+    drafter = FixedDrafter((0, 1, 2, 3, 1), (-1, -1, 0, 0, 2))
+    steps = []
+
+    class Told(FixedDrafter):
+        def draft(self, context: Context, *rest: object) -> Draft:
+            steps.append(context.last and list(context.last.kept))
+            return super().draft(context, *rest)
+
+    found = {}
+    for seed in range(150):
+        (turn, *_) = run(seed=seed, tokens=5, k=3, drafter=drafter, verifier=Match())
+        assert (turn.drafted, turn.depth) == (5, 3)
+        found[tuple(turn.tree.path)] = turn.tree.siblings, turn.tree.offered, turn.full
+    deepest = (0, 0, 0), (2, 2, 1, 0), True
+    assert found.pop((0, 2, 4), deepest) == deepest
+    assert found == {
+        (): ((), (2,), False),
+        (0,): ((0,), (2, 2), False),
+        (1,): ((1,), (2, 0), True),
+        (0, 2): ((0, 0), (2, 2, 1), False),
+        (0, 3): ((0, 1), (2, 2, 0), True),
+    }
+    told = Told(drafter.tokens, drafter.parents)
+    rounds = run(tokens=12, k=3, drafter=told, verifier=Match())
+    assert steps == [None, *(list(r.tree.path)[: len(r.tokens) - 1] for r in rounds[:-1])]
+
+
+def test_a_schedule_may_bound_the_nodes_of_a_tree() -> None:
+    class Widening(Constant):
+        def nodes(self, history: object) -> int:
+            return len(history) + 1
+
+    drafter = FixedDrafter((0, 1, 2, 3, 0, 1, 2, 3), (-1, -1, -1, -1, 0, 0, 1, 1))
+    rounds = run(drafter=drafter, verifier=Match(), schedule=Widening(2), tokens=20)
+    assert [turn.drafted for turn in rounds[:-2]] == [*range(1, 9), *[8] * 99][: len(rounds) - 2]
+    for wrong in -1, "many":
+        with pytest.raises(PlugInError, match="nodes: expected an int >= 0, or None"):
+            run(drafter=drafter, verifier=Match(), schedule=Constant(2, wrong))
 
 
 def test_a_tree_is_cut_to_what_the_context_holds() -> None:
@@ -250,7 +292,7 @@ def test_a_path_that_ends_in_a_leaf_was_kept_in_full() -> None:
         found.add(path)
         assert turn.full == (path in {(1,), (0, 2), (0, 3)})
     assert found == {(), (0,), (1,), (0, 2), (0, 3)}
-    assert all(done.leaf is None for done in run())
+    assert all(done.tree is None for done in run())
 
 
 def test_counts_and_overlap_by_hand() -> None:

@@ -259,6 +259,7 @@ print(peak() - before, sum(p.nbytes for p in model.parameters()))
 """
 
 
+@pytest.mark.slow
 def test_peak_memory_has_one_copy(tmp_path: Path) -> None:
     """42 MB of bfloat16 become 84 MB of float32; a second copy of either would show."""
     sizes = {"vocab_size": 40_000, "hidden_size": 256, "intermediate_size": 512}

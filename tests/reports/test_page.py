@@ -24,7 +24,7 @@ from spsbench.reports.page.safe import embedded, shown
 from spsbench.reports.page.traces import origins, pieces, tokenizer_of, trace
 from spsbench.reports.reporter import Report
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import RoundRecord
+from spsbench.settings.records import RoundRecord, TreeRound
 from spsbench.spec import Spec
 from tests.reports.pages import HOSTILE, Spelled, cells, hostile, report_of, simulated
 from tests.simulation import cell, record, rounds
@@ -160,6 +160,12 @@ ROUND = RoundRecord(4, 3, 2, 3, 2.5, 0.01, 0.004, 0.005)
 def test_origins(drafted: int, accepted: int, emitted: int, expected: list[str]) -> None:
     found = origins(ROUND._replace(drafted=drafted, accepted=accepted, emitted=emitted))
     assert [origin.value for origin in found] == expected
+
+
+def test_a_path_to_a_leaf_ends_in_a_bonus() -> None:
+    tree = TreeRound(3, (0, 2), (0, 0), (2, 2, 0))
+    walk = ROUND._replace(drafted=6, accepted=2, emitted=3, tree=tree)
+    assert [origin.value for origin in origins(walk)] == ["accepted", "accepted", "bonus"]
 
 
 def test_tokens_of_a_trace_are_the_recorded_text() -> None:

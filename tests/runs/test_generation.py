@@ -14,7 +14,7 @@ from spsbench.models.shelf import Loaded
 from spsbench.runs.generation import Generation, Update, interleave, origins
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.records import Record
+from spsbench.settings.records import Record, TreeRound
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model, save
 
@@ -139,6 +139,9 @@ def done(drafted: int, accepted: int, tokens: int) -> Round:
     return Round(drafted, drafted, accepted, [7] * tokens, None, 0.0, None)
 
 
+LEAF, INNER = (TreeRound(3, (0, 2), (0, 0), (2, 2, more)) for more in (0, 1))
+
+
 @pytest.mark.parametrize(
     ("turn", "expected"),
     [
@@ -146,9 +149,9 @@ def done(drafted: int, accepted: int, tokens: int) -> Round:
         (done(3, 0, 1), [RECOVERED]),
         (done(3, 2, 3), [ACCEPTED, ACCEPTED, RECOVERED]),
         (done(2, 2, 3), [ACCEPTED, ACCEPTED, BONUS]),
-        (done(5, 2, 3)._replace(leaf=True), [ACCEPTED, ACCEPTED, BONUS]),
-        (done(5, 2, 3)._replace(leaf=False), [ACCEPTED, ACCEPTED, RECOVERED]),
-        (done(5, 0, 1)._replace(leaf=False), [RECOVERED]),
+        (done(5, 2, 3)._replace(tree=LEAF), [ACCEPTED, ACCEPTED, BONUS]),
+        (done(5, 2, 3)._replace(tree=INNER), [ACCEPTED, ACCEPTED, RECOVERED]),
+        (done(5, 0, 1)._replace(tree=INNER), [RECOVERED]),
     ],
 )
 def test_where_tokens_come_from(turn: Round, expected: list[Origin]) -> None:

@@ -14,9 +14,11 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
+from spsbench.settings.records import Record, RoundRecord, TreeRound
 from spsbench.store.folder import records_path
 from spsbench.store.log import Log
 from spsbench.store.manifest import Manifest
+from spsbench.store.plausibility import impossible
 from spsbench.store.records import merge, records, segmented
 from spsbench.store.run import open_run
 from tests.store import made
@@ -222,3 +224,37 @@ def test_records_that_were_there_at_a_start_are_missed(tmp_path):
     run(tmp_path / "run", range(6), resume=True)
     assert len(keyed(tmp_path / "run")) == 6
     assert [s["first"] for s in Manifest.load(tmp_path / "run").segments] == [0, 2, 3, 3]
+
+
+def test_a_round_of_a_tree_is_read_back_and_a_chain_has_no_word_of_trees(tmp_path, monkeypatch):
+    tree = TreeRound(3, (0, 2), (0, 1), (2, 2, 0))
+    branched = RoundRecord(5, 2, 2, 3, None, 0.01, 0.004, 0.005, None, tree)
+    real = made.record
+
+    def planted(n: int, error: str | None = None) -> Record:
+        own = real(n, error=error)
+        return replace(own, rounds=[branched, own.rounds[1]])
+
+    monkeypatch.setattr(made, "record", planted)
+    (back,) = records(run(tmp_path / "a", range(1), errors=()))
+    assert back.rounds[0] == branched
+    assert (back.rounds[0].depth, back.rounds[0].full) == (3, True)
+    assert [len(row) for row in back.to_json()["rounds"]] == [10, 9]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        (3, (0,), (0,), (2, 2)),  # not all that was accepted
+        (3, (2, 0), (0, 1), (2, 2, 0)),  # upwards
+        (3, (0, 2), (0, 2), (2, 2, 0)),  # the third child of two
+        (3, (0, 9), (0, 1), (2, 2, 0)),  # a node that was not drafted
+        (1, (0, 2), (0, 1), (2, 2, 0)),
+        (3, 0, (0, 1), (2, 2, 0)),
+        (None, (0, 2), (0, 1), (2, 2, 0)),
+    ],
+)
+def test_a_walk_that_the_tree_does_not_have_is_told(tree):
+    of = RoundRecord(5, 2, 2, 3, None, 0.01, 0.004, 0.005, None, TreeRound(*tree))
+    record = replace(made.record(1), rounds=[of, made.record(1).rounds[1]])
+    assert "rounds: tree" in (impossible(record) or "")

@@ -12,7 +12,7 @@ comes out right at both ends is the law, and a rule whose thresholds are elsewhe
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -296,5 +296,5 @@ class Watched(Drafter):
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """As it is, and noted."""
         draft = self._drafter.draft(context, k, noise, go_on)
-        self._walk.facts.draft = draft
+        self._walk.facts.draft = replace(draft, drawn=self.drawn)  # as the loop hands it on
         return draft

@@ -5,11 +5,15 @@ branches. The registry need not hold a drafter of every kind; these stand in for
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from spsbench.audit.law.rounds import GREEDY, OneRound
+from spsbench.audit.law.tables import Pair
 from spsbench.audit.law.thresholds import Facts
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
@@ -68,61 +72,97 @@ class FixedDrafter(Drafter):
         return Draft(torch.tensor(self.tokens)[kept], None, above)
 
 
-class SiblingsDrafter(Drafter):
-    """Two sampled children of the context: independent, or the second without the first."""
+class TreeDrafter(Drafter):
+    """A tree of a given shape whose nodes are drawn from the draft model's law.
+
+    Siblings are independent, or each without those before it; one that has no token of any weight
+    left is not drawn, nor is what would be below it.
+    """
 
     tree = True
 
-    def __init__(self, lm: LM) -> None:
-        self.lm, self.limit = lm, lm.limit
+    def __init__(self, lm: LM, parents: Sequence[int], drawn: Drawn) -> None:
+        self.lm, self.limit, self.parents, self.drawn = lm, lm.limit, parents, drawn
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Empty the cache."""
         self.lm.commit(0)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Two nodes of depth one; without a second token of any weight, one."""
-        none = Draft(torch.empty(0, dtype=torch.int64), None)
-        if k == 0:
-            return none
-        u = noise.uniform(Purpose.DRAFT, 2)
+        """The nodes down to depth `k`."""
+        nodes = shallow(self.parents, k)
+        u = noise.uniform(Purpose.DRAFT, len(nodes))
+        number, tokens, parents = {-1: -1}, list[int](), list[int]()
+        laws: list[Tensor] = []
+        for slot, node in enumerate(nodes):
+            if self.parents[node] not in number:
+                continue
+            parent = number[self.parents[node]]
+            law = self._law([*context.tokens, *along(tokens, parents, parent)], context.warp)
+            rest = law.clone()
+            if self.drawn is Drawn.DISTINCT:
+                rest[[x for x, above in zip(tokens, parents, strict=True) if above == parent]] = 0.0
+            if float(rest.sum()) > 0:
+                number[node] = len(tokens)
+                tokens.append(int(sample(rest, u[slot])))
+                parents.append(parent)
+                laws.append(law)
+        probs = torch.stack(laws) if laws else None
+        return Draft(torch.tensor(tokens).long(), probs, torch.tensor(parents).long())
+
+    def _law(self, text: Sequence[int], warp: Callable[[Tensor], Tensor]) -> Tensor:
         self.lm.commit(0)
-        law = context.warp(self.lm.append(torch.tensor(context.tokens), keep=1).logits)[0]
-        first = sample(law, u[0])
-        rest = law
+        return warp(self.lm.append(torch.tensor(text), keep=1).logits)[0]
+
+
+def shallow(parents: Sequence[int], k: int) -> list[int]:
+    """The nodes down to depth `k`."""
+    deep: list[int] = []
+    for parent in parents:
+        deep.append(1 if parent < 0 else deep[parent] + 1)
+    return [node for node, depth in enumerate(deep) if depth <= k]
+
+
+def along(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
+    """The tokens on the way to a node, and its own; nothing for -1."""
+    return (*along(tokens, parents, parents[node]), tokens[node]) if node >= 0 else ()
+
+
+@dataclass(frozen=True)
+class TreeDrawn:
+    """The cells of a `TreeDrafter`: each follows the law after what is above it."""
+
+    parents: Sequence[int]
+    drawn: Drawn
+
+    def __call__(self, facts: Facts, slot: int) -> list[float]:
+        """The widths of the cells of node `slot`; one cell where it cannot be drawn."""
+        tokens: list[int | None] = []
+        for node, parent in enumerate(self.parents[: slot + 1]):
+            law = self._law(facts, tokens, node, parent)
+            if node == slot:
+                total = sum(law)
+                return [x / total for x in law] if total > 0 else [1.0]
+            tokens.append(facts.picked[Purpose.DRAFT, node] if sum(law) > 0 else None)
+        raise IndexError(slot)
+
+    def _law(
+        self, facts: Facts, tokens: Sequence[int | None], node: int, parent: int
+    ) -> list[float]:
+        path: list[int] = []
+        above = parent
+        while above >= 0:
+            token = tokens[above]
+            if token is None:
+                return []
+            path.insert(0, token)
+            above = self.parents[above]
+        law = list(facts.p((*facts.text, *path)))
         if self.drawn is Drawn.DISTINCT:
-            rest = law.index_fill(0, first[None], 0.0)
-        if float(rest.sum()) <= 0:
-            return Draft(first[None], law[None], torch.tensor([-1]))
-        tokens = torch.stack([first, sample(rest, u[1])])
-        return Draft(tokens, torch.stack([law, law]), torch.tensor([-1, -1]))
-
-
-class IidSiblings(SiblingsDrafter):
-    """Siblings drawn independently."""
-
-    drawn = Drawn.IID
-
-
-class DistinctSiblings(SiblingsDrafter):
-    """Siblings drawn without replacement."""
-
-    drawn = Drawn.DISTINCT
-
-
-def siblings_drawn(facts: Facts, slot: int) -> list[float]:
-    """Cells of `IidSiblings`: both follow the law after the text."""
-    return list(facts.p(facts.text))
-
-
-def distinct_drawn(facts: Facts, slot: int) -> list[float]:
-    """Cells of `DistinctSiblings`: the second follows the law without the first."""
-    law = list(facts.p(facts.text))
-    if slot == 0:
+            for token, of in zip(tokens, self.parents[:node], strict=True):
+                if of == parent and token is not None:
+                    law[token] = 0.0
         return law
-    law[facts.picked[Purpose.DRAFT, 0]] = 0.0
-    total = sum(law)
-    return [x / total for x in law] if total > 0 else [1.0]
 
 
 class DraftKind(NamedTuple):
@@ -131,16 +171,60 @@ class DraftKind(NamedTuple):
     name: str
     make: Callable[[LM], Drafter]
     drawn: Callable[[Facts, int], list[float]] = Facts.drawn
+    rounds: tuple[OneRound, ...] = ()  # walked in place of whole texts, which would be too many
 
 
-DEEP = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
+def sampled(
+    name: str, parents: Sequence[int], drawn: Drawn, rounds: tuple[OneRound, ...] = ()
+) -> DraftKind:
+    """A tree of one shape; its nodes level by level, so that none is cut before one above it."""
+    make = partial(TreeDrafter, parents=parents, drawn=drawn)
+    return DraftKind(name, make, TreeDrawn(parents, drawn), rounds)
+
+
+def both(name: str, parents: Sequence[int], rounds: tuple[OneRound, ...] = ()) -> list[DraftKind]:
+    """A shape with independent and with distinct siblings."""
+    return [
+        sampled(f"(i.i.d. {name})", parents, Drawn.IID, rounds),
+        sampled(f"(distinct {name})", parents, Drawn.DISTINCT, rounds),
+    ]
+
+
+OF_TREES = (
+    OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1)),
+    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0)),
+    OneRound("warped", Pair(2, 5, ("plain",)), 2, {"warp": {"temperature": 1.5}}, (0,)),
+    OneRound("greedy", Pair(3, 4), 2, GREEDY, (0, 1)),
+)
+
+OF_DEEP_TREES = (
+    OneRound("two tokens", Pair(2, 3, ("plain",)), 3, {}, (0, 1)),
+    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 3, {}, (1, 0, 0)),
+    OneRound("greedy", Pair(3, 4), 3, GREEDY, (0, 1)),
+)
+
+OF_WIDE_TREES = (
+    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
+    OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (2, 0)),
+)
+
+BELOW = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
 
 REFERENCE = (
     DraftKind("(argmax chain)", ArgmaxDrafter),
     DraftKind(
-        "(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *DEEP), (-1, -1, 0, 2, 2, 3, 5, 6))
+        "(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *BELOW), (-1, -1, 0, 2, 2, 3, 5, 6))
     ),
-    DraftKind("(i.i.d. siblings)", IidSiblings, siblings_drawn),
-    DraftKind("(distinct siblings)", DistinctSiblings, distinct_drawn),
+    *both("siblings", (-1, -1)),
+    *both("tree", (-1, -1, 0, 0, 1), OF_TREES),
 )
 """Stand-ins for kinds that the registry may lack; their names are in brackets."""
+
+DEEP = (
+    *both("three siblings", (-1, -1, -1), OF_WIDE_TREES),
+    *both("two chains", (-1, -1, 0, 1), OF_WIDE_TREES),
+    *both("two long chains", (-1, -1, 0, 1, 2, 3), OF_DEEP_TREES),
+    *both("stem and fork", (-1, 0, 0, 1, 1, 2), OF_DEEP_TREES),
+    *both("three chains", (-1, -1, -1, 0, 1, 2), OF_TREES),
+)
+"""Larger ones: half an hour of walking for all rules."""

@@ -110,22 +110,24 @@ class TableLM:
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """As `types.LM`; raises `InconsistentFeedError` for what cannot follow."""
-        if self._tree is not None:
+        fed = tokens.tolist()
+        nodes = 0 if parents is None else min(len(parents), len(fed))
+        if self._tree is not None and len(self._tree) + nodes != (
+            0 if parents is None else len(parents)
+        ):
             raise InconsistentFeedError("fed on top of tree nodes that were not committed")
         if self.limit is not None and self.length + len(tokens) > self.limit:
             raise InconsistentFeedError(f"fed beyond the context of {self.limit}")
-        fed = tokens.tolist()
-        nodes = 0 if parents is None else len(parents)
         chain = fed[: len(fed) - nodes]
         self._check(chain)
         prefixes = [tuple(self._cache + chain[: i + 1]) for i in range(len(chain))]
         self._cache += chain
         if parents is not None:
-            root, self._tree = tuple(self._cache), []
-            for token, parent in zip(fed[len(chain) :], parents.tolist(), strict=True):
-                above = () if parent < 0 else self._tree[parent]
-                self._tree.append((*above, token))
-            prefixes += [root + path for path in self._tree]
+            root, tree = tuple(self._cache), self._tree or []
+            for token, parent in zip(fed[len(chain) :], parents.tolist()[len(tree) :], strict=True):
+                tree.append((*(() if parent < 0 else tree[parent]), token))
+            prefixes += [root + path for path in tree[len(tree) - nodes :]]
+            self._tree = tree
         rows = [self._row(prefix) for prefix in prefixes[len(prefixes) - keep :]]
         return Scores(torch.stack(rows) if rows else torch.empty(0, self.vocab_size), {})
 

@@ -133,7 +133,15 @@ class MatchRule(Rule):
         return list(facts.q((*facts.text, *path)))
 
 
-RULES: dict[str, type[Rule]] = {"sps": SpsRule, "block": BlockRule, "match": MatchRule}
+RULES: dict[str, type[Rule]] = {
+    "sps": SpsRule,
+    "block": BlockRule,
+    "match": MatchRule,
+    "traversal": BlockRule,  # what the rules for trees are on a chain
+    "recursive": SpsRule,
+    "spectr": SpsRule,
+    "gbv": BlockRule,
+}
 
 
 def quotient(facts: Facts, slot: int) -> float:

@@ -11,13 +11,21 @@ from spsbench.loop.types import Round
 
 @dataclass(frozen=True)
 class Constant:
-    """K tokens a round; 0 is auto-regressive sampling."""
+    """K tokens a round, 0 is auto-regressive sampling; of a tree K is the depth.
+
+    `most` bounds the nodes of a tree; None = as many as its drafter likes.
+    """
 
     lookahead: int = 4
+    most: int | None = None
 
     def k(self, history: Sequence[Round]) -> int:
         """The same K whatever happened."""
         return self.lookahead
+
+    def nodes(self, history: Sequence[Round]) -> int | None:
+        """The same number whatever happened."""
+        return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
         """Always; said on the CPU, so that asking does not wait for `p`."""

@@ -9,8 +9,11 @@ DEFINITIONS: Mapping[str, str] = {
     "alpha": "Acceptance rate: the chance that a tested draft token is kept, "
     "the mean of sum over x of min(p, q).",
     "alpha_at": "Kept over tested at each position of a round.",
+    "sibling_at": "Of trees: the first, second ... child of a node kept, over those looked at "
+    "because none before it was kept.",
     "block_efficiency": "tau: emitted tokens over rounds, so tokens for each pass of the target.",
-    "efficiency": "tau over K + 1: the share of the best possible round.",
+    "efficiency": "tau over K + 1 (of trees over their depth + 1): the share of the best possible "
+    "round.",
     "loop_time_ms": "Seconds of a round: draft, target pass, verification.",
     "ttft_ms": "Time to the first token: until the first round ends, prefill included.",
     "draft_share": "Share of the decode time that the drafter takes.",

@@ -89,7 +89,7 @@ def origins(r: RoundRecord) -> list[Origin]:
     """Where each emitted token of a round came from; a cut round lacks its last ones."""
     if r.drafted == 0:
         return [Origin.PLAIN] * r.emitted
-    final = Origin.BONUS if r.accepted == r.drafted else Origin.RECOVERED
+    final = Origin.BONUS if r.full else Origin.RECOVERED
     return ([Origin.ACCEPTED] * r.accepted + [final])[: r.emitted]
 
 

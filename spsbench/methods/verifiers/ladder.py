@@ -1,0 +1,135 @@
+"""Siblings tested one after the other: what is left of the target's law when each was refused.
+
+A node has the law Q of the target and a weight a, the chance with which it is to be accepted with
+all that is below it. Together they are one row of mass, R = a Q. Its children are tested in the
+order in which they were drawn; x, drawn from P, has the chance min(1, R(x) / P(x)), and when it is
+refused, with S = sum (R - P)+,
+
+    R <- (R - P)+ / (S + 1 - a),    a <- S / (S + 1 - a).
+
+With a = 1 this is recursive rejection: R <- (R - P)+ rescaled (SpecInfer, arXiv 2305.09781; EAGLE,
+arXiv 2401.15077; Sequoia, arXiv 2402.12374). With the a that came down from above it is Traversal
+Verification (arXiv 2505.12398). P of a later sibling is the same law again where siblings are
+independent, the law without the earlier ones where they are distinct, and all on x where x came by
+rule. No state depends on a uniform.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Draft, Drawn
+from spsbench.methods.verifiers.shape import Shape, numbers
+
+PIECE = 1 << 17  # numbers handled at once on a CPU: what is written stays in its cache
+
+
+class Ladder:
+    """The rows of mass of all nodes that have children, and every node's chance.
+
+    A row stands as it is after the last child, up to its own scale: R = left / scale. So a child
+    costs three passes over a row and no copy of it.
+    """
+
+    def __init__(self, draft: Draft, q: Tensor, shape: Shape) -> None:
+        self.draft, self.q, self.shape = draft, q, shape
+        self.point = draft.probs is None or draft.drawn is Drawn.POINT
+        self.order = [at for rows in shape.levels for at in rows]
+        self.left = q.new_empty(len(self.order), q.shape[-1])  # [rows with children, V]
+        self.weight = q.new_ones(len(self.order))  # [rows with children] a, after all children
+        self.scale = q.new_ones(len(self.order))  # [rows with children]
+        self.chance = q.new_zeros(len(draft.tokens) + 1)  # [N + 1] of each row, given its parent
+        self.chance[0] = 1.0
+
+    def settle(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
+        """Refuse all children of `rows`, one after the other, from the given weights on.
+
+        Args:
+            first: where the rows stand in `order`; those with the most children come first.
+            weights: [rows] the chance of each row.
+        """
+        children = [self.shape.children[at] for at in rows]
+        tiny = torch.finfo(self.q.dtype).tiny
+        self.weight[first : first + len(rows)] = weights
+        self.scale[first : first + len(rows)] = 1 / weights.clamp(min=tiny)
+        for some in pieces(len(rows), self.q):
+            for rank in range(len(children[some.start])):
+                nodes = [below[rank] for below in children[some] if rank < len(below)]
+                here = slice(first + some.start, first + some.start + len(nodes))
+                before = self.left[here] if rank else taken(self.q, rows[some])
+                self._refuse(here, before, nodes, rank)
+
+    def _refuse(self, here: slice, before: Tensor, nodes: Sequence[int], rank: int) -> None:
+        """Test one child each of the rows `here`, which stand as `before`, and take it away."""
+        left, scale = self.left[here], self.scale[here]  # changed in place
+        tokens = taken(self.draft.tokens, nodes)[:, None]  # [n, 1]
+        mass = before.gather(1, tokens)[:, 0] / scale
+        if self.point:
+            chance = mass
+            left.copy_(before).scatter_(1, tokens, 0.0)
+        else:
+            law, total = self._law(nodes, rank)  # P = law / total
+            chance = mass / law.gather(1, tokens)[:, 0] * total
+            torch.addcmul(before, law, -(scale / total)[:, None], out=left).clamp_(min=0)
+        self._set(nodes, chance.nan_to_num(0.0).clamp(max=1.0))
+        excess = left.sum(-1) / scale
+        room = excess + (1 - self.weight[here])
+        # Without room the two laws are equal: what is refused there is refused by rounding alone.
+        self.weight[here] = torch.where(room > 0, excess / room, 1.0)
+        scale.mul_(torch.where(room > 0, room, 1.0))
+
+    def _law(self, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
+        """[n, V] what each of `nodes` was drawn from, given the siblings before it, and its sum."""
+        law = taken(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
+        if rank == 0 or self.draft.drawn is not Drawn.DISTINCT:
+            return law, law.new_ones(len(nodes))
+        before = [self.shape.children[self.shape.parents[node] + 1][:rank] for node in nodes]
+        drawn = taken(self.draft.tokens, [node for some in before for node in some])
+        law = law.scatter(1, drawn.view(len(nodes), rank), 0.0)
+        return law, law.sum(-1)
+
+    def _set(self, nodes: Sequence[int], chance: Tensor) -> None:
+        """Note what was found of `nodes`."""
+        if nodes[-1] - nodes[0] == len(nodes) - 1:
+            self.chance[nodes[0] + 1 : nodes[-1] + 2] = chance
+        else:
+            places = send(numbers(nodes), chance.device) + 1
+            self.chance.index_copy_(0, places, chance)
+
+    def law_at(self, end: Tensor) -> Tensor:
+        """[V] weights of the token after row `end` []: what is left there, q below a leaf."""
+        own = self.q.index_select(0, end[None])[0]
+        if not self.order:
+            return own
+        places = [-1] * (len(self.draft.tokens) + 1)
+        for index, at in enumerate(self.order):
+            places[at] = index
+        place = send(numbers(places), end.device).index_select(0, end[None])
+        left = self.left.index_select(0, place.clamp(min=0))[0]
+        return torch.where((place >= 0) & (left.sum() > 0), left, own)
+
+
+def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
+    """[n, ...] some rows of a tensor: itself, not a copy, where they follow each other."""
+    first, n = numbered[0], len(numbered)
+    if list(numbered) == list(range(first, first + n)):
+        return rows[first : first + n]
+    return rows.index_select(0, send(numbers(numbered), rows.device))
+
+
+def excesses(weight: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    """[n] sum (weight q - p)+ of each row; `weight` [n], `q` and `p` [n, V]."""
+    found = torch.zeros_like(weight)
+    for some in pieces(len(weight), q):
+        under = torch.addcmul(p[some], q[some], weight[some, None], value=-1).clamp_(max=0)
+        found[some] = -under.sum(-1)
+    return found
+
+
+def pieces(n: int, law: Tensor) -> Iterator[slice]:
+    """`n` rows as wide as `law`, in pieces that a CPU's cache holds; elsewhere all at once."""
+    step = n if law.device.type != "cpu" else max(1, PIECE // law.shape[-1])
+    for start in range(0, n, max(step, 1)):
+        yield slice(start, min(start + step, n))

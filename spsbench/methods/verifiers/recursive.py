@@ -1,0 +1,46 @@
+"""Recursive rejection: at each node its children one after the other, then the leftover law.
+
+For siblings drawn independently the leftover is (q - p)+ each time (SpecInfer, arXiv 2305.09781,
+multi-step speculative sampling); for siblings drawn without replacement what was drawn leaves p as
+well (EAGLE, arXiv 2401.15077; Sequoia, arXiv 2402.12374). To take one for the other is biased. A
+token that came by rule is its own law: it is kept with what q has left for it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from spsbench.loop.sampling import row, sample
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.methods.verifiers.ladder import Ladder
+from spsbench.methods.verifiers.shape import path_to, shape_of, tables, walked_down
+
+
+@dataclass(frozen=True)
+class Recursive:
+    """Go down to the first child that is kept; where none is, draw from what q has left."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """Nothing: siblings may be independent, distinct, or there by rule."""
+        return None
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
+        shape = shape_of(draft)
+        known = tables(shape, q.device)
+        u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
+        last = noise.uniform(Purpose.FINAL, 1)[0]
+
+        ladder = Ladder(draft, q, shape)
+        first = 0
+        for rows in shape.levels:
+            ladder.settle(first, rows, q.new_ones(len(rows)))
+            first += len(rows)
+
+        end = walked_down(u < ladder.chance[1:], known)
+        token = sample(ladder.law_at(end), last)
+        return Verdict(path_to(end, known), token, row(known.tested, end))

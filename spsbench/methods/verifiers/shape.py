@@ -1,0 +1,135 @@
+"""The shape of a draft as a rule plans by it: on the host, once for each shape there is.
+
+What a rule decides stays on the device, where it is read off tables: the path to a node, its
+ancestors, the siblings drawn before it. They are made from the parents alone and sent once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import row
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Draft
+
+KEPT = 64  # shapes whose tables are kept: a drafter with a fixed tree has a few
+
+
+@dataclass(frozen=True)
+class Shape:
+    """N nodes in draw order; a node's row is its number + 1, row 0 is the context."""
+
+    parents: tuple[int, ...]
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """[N + 1] of each row its children, in the order in which they were drawn."""
+        found: list[list[int]] = [[] for _ in range(len(self.parents) + 1)]
+        for node, parent in enumerate(self.parents):
+            found[parent + 1].append(node)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def depth(self) -> tuple[int, ...]:
+        """[N + 1] tokens on the way to each row: 0 for the context."""
+        deep = [0]
+        for parent in self.parents:
+            deep.append(deep[parent + 1] + 1)
+        return tuple(deep)
+
+    @cached_property
+    def levels(self) -> tuple[tuple[int, ...], ...]:
+        """Rows that have children, by depth; in each depth those with the most children first."""
+        found: list[list[int]] = [[] for _ in range(max(self.depth) + 1)]
+        for at, below in enumerate(self.children):
+            if below:
+                found[self.depth[at]].append(at)
+        ranked = (sorted(rows, key=lambda at: -len(self.children[at])) for rows in found if rows)
+        return tuple(map(tuple, ranked))
+
+    @cached_property
+    def upwards(self) -> tuple[int, ...]:
+        """[N] nodes in the order of a walk from the leaves up: each after all that is below it."""
+        order: list[int] = []
+        waiting = list(self.children[0][::-1])
+        opened = set[int]()
+        while waiting:
+            node = waiting[-1]
+            if node in opened or not self.children[node + 1]:
+                order.append(waiting.pop())
+            else:
+                opened.add(node)
+                waiting += self.children[node + 1][::-1]
+        return tuple(order)
+
+
+class Tables(NamedTuple):
+    """What a shape says, on a device."""
+
+    paths: Tensor  # [N + 1, N] the nodes on the way to each row, padded with -1
+    ancestors: Tensor  # [N, N] bool: j is on the way to i, or is i
+    earlier: Tensor  # [N, N] bool: j is a sibling of i and was drawn before it
+    above: Tensor  # [N] the row of each node's parent
+    upwards: Tensor  # [N] `Shape.upwards`
+    tested: Tensor  # [N + 1] depths looked at by a walk down that ends at each row
+
+
+def shape_of(draft: Draft) -> Shape:
+    """Of a tree or a chain."""
+    n = len(draft.tokens)
+    parents = range(-1, n - 1) if draft.parents is None else draft.parents.tolist()
+    return _shape(tuple(parents))
+
+
+@lru_cache(KEPT)
+def _shape(parents: tuple[int, ...]) -> Shape:
+    return Shape(parents)
+
+
+@lru_cache(KEPT)
+def tables(shape: Shape, device: torch.device) -> Tables:
+    """The tables of a shape on a device."""
+    n = len(shape.parents)
+    paths: list[list[int]] = [[]]
+    for node, parent in enumerate(shape.parents):
+        paths.append([*paths[parent + 1], node])
+    ancestors, earlier = torch.zeros(2, n, n, dtype=torch.bool)
+    for node, parent in enumerate(shape.parents):
+        ancestors[node, paths[node + 1]] = True
+        siblings = shape.children[parent + 1]
+        earlier[node, list(siblings[: siblings.index(node)])] = True
+    deep = [len(path) + bool(shape.children[at]) for at, path in enumerate(paths)]
+    made = (
+        torch.tensor([path + [-1] * (n - len(path)) for path in paths]).view(n + 1, n).long(),
+        ancestors,
+        earlier,
+        numbers([parent + 1 for parent in shape.parents]),
+        numbers(shape.upwards),
+        numbers(deep),
+    )
+    return Tables(*(send(table, device) for table in made))
+
+
+def numbers(values: Sequence[int]) -> Tensor:
+    """[n] int64, of none too."""
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def walked_down(passed: Tensor, known: Tables) -> Tensor:
+    """[] the row where a walk ends that goes on to the first child of each node that `passed` [N].
+
+    Row 0 is the context: no child of it passed.
+    """
+    kept = passed & ~(known.earlier & passed).any(-1)
+    reached = (kept | ~known.ancestors).all(-1)
+    rows = torch.arange(1, len(passed) + 1, device=passed.device)
+    return torch.cat([rows.new_zeros(1), rows.where(reached, 0)]).amax()
+
+
+def path_to(end: Tensor, known: Tables) -> Tensor:
+    """[N] the nodes on the way to a [] row, padded with -1."""
+    return row(known.paths, end)

@@ -86,7 +86,7 @@ def forecast(
         plain_ms=float(np.median(plain.sum(0)) / emitted.sum() * 1e3),
         shares=Shares(*(float(each) for each in shares)),
         cost=prices.round_of(candidate, asked, mean_context, drafted / rounds.sum()),
-        drafted=drafted / rounds.sum(),
+        drafted=float(drafted / rounds.sum()),
         wasted=1 - accepted / drafted if drafted else 0.0,
         exact=draft.exact and not any(law.throws for law in laws),
         texts=len(set(clusters)),

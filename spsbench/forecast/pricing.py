@@ -31,6 +31,7 @@ class Prices:
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self._known: dict[tuple[str, str | None, int, int, int], Floats] = {}
+        self._plain: dict[tuple[int, int], Floats] = {}
         self._medians: dict[tuple[str, str | None, int, int, int], float] = {}
 
     def of_round(
@@ -68,9 +69,13 @@ class Prices:
 
     def of_plain(self, text: Written) -> Floats:
         """[turns] of the same text by ArS."""
+        key = text.prompt_tokens, len(text.q)
+        if key in self._plain:
+            return self._plain[key]
         total = np.zeros(self.costs.turns)
         for position in range(len(text.q)):
             total += self.of_round(PLAIN, None, 0, 0, text.prompt_tokens + position).sum(0)
+        self._plain[key] = total
         return total
 
     def round_of(

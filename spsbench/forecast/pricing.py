@@ -10,6 +10,7 @@ from spsbench.forecast.surface import Floats
 from spsbench.forecast.traces import Written
 
 STEP = 16  # tokens of context that are taken to cost the same
+LEAST = 0.5  # of its parts a round takes at least, whatever was measured
 PARTS = len(RoundCost._fields) - 1
 
 
@@ -46,6 +47,9 @@ class Prices:
             else:
                 rule = verifier if verifier in self.costs.rules else None
                 found = self.costs.turns_of(draft, asked, middle, drafted=drafted, verifier=rule)
+            known = np.sum(found[:-1], 0)
+            # as if other parts took less, it would be more than there is to take off
+            found[-1] = np.maximum(found[-1], -LEAST * known)
             self._known[key] = np.stack(found)
         return self._known[key]
 

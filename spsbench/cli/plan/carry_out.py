@@ -1,6 +1,6 @@
 """`sps plan` at work: its progress, its table, its plot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from spsbench.cli.plotting import save_plot
 from spsbench.cli.progress import shown
 from spsbench.cli.report.show import publish
 from spsbench.errors import Exit
+from spsbench.library.fit import fit_schedule
 from spsbench.library.plan import drawn_again, plan
+from spsbench.spec import Spec
 from spsbench.store.interrupt import graceful
 
 
@@ -21,6 +23,7 @@ def carry_out(
     *,
     form: str,
     plot: Path | None,
+    fit: Spec | None = None,
 ) -> int:
     """Plan, or draw the plan in `folder` again; the exit code.
 
@@ -40,4 +43,19 @@ def carry_out(
         save_plot(made.report.tables[0].figure, plot)
     if made.folder is not None:
         say(f"texts, traces, costs and real rounds are in {made.folder}")
+    if fit is not None:
+        traced = [made.folder] if made.folder is not None else map(Path, asked.get("trace") or ())
+        return fitted_on(fit, list(traced))
+    return Exit.OK
+
+
+def fitted_on(fit: Spec, traced: Sequence[Path]) -> int:
+    """Fit a schedule on traces, and say what it is worth; the exit code.
+
+    Raises:
+        SpsError: nothing to fit, traces that cannot be used, a file that cannot be written.
+    """
+    found = fit_schedule(fit, traced)
+    out = dict(fit.args)["out"]
+    say(f"{fit.name}: {found}. Use it with --schedule {fit.name}:path={out}")
     return Exit.OK

@@ -10,6 +10,7 @@ from spsbench.errors import UsageError
 from spsbench.library.bench import OF_PLACE
 from spsbench.library.load import OF_ACCESS
 from spsbench.library.plan import LISTS
+from spsbench.settings.option import METHOD
 from spsbench.settings.planning import OF_PLANNING
 from spsbench.settings.table import OF_CELL
 
@@ -39,6 +40,10 @@ def plan(
         Path | None,
         o.option(o.OUTPUT, "--plot", help="Tau and speed-up by K as PATH.png and PATH.svg."),
     ] = None,
+    fit: Annotated[
+        str | None,
+        o.option(METHOD, "--fit", help="disco:out=FILE: fit the schedule on the traces, too."),
+    ] = None,
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -46,13 +51,18 @@ def plan(
 ) -> None:
     """Find out whether speculation pays here, with what and which K; measure the best."""
     form = o.report_format(format, json)
+    fitting = None if fit is None else OF_CELL["schedule"].fitted(fit)
 
-    from spsbench.cli.plan.carry_out import carry_out
+    from spsbench.cli.plan.carry_out import carry_out, fitted_on
+
+    if fitting is not None and asked.get("trace") and asked.get("costs") is None:
+        raise typer.Exit(fitted_on(fitting, [Path(each) for each in asked["trace"]]))
 
     if what is not None and (Path(what) / PLAN).is_file():
         places = [name for name in PLACES if asked.get(name) not in (None, False)]
         if not places:
-            raise typer.Exit(carry_out(None, Path(what), asked, form=form, plot=plot))
+            code = carry_out(None, Path(what), asked, form=form, plot=plot, fit=fitting)
+            raise typer.Exit(code)
         if places != ["resume"]:
             raise UsageError(f"--{places[0]} with the plan {what}: expected it to be drawn again")
-    raise typer.Exit(carry_out(what, None, asked, form=form, plot=plot))
+    raise typer.Exit(carry_out(what, None, asked, form=form, plot=plot, fit=fitting))

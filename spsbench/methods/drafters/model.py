@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import Warp, sample
+from spsbench.loop.sampling import sample, unsharpened
 from spsbench.loop.site import Site, Weights
 from spsbench.loop.types import (
     LM,
@@ -53,8 +53,9 @@ class ModelDrafter(Drafter):
         if k > 0:
             feed = torch.tensor(context.tokens[lm.length :])
             for i in range(k):
-                law = context.warp(lm.append(feed, keep=1).logits)[0]  # [V]
-                if not go_on(law):
+                logits = lm.append(feed, keep=1).logits
+                law = context.warp(logits)[0]  # [V]
+                if not go_on(unsharpened(context.warp, logits[0], law)):
                     break
                 feed = sample(law, u[i])[None]
                 tokens.append(feed)
@@ -72,5 +73,4 @@ class ModelDrafter(Drafter):
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)
         logits = lm.append(fed, keep=len(tokens) - begin).logits
         laws = warp(logits)
-        greedy = isinstance(warp, Warp) and warp.temperature == 0
-        return Along(laws, logits.softmax(-1, dtype=laws.dtype) if greedy else laws)
+        return Along(laws, unsharpened(warp, logits, laws))

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
+from spsbench.cli.plan.shapes import Shapes, plan_shapes
 from spsbench.errors import UsageError
 from spsbench.library.bench import OF_PLACE
 from spsbench.library.load import OF_ACCESS
@@ -44,6 +45,7 @@ def plan(
         str | None,
         o.option(METHOD, "--fit", help="disco:out=FILE: fit the schedule on the traces, too."),
     ] = None,
+    shapes: Shapes = None,
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -51,6 +53,11 @@ def plan(
 ) -> None:
     """Find out whether speculation pays here, with what and which K; measure the best."""
     form = o.report_format(format, json)
+    if shapes is not None:
+        if what is not None or form not in ("table", "json"):
+            raise UsageError("--shapes: expected no task, and --format table or json. Leave it out")
+        plan_shapes(shapes, asked, json=form == "json")
+        return
     fitting = None if fit is None else OF_CELL["schedule"].fitted(fit)
 
     from spsbench.cli.plan.carry_out import carry_out, fitted_on

@@ -67,14 +67,14 @@ class WatchedStep(Step):
         return self
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("draft", "scores", "verdict"):
+        if name in Step._fields:
             watch = super().__getattribute__("watch")
             if watch is not None:
                 watch.looked = True
         return super().__getattribute__(name)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter((self.draft, self.scores, self.verdict))
+        return iter((self.draft, self.scores, self.verdict, self.kept))
 
 
 def always(p: Tensor) -> Tensor:

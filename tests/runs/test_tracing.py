@@ -14,9 +14,10 @@ from spsbench.loop.types import Drawn as How
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.resolve import resolve, warp
 from spsbench.models.shelf import Loaded
-from spsbench.runs import tracing
+from spsbench.runs import text_laws, tracing
 from spsbench.runs.stops import reads, stopped
-from spsbench.runs.tracing import DraftTracer, TextTracer
+from spsbench.runs.text_laws import TextTracer
+from spsbench.runs.tracing import DraftTracer
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -49,7 +50,7 @@ def row(model: Any, size: int, text: Sequence[int]) -> torch.Tensor:
 
 
 def traced(cell: Cell, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:
-    monkeypatch.setattr(tracing, "PIECE", 7)  # pieces that end inside the text
+    monkeypatch.setattr(text_laws, "PIECE", 7)  # pieces that end inside the text
     text = TextTracer(resolve(cell.auto_regressive), loaded)
     draft = DraftTracer("d", [cell], loaded, {})
     laws = list(text.laws(PROMPT, TEXT))
@@ -150,6 +151,26 @@ def test_what_is_not_of_the_text_alone_is_told(
     assert draft.of.exact is exact
 
 
+class Uniform(Own):
+    """Sampled, with a law that only its own drafts tell."""
+
+    drawn = How.IID
+
+    def draft(self, context: Context, k: int, noise: Any, go_on: Any) -> Draft:
+        law = torch.full((290,), 1 / 290)
+        return Draft(torch.zeros(k, dtype=torch.int64), law.expand(k, -1))
+
+
+def test_laws_that_only_drafts_tell_are_asked_for(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DraftTracer, "_opened", lambda self: Uniform())
+    _, along, draft = traced(CELL, loaded, monkeypatch)
+    assert isinstance(along, Drawn)
+    assert not draft.of.exact
+    assert along.p == pytest.approx(np.full(len(TEXT), 1 / 290))
+
+
 @pytest.mark.parametrize("kind", [Branches, Guesses])
 def test_what_no_text_can_tell_has_no_trace(
     kind: type[Drafter], loaded: Loaded, monkeypatch: pytest.MonkeyPatch
@@ -157,7 +178,11 @@ def test_what_no_text_can_tell_has_no_trace(
     monkeypatch.setattr(DraftTracer, "_opened", lambda self: kind())
     monkeypatch.setattr(tracing, "plan_of", lambda spec: kind.plan())
     cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
-    assert DraftTracer("d", [cell], loaded, {}).unfit is not None
+    draft = DraftTracer("d", [cell], loaded, {})
+    if draft.unfit is None:  # it is found out when it is asked
+        laws = list(TextTracer(resolve(cell.auto_regressive), loaded).laws(PROMPT, TEXT))
+        assert draft.along(PROMPT, TEXT, laws) is None
+    assert draft.unfit is not None
 
 
 def test_schedules_that_read_laws_are_asked_along_the_text() -> None:

@@ -107,7 +107,7 @@ def traced(
     """A text of the target for each prompt, and the draft along it."""
     plain = resolve(cell.auto_regressive)
     target = TextTracer(plain, loaded)
-    cells = [cell.but(schedule=Spec.parse(each)) for each in looking]
+    cells = [cell.but(schedule=Spec.parse(each)) for each in looking] or [cell]
     draft = DraftTracer("draft", cells, loaded, {})
     texts = []
     for number, prompt in enumerate(prompts):

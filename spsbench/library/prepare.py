@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.library.heads import HEADS, check_heads
 from spsbench.machine.environment import bad_temporary, bad_threads
 from spsbench.machine.spinning import bound_spinning
 from spsbench.models import hub
@@ -46,6 +47,7 @@ def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = F
     check_environment()
     check_packages()
     check_local(checkpoints(cells), access, say)
+    check_heads(cells, access)
     decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all), say)
 
 
@@ -67,7 +69,10 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
     found = []
     for cell in cells:
         found += [cell.models.target]
-        if cell.models.draft is not None and is_ours("drafters", cell.method.drafter):
+        drafter = cell.method.drafter
+        if cell.models.draft is None or drafter.name in HEADS:
+            continue
+        if is_ours("drafters", drafter):
             found += [cell.models.draft]
     return [model for model in dict.fromkeys(found) if not model.random]
 

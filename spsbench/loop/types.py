@@ -237,21 +237,23 @@ class NoiseStream(Protocol):
 class Drafter(Protocol):
     """Proposes tokens. Subclass it explicitly to inherit the defaults.
 
-    `drawn`, `tree`, `weights` and `uses_target` of the class are its plan; a class whose plan
-    depends on its arguments has a `plan` of its own, and sets `drawn` and `tree` accordingly.
+    `drawn`, `tree`, `weights`, `uses_target` and `translates` of the class are its plan; a class
+    whose plan depends on its arguments has a `plan` of its own, and sets `drawn` and `tree`
+    accordingly.
     """
 
     drawn: Drawn
     tree: bool = False  # may its drafts branch?
     weights: ClassVar[Weights] = Weights.NONE
     uses_target: ClassVar[bool] = False
+    translates: ClassVar[bool] = False
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
 
     @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
+    def plan(cls, *args: Any, **arguments: Any) -> Plan:
         """What these arguments mean; cheap, and before anything is loaded."""
-        return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target)
+        return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target, cls.translates)
 
     @classmethod
     def open(cls, site: Site, *args: Any, **arguments: Any) -> Self:

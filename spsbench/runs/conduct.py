@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from spsbench.errors import Exit
+from spsbench.methods.foreign import settled
+from spsbench.methods.site import forget
 from spsbench.models.shelf import Shelf
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
@@ -85,7 +87,7 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment, place = resolved(experiment, self.say), self.place
+        experiment, place = self._resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
         before = bandwidth_before(folder, known, experiment.threads)
@@ -126,9 +128,20 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment = resolved(experiment, self.say)
+        experiment = self._resolved(experiment)
         *_, folder = self._prepare(experiment)
         yield from estimate(experiment, Models(self.shelf, self.say), folder)
+
+    def _resolved(self, experiment: Experiment) -> Experiment:
+        """With every cell checked; each line about tokenizers is said once."""
+        said: set[str] = set()
+
+        def once(line: str) -> None:
+            if line not in said:
+                said.add(line)
+                self.say(line)
+
+        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, once))
 
     def _prepare(
         self, experiment: Experiment
@@ -151,6 +164,7 @@ class Conduct:
 
         Models are loaded for parts that miss some only.
         """
+        forget()
         models, samples = Models(self.shelf, self.say), []
         missing: set[Key] = set()
         for part in experiment.parts:

@@ -41,6 +41,7 @@ from spsbench.tasks.corpora import stdlib
 
 OUT = Path(__file__).parents[1] / "results" / "schedules-nano.json"
 MOST = 12  # tokens a round, of everything
+SETTING = ("prompts", "repeats", "tokens", "temperature", "draft", "row")
 THROWS = 60  # generations a text, for schedules whose past cannot be summed up
 BACK = ("heuristic", "ema", "goodput")
 LOOKING = (
@@ -292,15 +293,17 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--draft", type=float, default=0.25)
     options.add_argument("--row", type=float, default=0.03)
+    options.add_argument("--temperature", type=float, default=1.0)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--out", type=Path, default=OUT)
     flags = options.parse_args()
     torch.set_num_threads(flags.threads)
-    cell = resolve(make_cell(max_new_tokens=flags.tokens, ignore_eos=True))
+    asked = {"max_new_tokens": flags.tokens, "temperature": flags.temperature}
+    cell = resolve(make_cell(ignore_eos=True, **asked))
     loaded = Shelf(offline=True).load(cell)
     told = json.loads(flags.out.read_text()) if flags.out.exists() else {}
     results = told.get("results", {})
-    setting = {n: getattr(flags, n) for n in ("prompts", "repeats", "tokens", "draft", "row")}
+    setting = {n: getattr(flags, n) for n in SETTING}
     for name in flags.workloads:
         results[name] = measure(name, flags, loaded, cell)
         fitted = pooled(results)

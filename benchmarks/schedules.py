@@ -206,7 +206,7 @@ def measure(name: str, flags: argparse.Namespace, loaded: Loaded, cell: Cell) ->
     learned = traced(prompts[::2], cell, loaded)
     fitted = fit_along(along for _, along in learned.texts)
     by = ",".join(f"{name}={value:.6f}" for name, value in fit_values(fitted)[:3])
-    looking = (*LOOKING, f"{FITTED},{by}")
+    looking = (*LOOKING, str(Spec.parse(f"{FITTED},{by}")))  # as it names itself in a trace
     work = traced(prompts[1::2], cell, loaded, looking)
 
     constant = {k: replayed(work, Always(k), costs)[0] for k in range(MOST + 1)}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores, Step
-from spsbench.methods.lookup.growth import Followers, chain, tree, within
+from spsbench.methods.drafters.lookup.growth import Followers, chain, tree, within
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
@@ -73,15 +73,12 @@ class RecyclingDrafter(Drafter):
 
     def _learn(self, last: Step, x: Sequence[int]) -> None:
         """Keep the candidates after each token of the last pass, those of kept tokens at last."""
-        rows = last.scores.logits.topk(min(self._width, last.scores.logits.shape[-1])).indices
-        drafted, n = last.draft.tokens, len(last.draft.tokens)
-        parents = last.draft.parents
-        shape = drafted.new_empty(0) if parents is None else parents
-        host = torch.cat([drafted, shape, rows.flatten()]).tolist()
-        tokens, above = host[:n], host[n : n + len(shape)] or list(range(-1, n - 1))
-        found = torch.tensor(host[n + len(shape) :]).view(n + 1, -1).tolist()
-        kept = followed(tokens, above, x[self._known :])
-        for node in (*(i for i in range(n) if i not in kept), *kept):
+        logits, drafted = last.scores.logits, last.draft.tokens
+        rows = logits.topk(min(self._width, logits.shape[-1])).indices  # [N + 1, width]
+        n, width = len(drafted), rows.shape[-1]
+        host = torch.cat([drafted, rows.flatten()]).tolist()
+        tokens, found = host[:n], [host[i : i + width] for i in range(n, len(host), width)]
+        for node in (*(i for i in range(n) if i not in last.kept), *last.kept):
             self._rows[tokens[node]] = found[node + 1]
         self._rows[x[self._known - 1]] = found[0]
 
@@ -102,18 +99,3 @@ class RecyclingDrafter(Drafter):
             share = (hits + WEIGHT * prior) / (self._looked_up + WEIGHT)
             shares.append(min(share, shares[-1] if shares else 1.0))
         return shares
-
-
-def followed(tokens: Sequence[int], parents: Sequence[int], text: Sequence[int]) -> list[int]:
-    """The nodes along which `text` goes from the root."""
-    children: dict[tuple[int, int], int] = {}
-    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        children.setdefault((parent, token), node)
-    path: list[int] = []
-    here = -1
-    for token in text:
-        if (here, token) not in children:
-            break
-        here = children[here, token]
-        path.append(here)
-    return path

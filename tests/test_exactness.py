@@ -6,12 +6,14 @@ and every way to end. Equal means within 1e-12 in total variation, at both ends 
 """
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 
 from spsbench.audit.law.enumeration import Case, case, prove
 from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.law.rules import STOPPING, made_schedule, schedules
 from spsbench.audit.law.tables import KINDS, Pair
 from spsbench.audit.law.thresholds import RULES
 from spsbench.loop.types import Drawn
@@ -123,6 +125,34 @@ def test_context_limits(name: str, target: int | None, draft: int | None) -> Non
 def test_lengths_from_the_past_or_from_the_law(name: str, schedule: object) -> None:
     proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=schedule)
     proved(name, Pair(2, 1), tokens=4, schedule=schedule)
+
+
+OURS = {name: partial(made_schedule, name) for name, _ in schedules() if name != "constant"}
+
+
+@pytest.mark.parametrize("schedule", OURS)
+def test_every_schedule(schedule: str) -> None:
+    pair = Pair(2, 3, ("plain",))
+    proved("sps", pair, tokens=3, schedule=OURS[schedule]())
+    if schedule in STOPPING.values():  # it does stop
+        stopping, always = (
+            prove(case("sps", EXACT["sps"](), pair, tokens=3, schedule=each, one_round=True))
+            for each in (OURS[schedule](), Constant(9))
+        )
+        assert stopping.emitted < always.emitted - 0.01
+
+
+@pytest.mark.slow
+@every_rule
+@pytest.mark.parametrize("schedule", OURS)
+def test_every_schedule_with_every_rule(name: str, schedule: str) -> None:
+    made = OURS[schedule]
+    proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=made())
+    proved(name, Pair(2, 1), tokens=4, schedule=made())
+    proved(name, Pair(3, 4), tokens=3, schedule=made())
+    proved(name, Pair(3, 4), tokens=3, schedule=made(), warp={"temperature": 0.0})
+    alone = {"tokens": 6, "one_round": True}
+    proved(name, Pair(2, 14, ("plain",)), prompt=(0, 1, 0), schedule=made(), **alone)
 
 
 @every_rule

@@ -6,39 +6,77 @@ a host wait is shown by planting each kind of it.
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from spsbench.audit.law.kinds import FixedDrafter
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream, on_device
 from spsbench.loop.sampling import Warp
 from spsbench.loop.transfer import send
-from spsbench.loop.types import LM, Drafter, Limits, Purpose, Round, Verifier
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Purpose, Round, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.confidence import Confidence
 from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.disco import Disco
+from spsbench.methods.schedules.ema import Ema
+from spsbench.methods.schedules.entropy import Entropy
+from spsbench.methods.schedules.goodput import Goodput
+from spsbench.methods.schedules.heuristic import Heuristic
 from spsbench.methods.verifiers import sps
 from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.distance import Distance
+from spsbench.methods.verifiers.ensemble import Ensemble
+from spsbench.methods.verifiers.gbv import Gbv
+from spsbench.methods.verifiers.lenient import Lenient
 from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
+from spsbench.methods.verifiers.topk import TopK
+from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.methods.verifiers.typical import Typical
 from tests.parts import ByLaw
 from tests.simulated_device import FAR, Far, HostWaitsError, SimulatedDevice, moved
 from tests.tiny_models import ARCHITECTURES, tiny
 
 WARPED = Warp(0.9, top_k=9, top_p=0.95)
 ENGINES = {"eager": EagerLM, "graphs": GraphLM}
+
+
+class Chains(FixedDrafter):
+    """Two equal chains, said to be drawn independently from the even law."""
+
+    drawn = Drawn.IID
+
+    def draft(self, context: Context, *rest: object) -> Draft:
+        draft = super().draft(context, *rest)
+        width = context.last.scores.logits.shape[-1] if context.last else self.width
+        return replace(draft, probs=torch.full((len(draft.tokens), width), 1 / width))
+
+    def __init__(self, lm: LM) -> None:
+        super().__init__((5, 7, 6, 8), (-1, -1, 0, 1))
+        self.width = lm.vocab_size
+
+
 DRAFTERS: dict[str, Callable[[LM], Drafter]] = {
     "model": ModelDrafter,
     "ngram": lambda lm: NgramDrafter(2, 1),
+    "tree": lambda lm: FixedDrafter((5, 7, 6, 8, 9), (-1, -1, 0, 1, 1)),
+    "chains": Chains,
     "none": lambda lm: NoDrafter(),
 }
+slow = partial(pytest.param, marks=pytest.mark.slow)
 engines = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -123,7 +161,27 @@ def test_one_read_a_round_and_the_cpu_s_tokens(
         ("model", Block(), Warp()),
         ("model", Match(), Warp(0)),
         ("model", Synthetic(0.7), Warp()),
+        ("model", TopK(3), WARPED),
+        slow("model", Lenient(0.5), Warp()),
+        slow("model", Ensemble(0.5), Warp()),
+        slow("model", Typical(), Warp()),
+        slow("ngram", Distance(2), Warp()),
         ("ngram", Match(), Warp(0)),
+        ("model", Traversal(), Warp()),
+        ("model", Recursive(), Warp()),
+        ("model", SpecTr(), Warp()),
+        ("model", Gbv(), Warp()),
+        ("tree", Match(), Warp()),
+        ("tree", Traversal(), Warp()),
+        ("tree", Recursive(), Warp()),
+        ("chains", Traversal(), Warp()),
+        ("chains", Recursive(), Warp()),
+        ("chains", SpecTr(), Warp()),
+        ("chains", Gbv(), Warp()),
+        ("none", Traversal(), Warp()),
+        ("none", Recursive(), Warp()),
+        ("none", SpecTr(), Warp()),
+        ("none", Gbv(), Warp()),
         ("none", Sps(), Warp()),
         ("none", Match(), Warp(0)),
     ],
@@ -180,11 +238,66 @@ def test_on_the_cpu_noise_is_left_alone() -> None:
     assert on_device(stream, torch.device("cpu")) is stream
 
 
-def test_a_schedule_that_looks_at_laws_reads_once_a_token(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "schedule", [ByLaw(), *map(slow, (Confidence(), Entropy(), Disco()))], ids=str
+)
+def test_a_schedule_that_looks_at_laws_waits(
+    schedule: object, request: pytest.FixtureRequest
+) -> None:
     there = far(pair())
     request.getfixturevalue("device")
     with pytest.raises(HostWaitsError, match="_local_scalar_dense"):
-        generate(*there, schedule=ByLaw())
+        generate(*there, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Confidence(0.3), *map(slow, (Entropy(0.5), Disco(t=0.4)))], ids=str
+)
+def test_it_reads_once_for_each_slot_that_it_is_asked_about(
+    schedule: Confidence, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    schedule.__dict__["most"] = 4
+    models = pair()
+    asked: list[Tensor] = []
+    near = figures(generate(*models, engine="eager", schedule=schedule))
+    there = far(models)
+    device: SimulatedDevice = request.getfixturevalue("device")
+    look = type(schedule).go_on
+
+    class Answer:
+        """Read where it is asked for, as `if go_on(law)` does."""
+
+        def __init__(self, far: Tensor) -> None:
+            self.far = far
+
+        def __bool__(self) -> bool:
+            with device.reading():
+                return bool(self.far)
+
+    def counted(self: object, law: Tensor) -> Answer:
+        asked.append(law)
+        return Answer(look(self, law))
+
+    monkeypatch.setattr(type(schedule), "go_on", counted)
+    rounds = generate(*there, engine="eager", schedule=schedule)
+    assert figures(rounds) == near
+    assert device.reads == len(rounds) + len(asked)
+    stopped = sum(1 for turn in rounds if turn.drafted < 4)
+    drafted = sum(turn.drafted for turn in rounds)
+    assert drafted <= len(asked) <= drafted + stopped
+
+
+@pytest.mark.parametrize("schedule", [Heuristic(), *map(slow, (Ema(), Goodput()))], ids=str)
+def test_a_schedule_that_looks_back_reads_nothing(
+    schedule: object, request: pytest.FixtureRequest
+) -> None:
+    models = pair()
+    near = figures(generate(*models, engine="eager", schedule=schedule))
+    there = far(models)
+    device: SimulatedDevice = request.getfixturevalue("device")
+    rounds = generate(*there, engine="eager", schedule=schedule)
+    assert figures(rounds) == near
+    assert device.reads == len(rounds)
 
 
 # Planted: each makes the host wait, and each is seen.

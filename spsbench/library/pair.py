@@ -7,6 +7,7 @@ import torch
 
 from spsbench.engines.choice import choice_of
 from spsbench.library.comparison import Comparison, compare
+from spsbench.library.heads import followed
 from spsbench.library.load import quiet
 from spsbench.library.prompts import Prompt, fitted, ids_of
 from spsbench.library.run import Run
@@ -16,7 +17,8 @@ from spsbench.loop.site import Weights
 from spsbench.loop.text import Piece
 from spsbench.machine.load import loaded as is_loaded
 from spsbench.machine.load import read_clocks
-from spsbench.methods.resolve import plan_of, resolve
+from spsbench.methods.foreign import settled
+from spsbench.methods.resolve import plan_of
 from spsbench.methods.skips import Skip
 from spsbench.models.folder import local_folder
 from spsbench.models.shelf import Loaded, Shelf
@@ -56,7 +58,7 @@ class Pair:
             threads=access.threads,
             say=say,
         )
-        self.cell = resolve(make_cell(**asked))
+        self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
         self.loaded = self.shelf.load(self.cell)
         for line in () if self.cell.models.random else surprises(self.loaded):
             say(f"note: {line}")
@@ -179,7 +181,7 @@ class Pair:
         """The resolved cell of a call, and its models."""
         if not any(value is not None for value in asked.values()):
             return self.cell, self.loaded
-        cell = resolve(make_cell(**self._under(asked)))
+        cell = settled(make_cell(**followed(self._under(asked), self.access)), self.shelf)
         return cell, self.shelf.load(cell)
 
     def engines(self) -> dict[str, str]:

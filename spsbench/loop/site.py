@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Network = TypeVar("Network", bound=nn.Module)
 
 Made = TypeVar("Made")
 
@@ -16,8 +18,9 @@ class Weights(Enum):
     """What `--draft` means to a drafter."""
 
     NONE = "none"  # nothing: it drafts from the text
-    MODEL = "model"  # a causal language model with the target's tokenizer
+    MODEL = "model"  # a causal language model, with the target's tokenizer or one it `translates`
     OWN = "own"  # a folder of tensors that the drafter reads itself
+    HEAD = "head"  # a published head, in a format that is known: checked, and read by name
 
 
 class Drawn(Enum):
@@ -35,6 +38,7 @@ class Plan(NamedTuple):
     tree: bool = False  # may its drafts branch?
     weights: Weights = Weights.NONE
     target: bool = False  # does it use parts of the target: embeddings, head, config?
+    translates: bool = False  # may its model's tokenizer be another one than the target's?
 
 
 class OwnWeights(NamedTuple):
@@ -44,6 +48,15 @@ class OwnWeights(NamedTuple):
     config: Mapping[str, Any]  # of its config.json; empty without one
     tensors: Mapping[str, Tensor]  # by name, on the draft's device and in its dtype; `tensors[x]`
     # of one that is not there is an error that names the folder
+
+
+class HeadWeights(NamedTuple):
+    """A head in a known format."""
+
+    description: Any  # `models.heads.description.Description`: its family, shape and target
+    tensors: Mapping[
+        str, Tensor
+    ]  # by parameter of the network, on the draft's device, in its dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +101,19 @@ class Site(Protocol):
 
     vocab_size: int
     tokenizer: Any  # the target's; None over tables
+    vocabularies: Any  # `models.translation.overlap.Vocabularies` where there are two, else None
 
     def session(self) -> Any:
         """A session (`LM`) with the draft model; for `Weights.MODEL`."""
 
     def own(self) -> OwnWeights:
         """The drafter's own tensors; for `Weights.OWN`."""
+
+    def head(self) -> HeadWeights:
+        """A head's description and weights; for `Weights.HEAD`."""
+
+    def network(self, make: Callable[[], Network]) -> Network:
+        """The network over them, made once; its linear layers as the draft's engine has them."""
 
     def target(self) -> TargetParts:
         """Parts of the target; for a plan with `target`."""

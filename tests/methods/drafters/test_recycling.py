@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spsbench.loop.types import Draft, Scores, Step, Verdict
-from spsbench.methods.drafters.recycling import RecyclingDrafter
+from spsbench.methods.drafters.recycling import EarlierRows, RecyclingDrafter
 from tests.methods.drafters.asked import PREFILL, asked
 
 VOCAB = 9
@@ -84,6 +84,21 @@ def test_a_new_text_knows_nothing_of_the_last() -> None:
     assert len(asked(drafter, [1, 2, 1], 1, step([2], [[2], [1]])).tokens) == 1
     drafter.begin([1], PREFILL)
     assert len(asked(drafter, [1], 4).tokens) == 0
+
+
+def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same() -> None:
+    earlier = EarlierRows()
+    for prompt, later in (([1], 2), ([4], 5)):
+        drafter = RecyclingDrafter(width=2, earlier=earlier)
+        drafter.begin(prompt, PREFILL)
+        asked(drafter, prompt, 4)
+        asked(drafter, [*prompt, later], 4, step([], [[later, 0]]))
+    again = RecyclingDrafter(width=2, earlier=earlier)
+    again.begin([6, 1], PREFILL)
+    assert asked(again, [6, 1], 1).tokens.tolist() == [2]
+    again.begin([1], PREFILL)
+    assert asked(again, [1], 1).tokens.tolist() == []
+    assert asked(again, [1, 4], 1).tokens.tolist() == [5]
 
 
 def test_arguments_without_a_meaning_are_refused() -> None:

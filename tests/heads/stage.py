@@ -16,7 +16,6 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import HeadWeights, TargetParts
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
-from spsbench.methods.heads.drafting import HeadDrafter
 from spsbench.models.heads.checkpoint import checkpoint
 from spsbench.models.heads.reading import described, format_of
 from spsbench.models.heads.weights import by_name
@@ -150,12 +149,12 @@ class KnownLM:
         return len(self._paths) - 1
 
 
-def scratch(drafter: HeadDrafter, known: Known, warp: Warp) -> Callable[..., Tensor]:
+def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
     """The head's law [V] after a text and tokens drafted after it, all computed from scratch.
 
     Features are the target's for the text, and the head's own guesses after it; nothing is cached.
     """
-    network, target = drafter.network, drafter._target
+    network, target = drafter._frontier.network, drafter._frontier._target
     ids = network.ids
 
     @torch.inference_mode()
@@ -186,7 +185,7 @@ def proof_of(
     known: Known,
     *,
     real: bool = False,
-    spoil: Callable[[HeadDrafter], None] = lambda drafter: None,
+    spoil: Callable[[Any], None] = lambda drafter: None,
     warp: Mapping[str, Any] | None = None,
     sampled: bool = True,
     **fields: Any,

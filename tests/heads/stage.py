@@ -31,7 +31,7 @@ class HeadSite:
         files, found = described(
             folder,
             model.config.to_dict(),
-            names=("target", "head"),
+            names=("tiny", "head"),
             family=family,
             answers=answers,
             allow_pickle=True,

@@ -256,7 +256,7 @@ def test_planted_faults_are_seen(sites: dict[str, HeadSite], target: Any, fault:
 def test_planted_faults_are_seen_in_trees(
     sites: dict[str, HeadSite], target: Any, fault: Any
 ) -> None:
-    """Of kept rows along a path, of parents, of what a node sees (guesses kept do not fit a path)."""
+    """Of kept rows along a path, of parents, of what a node sees."""
     seen = compared(sites["eagle"], target, planted(fault), rule=Recursive(), **TREE)
     assert seen.worst > 1e-6
 

@@ -20,7 +20,7 @@ class Eagle(Drafter):
     uses_target = True
 
     @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
+    def plan(cls, anyway: bool = False, **arguments: Any) -> Plan:
         """By the arguments."""
         return Drawing(**arguments).plan
 
@@ -34,8 +34,9 @@ class Eagle(Drafter):
         width: int = 0,
         depth: int = 0,
         nodes: int = 60,
+        anyway: bool = False,
     ) -> Drafter:
-        """Over a head and the target that it was trained for."""
+        """Over a head and the target that it was trained for; by its name, unless `anyway`."""
         head, target = site.head(), site.target()
         layers = target.config.num_hidden_layers
 

@@ -17,7 +17,8 @@ class Eagle3(Drafter):
     """Opens as a chain or a tree over a head of EAGLE-3's shape; see `headed.Drawing`.
 
     `residual`, `feedback` (raw or normed) and `features` (2-16-29, hidden states as transformers
-    numbers them) say what a file leaves open, or says wrongly.
+    numbers them) say what a file leaves open, or says wrongly; `anyway`, that the target may have
+    another name than the head's.
     """
 
     weights = Weights.HEAD
@@ -25,7 +26,12 @@ class Eagle3(Drafter):
 
     @classmethod
     def plan(
-        cls, residual: str = "", feedback: str = "", features: str = "", **arguments: Any
+        cls,
+        residual: str = "",
+        feedback: str = "",
+        features: str = "",
+        anyway: bool = False,
+        **arguments: Any,
     ) -> Plan:
         """By the arguments."""
         for name, value in {"residual": residual, "feedback": feedback}.items():
@@ -51,6 +57,7 @@ class Eagle3(Drafter):
         residual: str = "",
         feedback: str = "",
         features: str = "",
+        anyway: bool = False,
     ) -> Drafter:
         """Over a head and the target that it was trained for; the shape has the answers by now."""
         head, target = site.head(), site.target()

@@ -126,6 +126,20 @@ BUILT_IN = (
     ),
     Entry(
         "verifiers",
+        "spectr",
+        ".methods.verifiers.spectr:SpecTr",
+        "k independent siblings, each on its own: k-seq",
+        "exact",
+    ),
+    Entry(
+        "verifiers",
+        "gbv",
+        ".methods.verifiers.gbv:Gbv",
+        "the best of k independent chains, as a block",
+        "exact",
+    ),
+    Entry(
+        "verifiers",
         "synthetic",
         ".methods.verifiers.synthetic:Synthetic",
         "keeps a given share of tokens: timing only, output meaningless",

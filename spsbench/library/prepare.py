@@ -35,11 +35,20 @@ def prepare(cell: Cell, access: Access, say: Say) -> None:
     Raises:
         SpsError: a variable, a package or a folder that cannot work.
     """
+    prepare_cells([cell], access, say)
+
+
+def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = False) -> None:
+    """The same for several; `hub` says that data may come from there as well.
+
+    Raises:
+        SpsError: a variable, a package or a folder that cannot work.
+    """
     check_environment()
     check_packages()
-    check_local(checkpoints([cell]), access, say)
-    check_heads([cell], access)
-    decide(access, any(map(on_hub, cell.models.all)), say)
+    check_local(checkpoints(cells), access, say)
+    check_heads(cells, access)
+    decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all), say)
 
 
 def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:
@@ -48,17 +57,8 @@ def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:
     Raises:
         SpsError: a variable, a package or a folder that cannot work.
     """
-    check_environment()
-    check_packages()
     cells = [cell for table in tables for cell in cells_of(table)]
-    check_local(checkpoints(cells), access, say)
-    check_heads(cells, access)
-    decide(
-        access,
-        any(map(may_need_hub, tables))
-        or any(on_hub(model) for cell in cells for model in cell.models.all),
-        say,
-    )
+    prepare_cells(cells, access, say, any(map(may_need_hub, tables)))
 
 
 def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:

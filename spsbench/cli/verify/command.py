@@ -40,6 +40,9 @@ def rules(
     schedule: Annotated[
         list[str] | None, o.option(METHOD, "--schedule", help="Only these; repeatable.")
     ] = None,
+    deep: Annotated[
+        bool, o.option(METHOD, "--deep", help="Larger sampled trees, too: minutes a rule.")
+    ] = False,
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -50,7 +53,7 @@ def rules(
 
     from spsbench.cli.verify.rules import enumerate_rules
 
-    raise typer.Exit(enumerate_rules(specs, only, json=o.wants_json(format, json)))
+    raise typer.Exit(enumerate_rules(specs, only, deep=deep, json=o.wants_json(format, json)))
 
 
 @verify.command("run")

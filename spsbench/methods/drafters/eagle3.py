@@ -9,6 +9,7 @@ from spsbench.methods.drafters.headed import Drawing
 from spsbench.methods.heads.eagle3 import Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.heads.network import filled, known_ids, on_meta, without_copy
+from spsbench.models.heads.formats.eagle3 import counted
 
 CHOICES = ("", "raw", "normed")
 
@@ -37,11 +38,7 @@ class Eagle3(Drafter):
         for name, value in {"residual": residual, "feedback": feedback}.items():
             if value not in CHOICES:
                 raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
-        if features and not all(each.isdecimal() for each in features.split("-")):
-            raise UsageError(
-                f"eagle3:features={features}: expected hidden states such as 2-16-29. Count them "
-                "as transformers does, 0 being the embeddings"
-            )
+        counted(features)
         return Drawing(**arguments).plan
 
     @classmethod

@@ -16,7 +16,7 @@ from spsbench.loop.siblings import independent, without_replacement
 from spsbench.loop.site import Weights
 from spsbench.loop.transfer import send
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
-from spsbench.methods.drafters.frontier import Frontier
+from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """How the children of a node may be drawn."""
@@ -42,17 +42,17 @@ class ShapedDrafter(Drafter):
     tree = True
     weights = Weights.MODEL
 
-    def __init__(self, lm: LM, shape: Sequence[int], drawn: Drawn) -> None:
+    def __init__(self, lm: LM | Frontier, shape: Sequence[int], drawn: Drawn) -> None:
         self.drawn, self.shape = drawn, tuple(shape)
         self.limit = lm.limit
-        self._frontier = Frontier(lm)
+        self._frontier = frontier_over(lm)
         self._children: dict[int, list[int]] = {}
         for node, parent in enumerate(self.shape):
             self._children.setdefault(parent, []).append(node)
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Prefill the draft model."""
-        self._frontier.begin(prompt)
+        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """The shape down to depth `k`, its first `context.nodes` nodes."""

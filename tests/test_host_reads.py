@@ -6,6 +6,7 @@ a host wait is shown by planting each kind of it.
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,13 +14,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from spsbench.audit.law.kinds import FixedDrafter
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream, on_device
 from spsbench.loop.sampling import Warp
 from spsbench.loop.transfer import send
-from spsbench.loop.types import LM, Drafter, Limits, Purpose, Round, Verifier
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Purpose, Round, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.none import NoDrafter
@@ -34,11 +36,15 @@ from spsbench.methods.verifiers import sps
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.distance import Distance
 from spsbench.methods.verifiers.ensemble import Ensemble
+from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.lenient import Lenient
 from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.methods.verifiers.topk import TopK
+from spsbench.methods.verifiers.traversal import Traversal
 from spsbench.methods.verifiers.typical import Typical
 from tests.parts import ByLaw
 from tests.simulated_device import FAR, Far, HostWaitsError, SimulatedDevice, moved
@@ -46,9 +52,28 @@ from tests.tiny_models import ARCHITECTURES, tiny
 
 WARPED = Warp(0.9, top_k=9, top_p=0.95)
 ENGINES = {"eager": EagerLM, "graphs": GraphLM}
+
+
+class Chains(FixedDrafter):
+    """Two equal chains, said to be drawn independently from the even law."""
+
+    drawn = Drawn.IID
+
+    def draft(self, context: Context, *rest: object) -> Draft:
+        draft = super().draft(context, *rest)
+        width = context.last.scores.logits.shape[-1] if context.last else self.width
+        return replace(draft, probs=torch.full((len(draft.tokens), width), 1 / width))
+
+    def __init__(self, lm: LM) -> None:
+        super().__init__((5, 7, 6, 8), (-1, -1, 0, 1))
+        self.width = lm.vocab_size
+
+
 DRAFTERS: dict[str, Callable[[LM], Drafter]] = {
     "model": ModelDrafter,
     "ngram": lambda lm: NgramDrafter(2, 1),
+    "tree": lambda lm: FixedDrafter((5, 7, 6, 8, 9), (-1, -1, 0, 1, 1)),
+    "chains": Chains,
     "none": lambda lm: NoDrafter(),
 }
 slow = partial(pytest.param, marks=pytest.mark.slow)
@@ -142,6 +167,21 @@ def test_one_read_a_round_and_the_cpu_s_tokens(
         slow("model", Typical(), Warp()),
         slow("ngram", Distance(2), Warp()),
         ("ngram", Match(), Warp(0)),
+        ("model", Traversal(), Warp()),
+        ("model", Recursive(), Warp()),
+        ("model", SpecTr(), Warp()),
+        ("model", Gbv(), Warp()),
+        ("tree", Match(), Warp()),
+        ("tree", Traversal(), Warp()),
+        ("tree", Recursive(), Warp()),
+        ("chains", Traversal(), Warp()),
+        ("chains", Recursive(), Warp()),
+        ("chains", SpecTr(), Warp()),
+        ("chains", Gbv(), Warp()),
+        ("none", Traversal(), Warp()),
+        ("none", Recursive(), Warp()),
+        ("none", SpecTr(), Warp()),
+        ("none", Gbv(), Warp()),
         ("none", Sps(), Warp()),
         ("none", Match(), Warp(0)),
     ],

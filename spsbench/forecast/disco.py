@@ -12,7 +12,7 @@ trace, and does not matter: nothing behind a rejected token is ever kept.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.forecast.traces import Along, Drawn
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +65,11 @@ class Fitted(NamedTuple):
         )
 
 
-def fit(entropies: Sequence[float], peaks: Sequence[float], kept: Sequence[float]) -> Fitted:
+def fit(
+    entropies: Sequence[float] | Floats,
+    peaks: Sequence[float] | Floats,
+    kept: Sequence[float] | Floats,
+) -> Fitted:
     """The logistic regression of `kept` [L] on entropies [L] in nats and peaks [L].
 
     Newton's steps with a small ridge on standardised features; exact to rounding.
@@ -92,6 +97,25 @@ def fit(entropies: Sequence[float], peaks: Sequence[float], kept: Sequence[float
     made = Classifier(float(bias), float(entropy), float(peak))
     loss = _loss(labels, made.chances(features[:, 0], features[:, 1]))
     return Fitted(made, len(labels), loss, _loss(labels, np.full_like(labels, labels.mean())))
+
+
+def fit_along(traced: Iterable[Along]) -> Fitted:
+    """The regression over all positions of the traces of one sampled draft.
+
+    The label is `sum_x min(p, q)`: what `sps` keeps; at temperature 0, whether the draft agrees.
+
+    Raises:
+        UsageError: too few positions, or a draft by rule: it has no law to look at.
+    """
+    drawn = [each for each in traced if isinstance(each, Drawn)]
+    ends = [len(each.p) if each.reach is None else each.reach for each in drawn]
+    columns = [
+        np.concatenate([getattr(each, name)[:end] for each, end in zip(drawn, ends, strict=True)])
+        if drawn
+        else np.zeros(0)
+        for name in ("entropy", "peak", "overlap")
+    ]
+    return fit(columns[0], columns[1], np.clip(columns[2], 0.0, 1.0))  # sums of single precision
 
 
 def write_classifier(path: Path, fitted: Fitted) -> None:

@@ -8,13 +8,13 @@ of a text is counted before the cut.
 
 import random
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from spsbench.forecast.chances import Chances, Floats
-from spsbench.forecast.policies import Policy, Turn
+from spsbench.forecast.policies import Always, Policy, Turn
 
 STATES = 20_000  # of positions and schedule, beyond which coins are thrown instead
 THROWS = 200  # generations that are thrown then
@@ -51,6 +51,7 @@ class Law:
     starts: tuple[Start, ...]
     rounds: Floats  # [R + 1] the chance of each number of rounds
     emitted: int
+    looked: Floats  # [L] how often the slot of each position is tested, expected
     unknown: float = 0.0  # expected drafted slots of which the trace tells nothing: none was kept
     throws: int | None = None  # None: exact; else the generations that were thrown
 
@@ -91,8 +92,24 @@ def replay(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -
     Exact while positions and states of the schedule are few (`STATES`); beyond that `throws`
     generations are thrown from coins with fixed seeds, and `Law.throws` says so.
     """
+    if isinstance(policy, Always):
+        return _constant(chances, span, policy.lookahead)
     found = _exact(chances, span, policy)
     return found if found is not None else thrown(chances, span, policy, throws)
+
+
+def _constant(chances: Chances, span: Span, k: int) -> Law:
+    length, tally = span.length, Tally(span.length)
+    ways = np.zeros((length + 1, length + 1))  # [position, rounds so far]
+    ways[0, 0] = 1.0
+    for at in range(length):
+        turns = Turns(chances, at, min(k, span.room(at)))
+        tally.add(turns, float(ways[at].sum()))
+        inside = min(turns.drafted + 1, length - at)
+        ends = turns.outcomes[:inside].copy()
+        ends[-1] += turns.outcomes[inside:].sum()  # beyond the text there is nothing
+        ways[at + 1 : at + 1 + inside, 1:] += ends[:, None] * ways[at, :-1]
+    return tally.law(ways[length])
 
 
 def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
@@ -101,9 +118,9 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
         {} for _ in range(length)
     ]  # state -> [R] by rounds so far
     rounds = np.zeros(length + 1)
-    tally = Tally()
+    tally = Tally(length)
     if length == 0:
-        return Law((), np.ones(1), 0)
+        return Law((), np.ones(1), 0, np.zeros(0))
     ways[0][policy.begin()] = np.eye(1, length + 1)[0]
     states = 1
     for at in range(length):
@@ -128,12 +145,12 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
         ways[at] = {}
         if states > STATES:
             return None
-    return tally.law(rounds, length)
+    return tally.law(rounds)
 
 
 def thrown(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -> Law:
     """The same by throwing the coins of `throws` generations."""
-    tally = Tally()
+    tally = Tally(span.length)
     counts = np.zeros(span.length + 1)
     for seed in range(throws):
         coins = random.Random(f"replay/{seed}")
@@ -145,8 +162,7 @@ def thrown(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -
             state = policy.after(state, turns.turn(accepted, chances))
             at, count = at + accepted + 1, count + 1
         counts[count] += 1 / throws
-    law = tally.law(counts, span.length)
-    return Law(law.starts, law.rounds, law.emitted, law.unknown, throws)
+    return replace(tally.law(counts), throws=throws)
 
 
 class Turns:
@@ -179,21 +195,26 @@ class Turns:
 class Tally:
     """Sums over the rounds of a text."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
+        self._looked = np.zeros(length)
         self._sums: dict[tuple[int, int, int], Floats] = {}
         self._unknown = 0.0
 
     def add(self, turns: Turns, weight: float) -> None:
         """A round that is there with that chance."""
+        if weight == 0:
+            return
         key = turns.at, turns.asked, turns.drafted
         own = np.array([1.0, turns.reached[: turns.drafted].sum(), turns.kept.sum()])
         self._sums[key] = self._sums.get(key, np.zeros(3)) + weight * own
         self._unknown += weight * turns.unknown
+        ahead = self._looked[turns.at : turns.at + turns.drafted]
+        ahead += weight * turns.reached[: len(ahead)]
 
-    def law(self, rounds: Floats, emitted: int) -> Law:
+    def law(self, rounds: Floats) -> Law:
         """All of it."""
         starts = tuple(Start(*key, *map(float, sums)) for key, sums in sorted(self._sums.items()))
-        return Law(starts, rounds, emitted, self._unknown)
+        return Law(starts, rounds, len(self._looked), self._looked, self._unknown)
 
 
 def pooled_tau(laws: Iterable[Law]) -> float:

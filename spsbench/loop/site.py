@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Network = TypeVar("Network", bound=nn.Module)
 
 Made = TypeVar("Made")
 
@@ -18,6 +20,7 @@ class Weights(Enum):
     NONE = "none"  # nothing: it drafts from the text
     MODEL = "model"  # a causal language model, with the target's tokenizer or one it `translates`
     OWN = "own"  # a folder of tensors that the drafter reads itself
+    HEAD = "head"  # a published head, in a format that is known: checked, and read by name
 
 
 class Drawn(Enum):
@@ -45,6 +48,15 @@ class OwnWeights(NamedTuple):
     config: Mapping[str, Any]  # of its config.json; empty without one
     tensors: Mapping[str, Tensor]  # by name, on the draft's device and in its dtype; `tensors[x]`
     # of one that is not there is an error that names the folder
+
+
+class HeadWeights(NamedTuple):
+    """A head in a known format."""
+
+    description: Any  # `models.heads.description.Description`: its family, shape and target
+    tensors: Mapping[
+        str, Tensor
+    ]  # by parameter of the network, on the draft's device, in its dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +108,12 @@ class Site(Protocol):
 
     def own(self) -> OwnWeights:
         """The drafter's own tensors; for `Weights.OWN`."""
+
+    def head(self) -> HeadWeights:
+        """A head's description and weights; for `Weights.HEAD`."""
+
+    def network(self, make: Callable[[], Network]) -> Network:
+        """The network over them, made once; its linear layers as the draft's engine has them."""
 
     def target(self) -> TargetParts:
         """Parts of the target; for a plan with `target`."""

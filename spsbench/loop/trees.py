@@ -84,21 +84,3 @@ def walked(parents: Sequence[int], path: Sequence[int]) -> TreeRound:
     siblings = [children[parents[node]].index(node) for node in path]
     offered = [len(children.get(node, ())) for node in (-1, *path)]
     return TreeRound(max(deep, default=0), tuple(path), tuple(siblings), tuple(offered))
-
-
-def follow(tokens: Tensor, parents: Tensor, wanted: Tensor) -> list[int]:
-    """The nodes met by walking from the context to the child that equals what each node wants.
-
-    `wanted` [N + 1]: row 0 is the token wanted after the context, row i + 1 after node i. Of equal
-    siblings the first is taken.
-    """
-    children: dict[tuple[int, int], int] = {}
-    for node, (token, parent) in enumerate(zip(tokens.tolist(), parents.tolist(), strict=True)):
-        children.setdefault((parent, token), node)
-    path: list[int] = []
-    wants = wanted.tolist()
-    here = -1
-    while (here, wants[here + 1]) in children:
-        here = children[here, wants[here + 1]]
-        path.append(here)
-    return path

@@ -11,10 +11,20 @@ from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.views import view
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.site import Cache, Made, OwnWeights, Plan, TargetParts, Variant, Weights
+from spsbench.loop.site import (
+    Cache,
+    HeadWeights,
+    Made,
+    Network,
+    OwnWeights,
+    Plan,
+    TargetParts,
+    Variant,
+    Weights,
+)
 from spsbench.loop.types import LM, Engine
 from spsbench.models.shelf import Loaded
-from spsbench.plugins import make
+from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
 
 _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
@@ -44,7 +54,7 @@ class LoadedSite:
             raise UsageError(
                 f"--drafter {self._name}: expected a draft model. Name it with --draft"
             )
-        engine: Engine = make("engines", draft.engine)
+        engine: Engine = make_plug_in("engines", draft.engine)
         both = self._loaded.vocabularies
         size = self.vocab_size if both is None else len(both.draft.bytes_of)
         return engine.session(self._loaded.draft, vocab_size=size)
@@ -55,6 +65,29 @@ class LoadedSite:
         if self._loaded.own is None:
             raise UsageError(f"--drafter {self._name}: expected its folder. Name it with --draft")
         return self._loaded.own
+
+    def head(self) -> HeadWeights:
+        """What `--draft` was found to be."""
+        self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
+        found = self._loaded.head
+        if found is None:
+            raise UsageError(f"--drafter {self._name}: expected its head. Name it with --draft")
+        return HeadWeights(found.description, found.tensors)
+
+    def network(self, make: Callable[[], Network]) -> Network:
+        """Kept beside the weights, so that it is made and packed once."""
+        draft, found = self._cell.models.draft, self._loaded.head
+        if draft is None or found is None:
+            return make()
+        key = str(draft.engine)
+        if key not in found.kept:
+            made = make()
+            pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
+            if pack is not None:
+                pack(made)
+            found.kept[key] = made
+        kept: Network = found.kept[key]
+        return kept
 
     def target(self) -> TargetParts:
         """Embeddings, head and config of the target."""
@@ -83,7 +116,7 @@ class LoadedSite:
     def variant(self, variant: Variant) -> LM:
         """A session of the target's engine with a view of the target."""
         self._check(self._plan.target, "a variant of the target", "uses_target")
-        engine: Engine = make("engines", self._cell.models.target.engine)
+        engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
         try:
             model = view(self._loaded.target, variant)
         except UsageError as error:

@@ -25,12 +25,13 @@ class OwnTokens:
     def __init__(self, lm: LM, translator: Translator) -> None:
         self.lm, self.translator = lm, translator
         self._cached: list[int] = []
+        self._pending: list[int] = []  # of the text, not fed yet
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read a prompt, all but its newest token, unless it does not fit."""
         self.translator.restart()
         self.lm.commit(0)
-        self._cached = []
+        self._cached, self._pending = [], []
         ids = self.translator.follow(prompt)
         if ids and self.room(len(ids), 1):
             self.lm.append(torch.tensor(ids[:-1], dtype=torch.int64), keep=0)
@@ -46,13 +47,21 @@ class OwnTokens:
             drafted: the draft's tokens that were fed after what `align` gave the last time.
         """
         self._cached += drafted
+        self._pending = []
         ids = self.translator.follow(tokens)
         if not ids or not self.room(len(ids), 1):
             return None
         kept = min(common(self._cached, ids), len(ids) - 1)
         self.lm.commit(kept)
-        self._cached = ids
+        self._cached, self._pending = ids[:kept], ids[kept:]
         return torch.tensor(ids[kept:], dtype=torch.int64)
+
+    def logits(self, feed: Tensor) -> Tensor:
+        """[1, V] after what `align` gave, or after tokens that are drafted."""
+        found = self.lm.append(feed, keep=1).logits
+        self._cached += self._pending
+        self._pending = []
+        return found
 
     def room(self, length: int, k: int) -> int:
         """How many of `k` tokens can be drafted after `length` of them; the last is never fed."""
@@ -62,7 +71,7 @@ class OwnTokens:
     @property
     def length(self) -> int:
         """Tokens of the text."""
-        return len(self._cached)
+        return len(self._cached) + len(self._pending)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -14,6 +14,8 @@ from spsbench.errors import DataError
 from spsbench.loop.planning import plan_of
 from spsbench.loop.site import OwnWeights, Weights
 from spsbench.loop.types import Engine
+from spsbench.models.description import read_config
+from spsbench.models.heads.weights import Head, head_weights
 from spsbench.models.own import own_weights
 from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.translation.overlap import Vocabularies
@@ -42,6 +44,7 @@ class Loaded:
     draft_tokenizer: PreTrainedTokenizerBase | None = None  # where it is another one
     vocabularies: Vocabularies | None = None  # of both, where the drafter is to translate
     own: OwnWeights | None = None  # where the drafter asks for tensors of its own
+    head: Head | None = None  # where it asks for a head in a known format
 
     @property
     def limit(self) -> int | None:
@@ -98,6 +101,7 @@ class Shelf:
             decoder.runs_engines,
             decoder.translates,
             plan.translates and decoder.rules is None,
+            drafter if plan.weights is Weights.HEAD else None,
         )
         return self._once(wish, partial(self._all, wish))
 
@@ -118,7 +122,10 @@ class Shelf:
     def _all(self, wish: "Wish") -> Loaded:
         target = self._find(wish.models.target, wish.seed)
         draft = wish.models.draft
-        own = None
+        own = head = None
+        if draft is not None and wish.drafter is not None:
+            head = self._head(draft, wish.drafter, target)
+            draft = None
         if draft is not None and wish.weights is Weights.OWN:
             own = self._once((draft, "own"), partial(own_weights, draft, **self._options))
             draft = None
@@ -148,6 +155,7 @@ class Shelf:
             draft_tokenizer=None if alike else found.tokenizer,
             vocabularies=both,
             own=own,
+            head=head,
         )
 
     def _vocabularies(self, target: "Found", draft: "Found") -> Vocabularies | None:
@@ -162,6 +170,21 @@ class Shelf:
         if target.folder == draft.folder:
             return None
         return self._once((joint, "vocabularies", target.folder, draft.folder), compared)
+
+    def _head(self, draft: ModelSpec, drafter: Spec, target: "Found") -> Head:
+        """The head for a drafter and a target, whose config is looked at and no more."""
+        plain = (target.folder / "config.json").is_file()
+        config = read_config(target.folder) if plain else {}
+        make = partial(
+            head_weights,
+            draft,
+            family=drafter.name,
+            answers=dict(drafter.args),
+            target=(target.spec.id, config),
+            **self._options,
+        )
+        answers = tuple(each for each in drafter.args if isinstance(each[1], str))
+        return self._once((draft, drafter.name, answers, target.folder), make)
 
     def _find(self, spec: ModelSpec, seed: int) -> "Found":
         source = source_of(spec, seed=seed, **self._options)
@@ -207,6 +230,7 @@ class Wish(NamedTuple):
     runs_engines: bool
     translates: bool  # its decoder does
     drafts_in_any: bool  # its drafter does
+    drafter: Spec | None = None  # of a head, which may settle what its files leave open
 
 
 class Found(NamedTuple):

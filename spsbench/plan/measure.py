@@ -1,7 +1,7 @@
 """The costs of a machine, measured: everything once a turn, turn after turn, medians at the end."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.models.shelf import Loaded
 from spsbench.plan.alone import Alone
 from spsbench.plan.free import Free
-from spsbench.plan.reading import bytes_read
+from spsbench.plan.reading import weights_of
 from spsbench.plan.rounds import Rounds, most_tokens
 from spsbench.plan.setting import name_of, setting_of
 from spsbench.plugins import make
@@ -29,6 +29,7 @@ from spsbench.settings.method import OWN_LOOP
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 ASKED = (1, 2, 4, 8, 16)  # tokens of a draft
 CONTEXTS = (64, 256, 1024)
+PLAIN_TIMES = 4  # rounds of ArS in a turn: every speed-up is made with them
 MOST_TURNS = 25
 SECONDS = 20.0
 
@@ -68,6 +69,8 @@ def measure(
     text: Sequence[int],
     *,
     contexts: Sequence[int] = CONTEXTS,
+    sizes: Sequence[int] = SIZES,
+    asked: Sequence[int] = ASKED,
     seconds: float = SECONDS,
     watch: Callable[[Pace], None] = lambda pace: None,
 ) -> Costs:
@@ -78,6 +81,8 @@ def measure(
             drafter the first stands for all.
         text: token ids, as the models will meet them; repeated where there are too few.
         contexts: tokens that are cached before a pass; those that do not fit are left out.
+        sizes: tokens of a pass of the target, 1 the first.
+        asked: tokens that drafters are asked for.
         seconds: what it may take; at least `FEWEST_TURNS` turns are made whatever they take.
         watch: is told after each turn.
 
@@ -87,8 +92,9 @@ def measure(
     check(pairs)
     first, models = pairs[0]
     plain = resolve(first.auto_regressive), models
-    fitting = within(contexts, models.limit)
-    text = enough(text, fitting[-1] + max(SIZES[-1], most_tokens(ASKED)) + 1)
+    room = max(sizes[-1], most_tokens(asked)) + 1
+    fitting = within(contexts, room, models.limit)
+    text = enough(text, fitting[-1] + room)
     draw = Random(0)
     engine: Engine = make("engines", first.models.target.engine)
 
@@ -96,11 +102,11 @@ def measure(
         return engine.session(models.target, vocab_size=models.vocab_size)
 
     before = None if models.target.device.type != "cpu" else measured(torch.get_num_threads())
-    alone = Alone(session, text, SIZES, fitting, models.target.device, draw)
-    free = frees([plain, *pairs], session(), text, draw)
+    alone = Alone(session, text, sizes, fitting, models.target.device, draw)
+    free = frees([plain, *pairs], session(), text, sizes, draw)
     arms: dict[str, tuple[Cell, list[Rounds]]] = {}
     for cell, loads in (plain, *pairs):
-        ks, times = (ASKED, 1) if cell.k != 0 else ((0,), 4)
+        ks, times = (asked, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
         if name_of(cell) not in arms:
             made = [Rounds(cell, loads, text, at, ks, draw, times) for at in fitting]
             arms[name_of(cell)] = cell, made
@@ -117,18 +123,18 @@ def measure(
     bandwidth = None if before is None else before["bandwidth"]
     if before is not None and before["loaded"]:
         bandwidth = max(bandwidth, measured(torch.get_num_threads())["bandwidth"])
+    weights = weights_of(models.target)
     return Costs(
         passes=passes,
         arms={
-            name: arm_of(cell, made, turns, passes, rules[str(cell.method.verifier)])
-            for name, (cell, made) in arms.items()
+            name: arm_of(cell, made, turns, passes, rules) for name, (cell, made) in arms.items()
         },
         rules=rules,
         setting=setting_of([plain, *pairs]),
         others=others(readings[0], readings[-1]),
         busy=busy,
         bandwidth=bandwidth,
-        weights=bytes_read(models.target),
+        weights=None if weights is None else weights.read,
     )
 
 
@@ -154,8 +160,8 @@ def check(pairs: Sequence[Pair]) -> None:
             )
 
 
-def within(contexts: Sequence[int], limit: int | None) -> list[int]:
-    """Those of `contexts` after which the largest pass and a turn of rounds still fit.
+def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
+    """Those of `contexts` after which `room` tokens fit: the largest pass, a turn of rounds.
 
     Raises:
         UsageError: a context so short that nothing fits.
@@ -163,13 +169,12 @@ def within(contexts: Sequence[int], limit: int | None) -> list[int]:
     rising = sorted(set(contexts))
     if limit is None:
         return rising
-    room = limit - max(SIZES[-1], most_tokens(ASKED)) - 1
-    if room < 1:
+    if limit <= room:
         raise UsageError(
-            f"the models' context holds {limit} tokens (costs): expected {limit - room + 1} or "
-            "more. Choose another pair"
+            f"the models' context holds {limit} tokens (costs): expected more than {room}. "
+            "Choose another pair"
         )
-    return [each for each in rising if each <= room] or [room]
+    return [each for each in rising if each <= limit - room] or [limit - room]
 
 
 def enough(text: Sequence[int], count: int) -> list[int]:
@@ -183,18 +188,19 @@ def enough(text: Sequence[int], count: int) -> list[int]:
     return list(text) * -(-count // len(text))
 
 
-def frees(pairs: Iterable[Pair], lm: LM, text: Sequence[int], draw: Random) -> dict[str, Free]:
+def frees(
+    pairs: Iterable[Pair], lm: LM, text: Sequence[int], sizes: Sequence[int], draw: Random
+) -> dict[str, Free]:
     """The loop over free models, by verifier, with what the target really says of the text."""
-    at = SIZES[-1]
-    lm.append(torch.tensor(text[:at]), keep=0)
-    logits = lm.append(torch.tensor(text[at : 2 * at]), keep=at).logits.clone()
+    most = sizes[-1]
+    logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
     found: dict[str, Free] = {}
     for cell, _ in pairs:
         name = str(cell.method.verifier)
         if name not in found:
             rule: Verifier = make("verifiers", cell.method.verifier)
             plan = plan_of(cell.method.drafter)
-            found[name] = Free(logits, warp(cell), rule, plan, SIZES, draw)
+            found[name] = Free(logits, warp(cell), rule, plan, sizes, draw)
     return found
 
 
@@ -227,13 +233,18 @@ def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
 
 
 def arm_of(
-    cell: Cell, made: Sequence[Rounds], turns: Sequence[int], passes: Surface, rule: Rule
+    cell: Cell,
+    made: Sequence[Rounds],
+    turns: Sequence[int],
+    passes: Surface,
+    rules: Mapping[str, Rule],
 ) -> Arm:
     """What rounds at some contexts show, beside what their parts cost alone."""
+    verifier = str(cell.method.verifier)
+    rule, ks = rules[verifier], made[0].ks
     contexts = [each.context for each in made]
     parts = np.stack([each.parts(turns) for each in made], -1)  # [T, 4, K, C]
     drafted, draft, target, whole = (parts[:, i] for i in range(4))
-    ks = ASKED if cell.k != 0 else (0,)
 
     def surface(seconds: Floats) -> Surface:
         return Surface(ks, tuple(contexts), seconds)
@@ -244,7 +255,7 @@ def arm_of(
         alone = (passes, rule.sampling, rule.verify, rule.host)
         known[turn, k, c] = sum(part.of_turns([turn]).at(tokens, at)[0] for part in alone)
     return Arm(
-        verifier=str(cell.method.verifier),
+        verifier=verifier,
         drafted=surface(drafted),
         draft=surface(draft),
         target=surface(target),

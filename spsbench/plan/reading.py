@@ -1,6 +1,7 @@
-"""What memory allows a pass of the target: all of its weights, read once."""
+"""What is in a model, and what memory allows a pass of it: all of its weights, read once."""
 
 from copy import deepcopy
+from typing import NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -8,20 +9,28 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from spsbench.models.boundary import silent
 
 
-def bytes_read(model: PreTrainedModel) -> int | None:
-    """Bytes of weights that a pass over one token reads; None where a shape alone makes no model.
+class Weights(NamedTuple):
+    """Of a model: how many numbers, and the bytes of those that a pass over one token reads."""
+
+    numbers: int
+    read: int
+
+
+def weights_of(model: PreTrainedModel) -> Weights | None:
+    """What is in `model`; None where its shape alone makes no model.
 
     Counted of an empty model of the same shape: an engine may have packed the weights of this one.
-    Input embeddings beside a head of their own are left out, since a token reads one row of them.
-    A mixture of experts reads less.
+    Input embeddings beside a head of their own are not read, but for one row a token. A mixture of
+    experts reads less than this.
     """
     try:
         with torch.device("meta"), silent():
             empty = AutoModelForCausalLM.from_config(deepcopy(model.config), dtype=model.dtype)
     except Exception:  # code of the model's own may do anything
         return None
-    total = sum(weight.nbytes for weight in empty.parameters())
+    every = list(empty.parameters())
+    read = sum(weight.nbytes for weight in every)
     inputs, head = empty.get_input_embeddings(), empty.get_output_embeddings()
     if head is not None and head.weight is not inputs.weight:
-        total -= inputs.weight.nbytes
-    return int(total)
+        read -= inputs.weight.nbytes
+    return Weights(sum(weight.numel() for weight in every), int(read))

@@ -69,7 +69,7 @@ class Rounds:
         self._times, self._schedule = times, InTurn(ks, draw)
         self._stand = Stand(cell, loaded, self._schedule)
         self._decoder: Decoder = make("decoders", OWN, self._stand)
-        self._prompt, self._ks = list(text[: context + 1]), tuple(ks)
+        self._prompt, self.ks = list(text[: context + 1]), tuple(ks)
         self._turn = times * most_tokens(ks)  # tokens that it makes at most
         room = max(SHORTEST, DRIFT * self._turn)
         self._room = room if loaded.limit is None else min(room, loaded.limit - context - 1)
@@ -83,10 +83,10 @@ class Rounds:
         if self._made + self._turn > self._room:
             self._begin()
         self._lengths.append(len(self._prompt) - 1 + self._made)
-        parts = np.zeros((4, len(self._ks)))
-        for _ in range(self._times * len(self._ks)):
+        parts = np.zeros((4, len(self.ks)))
+        for _ in range(self._times * len(self.ks)):
             done, draft, target = self._next()
-            at = self._ks.index(self._schedule.asked)
+            at = self.ks.index(self._schedule.asked)
             parts[:, at] += done.drafted, draft, target, done.seconds
         self._turns.append(parts / self._times)
 

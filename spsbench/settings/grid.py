@@ -106,6 +106,8 @@ def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
         given.setdefault("verifier", (verifier,))
     for k in lookaheads(table):
         for drafting in combinations(given):
+            if drafting.get("draft") in table.heads:
+                drafting |= {"drafter": table.heads[drafting["draft"]]}
             yield drafting if k is None else {"k": k, **drafting}
 
 

@@ -51,6 +51,7 @@ class Sweep:
         str, Option("counts, laws (p and q too), or trace: for sps plan.", RUN, one_of(*RECORDED))
     ] = "counts"
     cells: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
+    heads: Mapping[str, str] = field(default_factory=dict)  # draft -> the drafter that it is for
 
 
 OF_SWEEP: Mapping[str, Setting] = {each.name: each for each in settings_of(Sweep)}

@@ -154,6 +154,17 @@ def test_drafts_by_rule(drafter: Any) -> None:
     check(one, Follows(Constant(k)), looked)
 
 
+def test_constants_are_schedules_too() -> None:
+    """The short way of a constant K, and the long one of any schedule."""
+    for span in (Span(12, 12), Span(12, 20), Span(12, 12, 5)):
+        short = replay(coins(12), span, Always(3))
+        long = replay(coins(12), span, Follows(Constant(3)))
+        assert np.allclose(short.rounds, long.rounds)
+        assert np.allclose(short.looked, long.looked)
+        assert np.allclose([*map(tuple, short.starts)], [*map(tuple, long.starts)])
+        assert short.unknown == pytest.approx(long.unknown)
+
+
 def tables_without_checks(case: Case) -> Any:
     from spsbench.audit.law.tables import TableLM
 

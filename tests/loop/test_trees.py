@@ -4,8 +4,10 @@ import random
 
 import pytest
 import torch
+from torch import Tensor
 
-from spsbench.loop.trees import additive_mask, depths, follow, visible
+from spsbench.loop.trees import additive_mask, depths, visible
+from spsbench.methods.verifiers.shape import Shape, path_to, tables, walked_down
 
 PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
 
@@ -50,6 +52,13 @@ def test_a_chain_of_nodes_is_a_causal_mask() -> None:
     assert torch.equal(mask == 0, torch.ones(4, 7).tril(3).bool())
 
 
+def walked(tokens: Tensor, parents: Tensor, wanted: list[int]) -> list[int]:
+    """The path to the children that equal what each row wants."""
+    known = tables(Shape(tuple(parents.tolist())), tokens.device)
+    end = walked_down(torch.tensor(wanted)[known.above] == tokens, known)
+    return [node for node in path_to(end, known).tolist() if node >= 0]
+
+
 def test_the_walk_follows_what_each_node_wants() -> None:
     tokens = torch.tensor([5, 6, 7, 8, 7, 9])
     for wanted, path in [
@@ -58,9 +67,9 @@ def test_the_walk_follows_what_each_node_wants() -> None:
         ([6, 0, 7, 0, 0, 0, 0], [1, 4]),
         ([7, 5, 5, 5, 5, 5, 5], []),
     ]:
-        assert follow(tokens, PARENTS, torch.tensor(wanted)) == path
+        assert walked(tokens, PARENTS, wanted) == path
 
 
 def test_of_equal_siblings_the_first_is_followed() -> None:
     tokens, parents = torch.tensor([4, 4, 5, 6]), torch.tensor([-1, -1, 1, 0])
-    assert follow(tokens, parents, torch.tensor([4, 6, 5, 0, 0])) == [0, 3]
+    assert walked(tokens, parents, [4, 6, 5, 0, 0]) == [0, 3]

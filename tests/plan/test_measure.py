@@ -86,8 +86,6 @@ def parts(clock: Clock, models: Loaded, monkeypatch: pytest.MonkeyPatch) -> dict
     monkeypatch.setattr(Sps, "__call__", ruled)
     monkeypatch.setattr(PhiloxRound, "uniform", drawn)
     monkeypatch.setattr(Warp, "__call__", lawful)
-    monkeypatch.setattr(measuring, "SIZES", SIZES)
-    monkeypatch.setattr(measuring, "ASKED", ASKED)
     monkeypatch.setattr(measuring, "loaded", lambda *readings: False)
     monkeypatch.setattr(measuring, "measured", lambda n: {"bandwidth": 1e9, "loaded": False})
     return takes
@@ -95,7 +93,7 @@ def parts(clock: Clock, models: Loaded, monkeypatch: pytest.MonkeyPatch) -> dict
 
 def costs(models: Loaded, **options: object) -> Costs:
     text = list(range(1, 100))
-    options = {"contexts": [50, 150], "seconds": 0.0, **options}
+    options = {"contexts": [50, 150], "sizes": SIZES, "asked": ASKED, "seconds": 0.0, **options}
     return measure(pairs(models), text, **options)  # type: ignore[arg-type]
 
 
@@ -159,11 +157,11 @@ def test_what_is_no_one_table(models: Loaded, what: Sequence[Cell], told: str) -
 
 
 def test_contexts_that_fit() -> None:
-    assert within([1024, 64, 64], None) == [64, 1024]
-    assert within([64, 1024], 512) == [64]
-    assert within([1024], 512) == [473]
-    with pytest.raises(UsageError, match=r"holds 30 tokens .*: expected 40 or more"):
-        within([64], 30)
+    assert within([1024, 64, 64], 40, None) == [64, 1024]
+    assert within([64, 1024], 40, 512) == [64]
+    assert within([1024], 40, 512) == [472]
+    with pytest.raises(UsageError, match=r"holds 40 tokens .*: expected more than 40"):
+        within([64], 40, 40)
 
 
 def test_short_texts_are_repeated() -> None:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.audit.law.rounds import GREEDY, OneRound
+from spsbench.audit.law.tables import Pair
 from spsbench.audit.law.thresholds import Facts
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
@@ -169,28 +171,60 @@ class DraftKind(NamedTuple):
     name: str
     make: Callable[[LM], Drafter]
     drawn: Callable[[Facts, int], list[float]] = Facts.drawn
+    rounds: tuple[OneRound, ...] = ()  # walked in place of whole texts, which would be too many
 
 
-def sampled(name: str, parents: Sequence[int], drawn: Drawn) -> DraftKind:
+def sampled(
+    name: str, parents: Sequence[int], drawn: Drawn, rounds: tuple[OneRound, ...] = ()
+) -> DraftKind:
     """A tree of one shape; its nodes level by level, so that none is cut before one above it."""
     make = partial(TreeDrafter, parents=parents, drawn=drawn)
-    return DraftKind(name, make, TreeDrawn(parents, drawn))
+    return DraftKind(name, make, TreeDrawn(parents, drawn), rounds)
 
 
-SHAPES = {"siblings": (-1, -1), "tree": (-1, -1, 0, 0, 1)}
-"""Shapes of sampled trees: two children; and again two under the first, one under the second."""
+def both(name: str, parents: Sequence[int], rounds: tuple[OneRound, ...] = ()) -> list[DraftKind]:
+    """A shape with independent and with distinct siblings."""
+    return [
+        sampled(f"(i.i.d. {name})", parents, Drawn.IID, rounds),
+        sampled(f"(distinct {name})", parents, Drawn.DISTINCT, rounds),
+    ]
 
-DEEP = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
+
+OF_TREES = (
+    OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1)),
+    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0)),
+    OneRound("warped", Pair(2, 5, ("plain",)), 2, {"warp": {"temperature": 1.5}}, (0,)),
+    OneRound("greedy", Pair(3, 4), 2, GREEDY, (0, 1)),
+)
+
+OF_DEEP_TREES = (
+    OneRound("two tokens", Pair(2, 3, ("plain",)), 3, {}, (0, 1)),
+    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 3, {}, (1, 0, 0)),
+    OneRound("greedy", Pair(3, 4), 3, GREEDY, (0, 1)),
+)
+
+OF_WIDE_TREES = (
+    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
+    OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (2, 0)),
+)
+
+BELOW = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
 
 REFERENCE = (
     DraftKind("(argmax chain)", ArgmaxDrafter),
     DraftKind(
-        "(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *DEEP), (-1, -1, 0, 2, 2, 3, 5, 6))
+        "(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *BELOW), (-1, -1, 0, 2, 2, 3, 5, 6))
     ),
-    *(
-        sampled(f"({word} {name})", parents, drawn)
-        for name, parents in SHAPES.items()
-        for word, drawn in (("i.i.d.", Drawn.IID), ("distinct", Drawn.DISTINCT))
-    ),
+    *both("siblings", (-1, -1)),
+    *both("tree", (-1, -1, 0, 0, 1), OF_TREES),
 )
 """Stand-ins for kinds that the registry may lack; their names are in brackets."""
+
+DEEP = (
+    *both("three siblings", (-1, -1, -1), OF_WIDE_TREES),
+    *both("two chains", (-1, -1, 0, 1), OF_WIDE_TREES),
+    *both("two long chains", (-1, -1, 0, 1, 2, 3), OF_DEEP_TREES),
+    *both("stem and fork", (-1, 0, 0, 1, 1, 2), OF_DEEP_TREES),
+    *both("three chains", (-1, -1, -1, 0, 1, 2), OF_TREES),
+)
+"""Larger ones: half an hour of walking for all rules."""

@@ -5,18 +5,19 @@ enumerated like ours. A pairing that the engine refuses is forced past the refus
 would have done. A plug-in that cannot be made over tables is left out, with the reason.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import EXACT, Case, Proof, prove, total_variation
-from spsbench.audit.law.kinds import REFERENCE, DraftKind, TreeDrawn
-from spsbench.audit.law.oracle import Outcome
+from spsbench.audit.law.enumeration import EXACT, Case, prove
+from spsbench.audit.law.kinds import DEEP, REFERENCE, DraftKind, TreeDrawn
+from spsbench.audit.law.rounds import GREEDY as ALONE
 from spsbench.audit.law.rounds import one_rounds
+from spsbench.audit.law.smallest import Laws, counterexample, smallest
 from spsbench.audit.law.table_site import open_over
 from spsbench.audit.law.tables import Pair, TableLM
 from spsbench.audit.law.thresholds import Facts
@@ -89,6 +90,7 @@ class RuleRow:
     lookahead: int = 0  # one round was walked for every K up to this
     left_out: str | None = None  # why, if a plug-in cannot be made here
     example: str = ""  # the shortest text that comes too often or too seldom, in the worst setting
+    smallest: Sequence[str] = ()  # of a broken promise, the smallest case in numbers, in lines
 
     @property
     def verdict(self) -> str:
@@ -117,16 +119,19 @@ class Pairing(NamedTuple):
     schedule: str  # a spec as text
 
 
-def pairings(specs: Sequence[Spec] = (), only: Sequence[Spec] = ()) -> list[Pairing]:
+def pairings(
+    specs: Sequence[Spec] = (), only: Sequence[Spec] = (), *, deep: bool = False
+) -> list[Pairing]:
     """All pairings, in the order of the table; of all verifiers, or of those in `specs`.
 
     The constant schedule goes with everything. Any other, or those in `only`, with what it can
-    spoil: rules that promise something, and the drafter that asks it before every token.
+    spoil: rules that promise something, and the drafter that asks it before every token. With
+    `deep` larger trees, too.
 
     Raises:
         UsageError: no such verifier or schedule, or one with other arguments.
     """
-    drafters = [kind.name for kind in drafter_kinds()]
+    drafters = [kind.name for kind in drafter_kinds(deep=deep)]
     for spec in only:
         made_schedule(str(spec))
     names = [str(spec) for spec in only] or [name for name, _ in schedules()]
@@ -169,17 +174,17 @@ def row_of(each: Pairing) -> RuleRow:
         verifier: Verifier = make("verifiers", each.verifier)
     except Exception as error:  # other people's plug-in
         return failed(known, error)
-    kind = next(kind for kind in drafter_kinds() if kind.name == each.drafter)
+    kind = next(kind for kind in drafter_kinds(deep=True) if kind.name == each.drafter)
     schedule = partial(made_schedule, each.schedule)
     return pairing(known["verifier"], verifier, kind, each.schedule, schedule)
 
 
-def drafter_kinds() -> Iterator[DraftKind]:
-    """The drafters of the registry, and one of each kind that it may lack."""
+def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
+    """The drafters of the registry, and one of each kind that it may lack; with `deep` more."""
     for entry in entries("drafters"):
         for spec in map(Spec.parse, SMALL.get(entry.name, (entry.name,))):
             yield DraftKind(str(spec), partial(open_over, drafter=spec), cells_of(spec))
-    yield from REFERENCE
+    yield from (*REFERENCE, *DEEP) if deep else REFERENCE
 
 
 def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
@@ -271,21 +276,30 @@ class Subject(NamedTuple):
             **fields,
         )
 
+    def simple(self, laws: Laws, lookahead: int) -> Case:
+        """A case of one round, in which the same laws follow every text."""
+        q, p = laws
+        case = self.case(
+            Pair(len(q)), Constant(lookahead), (0,), tokens=lookahead + 1, one_round=True
+        )
+        return replace(case, q=lambda text: q, p=lambda text: p)
+
 
 def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
     """Whole texts in every setting; for what holds its promise there, rounds of larger K."""
     claim = subject.verifier.guarantee
+    promises = subject.refused is None and claim is not Guarantee.LOSSY
     worst, where, emitted, paths, sound, lookahead = 0.0, "", None, 0, True, LOOKAHEAD
     example = ""
-    for setting, pair, fields in GREEDY if claim is Guarantee.GREEDY else SETTINGS:
-        done = prove(subject.case(pair, subject.schedule(), PROMPT, **fields))
+    for setting, pair, schedule, prompt, fields in settings(subject):
+        done = prove(subject.case(pair, schedule, prompt, **fields))
         emitted = done.emitted if emitted is None else emitted
         paths += done.paths
         sound = sound and done.whole
         if done.distance > worst:
-            worst, where, example = done.distance, setting, counterexample(done, PROMPT)
-    promises = subject.refused is None and claim is not Guarantee.LOSSY
-    for one, schedule in one_rounds(claim, subject.schedule) if promises else ():
+            worst, where, example = done.distance, setting, counterexample(done, prompt)
+    further = promises and not subject.kind.rounds
+    for one, schedule in one_rounds(claim, subject.schedule) if further else ():
         if worst > EXACT or not sound:
             break
         done = prove(subject.case(one.pair, schedule, one.prompt, **one.case))
@@ -305,31 +319,24 @@ def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
         error=None if sound else "decisions elsewhere than where they were looked for",
         lookahead=lookahead,
         example=example if worst > EXACT else "",
+        smallest=smallest(subject.simple) if promises and worst > EXACT else (),
     )
 
 
-def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
-    """The shortest beginning of a text that does not come as often as it should, in words."""
-    came = max(proof.low, proof.high, key=lambda law: total_variation(law, proof.expected))
-    for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
-        theirs, right = beginnings(came, length), beginnings(proof.expected, length)
-        apart = {x: abs(theirs.get(x, 0.0) - right.get(x, 0.0)) for x in theirs | right}
-        text = max(sorted(apart), key=apart.__getitem__)
-        if apart[text] > EXACT:
-            came_with, expected = theirs.get(text, 0.0), right.get(text, 0.0)
-            return (
-                f"after {list(prompt)} the text begins {list(text)} with probability "
-                f"{came_with:.6g}: expected {expected:.6g}"
-            )
-    return ""  # texts are right, ends are not
+def settings(
+    subject: Subject,
+) -> Iterator[tuple[str, Pair, Schedule, tuple[int, ...], dict[str, Any]]]:
+    """Name, laws, schedule, prompt and the rest of what is walked first.
 
-
-def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
-    """The law of the first `length` tokens; a text that is shorter stands for itself."""
-    made: dict[tuple[int, ...], float] = {}
-    for (text, _), chance in law.items():
-        made[text[:length]] = made.get(text[:length], 0.0) + chance
-    return made
+    Whole texts; of a drafter with rounds of its own, these.
+    """
+    greedy = subject.verifier.guarantee is Guarantee.GREEDY
+    for one in subject.kind.rounds:
+        if not greedy or one.fields == ALONE:
+            yield one.name, one.pair, Constant(one.lookahead), one.prompt, one.case
+    if not subject.kind.rounds:
+        for name, pair, fields in GREEDY if greedy else SETTINGS:
+            yield name, pair, subject.schedule(), PROMPT, fields
 
 
 @dataclass(frozen=True, slots=True)

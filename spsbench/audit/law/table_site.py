@@ -5,7 +5,17 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.loop.planning import plan_of
-from spsbench.loop.site import Cache, Made, OwnWeights, Plan, TargetParts, Variant, Weights
+from spsbench.loop.site import (
+    Cache,
+    HeadWeights,
+    Made,
+    Network,
+    OwnWeights,
+    Plan,
+    TargetParts,
+    Variant,
+    Weights,
+)
 from spsbench.loop.types import LM, Drafter
 from spsbench.plugins import make
 from spsbench.spec import Spec
@@ -27,6 +37,14 @@ class TableSite:
         return self._lm
 
     def own(self) -> OwnWeights:
+        """Never there."""
+        raise UsageError("reads weights of its own, and a table has none")
+
+    def head(self) -> HeadWeights:
+        """Never there."""
+        raise UsageError("reads weights of its own, and a table has none")
+
+    def network(self, make: Callable[[], Network]) -> Network:
         """Never there."""
         raise UsageError("reads weights of its own, and a table has none")
 

@@ -139,6 +139,8 @@ RULES: dict[str, type[Rule]] = {
     "match": MatchRule,
     "traversal": BlockRule,  # what the rules for trees are on a chain
     "recursive": SpsRule,
+    "spectr": SpsRule,
+    "gbv": BlockRule,
 }
 
 

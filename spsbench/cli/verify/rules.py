@@ -44,9 +44,9 @@ class Count:
         return ", ".join([f"{self.done}/{self.total} pairings", self._last][: 1 + bool(self.done)])
 
 
-def enumerate_rules(specs: Sequence[Spec], only: Sequence[Spec], *, json: bool) -> int:
+def enumerate_rules(specs: Sequence[Spec], only: Sequence[Spec], *, deep: bool, json: bool) -> int:
     """Enumerate, print, and judge; the exit code."""
-    work = pairings(specs, only)
+    work = pairings(specs, only, deep=deep)
     count = Count(len(work))
     with progress(count, EVERY) as shown:
 
@@ -120,4 +120,9 @@ def drawn(rows: Sequence[RuleRow]) -> str:
         if row.verdict == "BIASED" and row.example:
             name = f"{row.verifier} x {row.drafter} x {row.schedule}"
             console.print(Text(one_line(f"BIASED: {name}, {row.worst}: {row.example}")))
+    for verifier in dict.fromkeys(row.verifier for row in rows if row.smallest):
+        row = next(row for row in rows if row.smallest and row.verifier == verifier)
+        console.print(Text(one_line(f"smallest case of {verifier} x {row.drafter}:")))
+        for line in row.smallest:
+            console.print(Text(f"  {one_line(line)}"))
     return file.getvalue()

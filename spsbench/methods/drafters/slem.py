@@ -64,7 +64,7 @@ class StringDrafter(Drafter):
             u = noise.uniform(Purpose.DRAFT, len(own) + batch) if self._sampled else None
             drawn = []
             for i in range(len(own), len(own) + batch):
-                logits = self._text.lm.append(feed, keep=1).logits
+                logits = self._text.logits(feed)
                 passes += 1
                 law = context.warp(logits)[0]
                 if not go_on(law):

@@ -56,9 +56,8 @@ class SharedTokensDrafter(Drafter):
         self, lm: LM, translator: Translator, pairs: Mapping[int, int], vocab_size: int
     ) -> None:
         self._text = OwnTokens(lm, translator)
-        self._own = pairs
-        self._ours, self._theirs = torch.tensor(list(pairs)), torch.tensor(list(pairs.values()))
-        self._vocab_size = vocab_size
+        self._own, self._vocab_size = pairs, vocab_size
+        self._tables: tuple[Tensor, Tensor] | None = None  # the pairs, where the logits are
         self._seen = self._fed = 0  # tokens of the text in the last round, drafted ones fed then
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
@@ -79,28 +78,32 @@ class SharedTokensDrafter(Drafter):
             k = self._text.room(self._text.length, k)
             u = noise.uniform(Purpose.DRAFT, k)
             for i in range(k):
-                law = context.warp(self._restricted(self._text.lm.append(feed, keep=1).logits))[0]
+                law = context.warp(self._restricted(self._text.logits(feed)))[0]
                 self._fed = i
                 if not go_on(law):
                     break
                 tokens.append(sample(law, u[i])[None])
                 laws.append(law)
-                feed = self._theirs_of(tokens[-1])
+                feed = self._in_draft(tokens[-1])
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
         return Draft(torch.cat(tokens), torch.stack(laws))
 
     def _restricted(self, logits: Tensor) -> Tensor:
         """[1, V of the draft] -> [1, V of the target], with no weight where there is no pair."""
-        self._to(logits.device)
+        ours, theirs = self._pairs(logits.device)
         wide = logits.new_full((1, self._vocab_size), -torch.inf)
-        wide[:, self._ours] = logits[:, self._theirs]
+        wide[:, ours] = logits[:, theirs]
         return wide
 
-    def _theirs_of(self, token: Tensor) -> Tensor:
-        """[1] the draft's id of the target's, which has one; on its device."""
-        return self._theirs.index_select(0, torch.searchsorted(self._ours, token))
+    def _in_draft(self, token: Tensor) -> Tensor:
+        """[1] the draft's id of a token that both have."""
+        ours, theirs = self._pairs(token.device)
+        return theirs.index_select(0, torch.searchsorted(ours, token))
 
-    def _to(self, device: torch.device) -> None:
-        if self._ours.device != device:
-            self._ours, self._theirs = self._ours.to(device), self._theirs.to(device)
+    def _pairs(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Ids of the target in order, and the draft's beside them."""
+        if self._tables is None:
+            ids = list(self._own), list(self._own.values())
+            self._tables = torch.tensor(ids[0], device=device), torch.tensor(ids[1], device=device)
+        return self._tables

@@ -4,7 +4,7 @@ The rule of transformers' assisted generation (`num_assistant_tokens_schedule="h
 an upper end and none of its state: it is begun anew for every text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +32,10 @@ class Heuristic:
 
     def k(self, history: Sequence[Round]) -> int:
         """What the rounds so far have made of `start`."""
+        return self._k(history)
+
+    def memory(self, history: Sequence[Round]) -> Hashable:
+        """All of the past that it will ever look at, for a replay: K itself."""
         return self._k(history)
 
     def go_on(self, p: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 from spsbench.loop.sampling import residual, row, sample
 from spsbench.loop.transfer import send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.sps import chain_laws, refuses_unless_sampled_chain
+from spsbench.methods.verifiers.ladder import excesses
+from spsbench.methods.verifiers.sps import law_of, ratios, refuses_unless_sampled_chain
 
 
 @dataclass(frozen=True)
@@ -30,21 +31,22 @@ class Block:
         """
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
-        p = chain_laws(draft, q)  # [N + 1, V]
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
 
-        ratio = (q[slots, draft.tokens] / p[slots, draft.tokens]).nan_to_num(0.0)
+        ratio = ratios(draft, q).nan_to_num(0.0)
         weights = [q.new_ones(())]
         for i in range(n):
             weights.append((weights[-1] * ratio[i]).clamp(max=1.0))
         weight = torch.stack(weights)  # [N + 1]
 
-        excess = (weight[:, None] * q - p).clamp(min=0).sum(-1)  # [N + 1] S_i
-        room = excess + 1 - weight
-        h = torch.where(room > 0, excess / room, 1.0)
-        h[n] = weight[n]  # nothing was drafted after the last
+        h = weight.clone()  # [N + 1]; nothing was drafted after the last
+        if n > 1 and draft.probs is not None:
+            before = weight[1:n]
+            excess = excesses(before, q[1:n], draft.probs[1:])  # [N - 1] S_i
+            room = excess + (1 - before)
+            h[1:n] = torch.where(room > 0, excess / room, 1.0)
         passed = torch.cat([h[:1] >= 0, u < h[1:]])  # [N + 1]; the empty prefix passes
         a = torch.where(passed, torch.arange(n + 1, device=q.device), 0).amax()
-        token = sample(residual(row(weight, a) * row(q, a), row(p, a)), last)
+        token = sample(residual(row(weight, a) * row(q, a), law_of(draft, q, a)), last)
         return Verdict(slots.where(slots < a, -1), token, torch.full_like(a, -1))

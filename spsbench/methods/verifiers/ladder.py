@@ -29,7 +29,8 @@ PIECE = 1 << 17  # numbers handled at once on a CPU: what is written stays in it
 class Ladder:
     """The rows of mass of all nodes that have children, and every node's chance.
 
-    Only `weight`, `chance` and `left` change. They are on the device of `q`.
+    A row stands as it is after the last child, up to its own scale: R = left / scale. So a child
+    costs three passes over a row and no copy of it.
     """
 
     def __init__(self, draft: Draft, q: Tensor, shape: Shape) -> None:
@@ -37,7 +38,8 @@ class Ladder:
         self.point = draft.probs is None or draft.drawn is Drawn.POINT
         self.order = [at for rows in shape.levels for at in rows]
         self.left = q.new_empty(len(self.order), q.shape[-1])  # [rows with children, V]
-        self.weight = q.new_ones(len(self.order))  # [rows with children] after all children
+        self.weight = q.new_ones(len(self.order))  # [rows with children] a, after all children
+        self.scale = q.new_ones(len(self.order))  # [rows with children]
         self.chance = q.new_zeros(len(draft.tokens) + 1)  # [N + 1] of each row, given its parent
         self.chance[0] = 1.0
 
@@ -49,44 +51,44 @@ class Ladder:
             weights: [rows] the chance of each row.
         """
         children = [self.shape.children[at] for at in rows]
+        tiny = torch.finfo(self.q.dtype).tiny
+        self.weight[first : first + len(rows)] = weights
+        self.scale[first : first + len(rows)] = 1 / weights.clamp(min=tiny)
         for some in pieces(len(rows), self.q):
-            here = slice(first + some.start, first + some.stop)
-            laws = taken(self.q, rows[some])
-            torch.mul(laws, weights[some, None], out=self.left[here])
-            self.weight[here] = weights[some]
             for rank in range(len(children[some.start])):
                 nodes = [below[rank] for below in children[some] if rank < len(below)]
-                self._refuse(slice(here.start, here.start + len(nodes)), nodes, rank)
+                here = slice(first + some.start, first + some.start + len(nodes))
+                before = self.left[here] if rank else taken(self.q, rows[some])
+                self._refuse(here, before, nodes, rank)
 
-    def _refuse(self, here: slice, nodes: Sequence[int], rank: int) -> None:
-        """Test one child each of the rows `here`, and take it away."""
-        left, weight = self.left[here], self.weight[here]  # views: changed in place
+    def _refuse(self, here: slice, before: Tensor, nodes: Sequence[int], rank: int) -> None:
+        """Test one child each of the rows `here`, which stand as `before`, and take it away."""
+        left, scale = self.left[here], self.scale[here]  # changed in place
         tokens = taken(self.draft.tokens, nodes)[:, None]  # [n, 1]
-        mass = left.gather(1, tokens)[:, 0]
+        mass = before.gather(1, tokens)[:, 0] / scale
         if self.point:
             chance = mass
-            rest = left.scatter(1, tokens, 0.0)
+            left.copy_(before).scatter_(1, tokens, 0.0)
         else:
-            law = self._law(nodes, rank)
-            chance = mass / law.gather(1, tokens)[:, 0]
-            rest = torch.sub(left, law).clamp_(min=0)
+            law, total = self._law(nodes, rank)  # P = law / total
+            chance = mass / law.gather(1, tokens)[:, 0] * total
+            torch.addcmul(before, law, -(scale / total)[:, None], out=left).clamp_(min=0)
         self._set(nodes, chance.nan_to_num(0.0).clamp(max=1.0))
-        excess = rest.sum(-1)
-        room = excess + (1 - weight)
+        excess = left.sum(-1) / scale
+        room = excess + (1 - self.weight[here])
         # Without room the two laws are equal: what is refused there is refused by rounding alone.
-        left.copy_(torch.where(room[:, None] > 0, rest / room[:, None], left))
-        weight.copy_(torch.where(room > 0, excess / room, 1.0))
+        self.weight[here] = torch.where(room > 0, excess / room, 1.0)
+        scale.mul_(torch.where(room > 0, room, 1.0))
 
-    def _law(self, nodes: Sequence[int], rank: int) -> Tensor:
-        """[n, V] what each of `nodes` was drawn from, given the siblings before it."""
-        probs = self.draft.probs
-        law = taken(probs, nodes)  # type: ignore[arg-type]  # not of a point draft
+    def _law(self, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
+        """[n, V] what each of `nodes` was drawn from, given the siblings before it, and its sum."""
+        law = taken(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
         if rank == 0 or self.draft.drawn is not Drawn.DISTINCT:
-            return law
+            return law, law.new_ones(len(nodes))
         before = [self.shape.children[self.shape.parents[node] + 1][:rank] for node in nodes]
         drawn = taken(self.draft.tokens, [node for some in before for node in some])
         law = law.scatter(1, drawn.view(len(nodes), rank), 0.0)
-        return law / law.sum(-1, keepdim=True)
+        return law, law.sum(-1)
 
     def _set(self, nodes: Sequence[int], chance: Tensor) -> None:
         """Note what was found of `nodes`."""
@@ -106,7 +108,7 @@ class Ladder:
             places[at] = index
         place = send(numbers(places), end.device).index_select(0, end[None])
         left = self.left.index_select(0, place.clamp(min=0))[0]
-        return torch.where(place >= 0, left, own)
+        return torch.where((place >= 0) & (left.sum() > 0), left, own)
 
 
 def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
@@ -115,6 +117,15 @@ def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
     if list(numbered) == list(range(first, first + n)):
         return rows[first : first + n]
     return rows.index_select(0, send(numbers(numbered), rows.device))
+
+
+def excesses(weight: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    """[n] sum (weight q - p)+ of each row; `weight` [n], `q` and `p` [n, V]."""
+    found = torch.zeros_like(weight)
+    for some in pieces(len(weight), q):
+        under = torch.addcmul(p[some], q[some], weight[some, None], value=-1).clamp_(max=0)
+        found[some] = -under.sum(-1)
+    return found
 
 
 def pieces(n: int, law: Tensor) -> Iterator[slice]:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import row, sample
-from spsbench.loop.trees import follow
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.methods.verifiers.shape import path_to, shape_of, tables, walked_down
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,6 @@ class Match:
         if draft.parents is None:
             a = (own[:-1] == draft.tokens).long().cumprod(0).sum()
             return Verdict(slots.where(slots < a, -1), row(own, a), (a + 1).clamp(max=n))
-        nodes = follow(draft.tokens, draft.parents, own)
-        path = slots.new_tensor(nodes + [-1] * (n - len(nodes)))
-        end = nodes[-1] if nodes else -1
-        tested = len(nodes) + (end in draft.parents.tolist())
-        return Verdict(path, own[end + 1], torch.full_like(own[0], tested))
+        known = tables(shape_of(draft), q.device)
+        end = walked_down(own[known.above] == draft.tokens, known)
+        return Verdict(path_to(end, known), row(own, end), row(known.tested, end))

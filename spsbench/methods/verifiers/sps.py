@@ -26,13 +26,11 @@ class Sps:
         """Chain of N tokens, `q` [N+1, V]; the test of slot i uses ACCEPT's uniform i."""
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
-        p = chain_laws(draft, q)  # [N + 1, V]
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
 
-        ratio = q[slots, draft.tokens] / p[slots, draft.tokens]  # NaN (0 / 0) rejects
-        a = (u < ratio).long().cumprod(0).sum()  # the accepted prefix
-        token = sample(residual(row(q, a), row(p, a)), last)  # recovered or bonus, one case
+        a = (u < ratios(draft, q)).long().cumprod(0).sum()  # the accepted prefix
+        token = sample(residual(row(q, a), law_of(draft, q, a)), last)  # recovered or bonus
         return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
 
 
@@ -43,10 +41,27 @@ def chain_laws(draft: Draft, q: Tensor) -> Tensor:
     return pad(draft.probs, (0, 0, 0, 1))
 
 
+def ratios(draft: Draft, q: Tensor) -> Tensor:
+    """[N] q / p of each token of a chain; NaN where both are 0."""
+    if draft.probs is None:
+        return q.new_zeros(len(draft.tokens))  # only an empty draft has no laws: see `refuses`
+    at = draft.tokens[:, None]
+    return (q[:-1].gather(1, at) / draft.probs.gather(1, at))[:, 0]
+
+
+def law_of(draft: Draft, q: Tensor, slot: Tensor) -> Tensor:
+    """[V] the law of the token in a [] slot of a chain; zeros after the last: none was drawn."""
+    n = len(draft.tokens)
+    if draft.probs is None or n == 0:
+        return torch.zeros_like(q[0])
+    return torch.where(slot < n, row(draft.probs, slot.clamp(max=n - 1)), 0.0)
+
+
 def refuses_unless_sampled_chain(name: str, drawn: Drawn, tree: bool) -> str | None:
     """The reason of every rule that tests one chain against the law it was drawn from."""
     if tree:
-        return f"verifier {name} tests one chain, but the drafter draws trees: use verifier match"
+        rule = "match" if drawn is Drawn.POINT else "traversal"
+        return f"verifier {name} tests one chain, but the drafter draws trees: use verifier {rule}"
     if drawn is not Drawn.IID:
         return (
             f"verifier {name} divides by the law each token was drawn from, but the drafter's "

@@ -43,14 +43,19 @@ class Reader:
         found: Tokens = self.words(self._content[start:].decode())
         if found.ends is None:
             return False
-        places = {end: at for at, end in enumerate(ends[cut + LEAD :], cut + LEAD + 1)}
-        for at, end in enumerate(found.ends[LEAD:], LEAD + 1):
-            if (kept := places.get(start + end)) is not None:
-                self.ids[kept:] = found.ids[at:]
-                ends[kept:] = [start + each for each in found.ends[at:]]
+        kept = _places(ends, cut + LEAD)
+        for end, at in _places(found.ends, LEAD).items():
+            if (here := kept.get(start + end)) is not None:
+                self.ids[here:] = found.ids[at:]
+                ends[here:] = [start + each for each in found.ends[at:]]
                 return True
         return False
 
     def _splits(self, at: int) -> bool:
         """Whether byte `at` is inside a character."""
         return at < len(self._content) and self._content[at] & 0xC0 == 0x80
+
+
+def _places(ends: list[int], first: int) -> dict[int, int]:
+    """End -> how many tokens there are up to it, from the token `first` on; of equal ones all."""
+    return {end: at for at, end in enumerate(ends[first:], first + 1)}

@@ -126,7 +126,8 @@ def test_a_draft_from_the_target_s_own_law_is_kept_whole(rule: Verifier) -> None
 def test_what_each_rule_refuses() -> None:
     for rule in Sps(), Block():
         assert rule.refuses(Drawn.IID, False) is None
-        assert "use verifier match" in rule.refuses(Drawn.IID, True)
+        assert "use verifier traversal" in rule.refuses(Drawn.IID, True)
+        assert "use verifier match" in rule.refuses(Drawn.POINT, True)
         assert "by rule" in rule.refuses(Drawn.POINT, False)
         assert "without replacement" in rule.refuses(Drawn.DISTINCT, False)
     assert {Match().refuses(drawn, tree) for drawn in Drawn for tree in (False, True)} == {None}

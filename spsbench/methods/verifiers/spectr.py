@@ -1,0 +1,114 @@
+"""k-sequential selection (SpecTr, Sun et al. 2023, arXiv 2310.15141).
+
+Of k tokens drawn independently from p, the first that passes is kept, each x with the chance
+min(1, q(x) / (rho p(x))) whatever became of those before it. With beta = sum min(p, q / rho) the
+number rho is the smallest with 1 - (1 - beta)^k <= rho beta; any larger one is exact too, so that
+it may be rounded up. When all were refused, q - min(p, q / rho) (1 - (1 - beta)^k) / beta is left.
+
+Chains that begin alike stay together: after a token was kept, all that was drawn below equal ones
+is tried, which is how the paper goes through k chains.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import residual, row, sample
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.methods.verifiers.ladder import pieces, taken
+from spsbench.methods.verifiers.shape import Shape, numbers, path_to, shape_of, tables
+from spsbench.methods.verifiers.sps import WHENCE
+
+HALVINGS = 12  # of the interval that rho is in: it is then at most (k - 1) / 4096 too large
+
+
+@dataclass(frozen=True)
+class SpecTr:
+    """Keep the first of the siblings that passes; where none does, draw from what is left of q."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACT
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """It counts on siblings that were drawn independently from one law."""
+        return refuses_unless_independent("spectr", drawn)
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """Tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
+        shape = shape_of(draft)
+        known = tables(shape, q.device)
+        u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
+        last = noise.uniform(Purpose.FINAL, 1)[0]
+        if draft.probs is None or not len(draft.tokens):  # without laws nothing was drafted
+            return Verdict(draft.tokens, sample(q[0], last), known.tested[0])
+        p, above, at = draft.probs, known.above, draft.tokens[:, None]
+
+        alike = same_text(draft.tokens, known.paths)  # [N + 1, N + 1] rows
+        below = alike[:, above]  # [N + 1, N] what was drawn after the text of each row
+        k = below.sum(-1)  # [N + 1]
+        rho = rhos(draft, q, shape, k)  # [N + 1]
+
+        passed = u < (q[above].gather(1, at) / p.gather(1, at))[:, 0] / rho[above]  # NaN rejects
+        together = below[above]  # [N, N]
+        first = passed & ~(together.tril(-1) & passed).any(-1)
+        won = (alike[1:, 1:] & first).any(-1)  # the text of a node ends with the one that was kept
+        reached = first & (won | ~known.ancestors).all(-1)
+        rows = torch.arange(1, len(u) + 1, device=q.device)
+        deep = known.ancestors.sum(-1) * (len(u) + 1) + rows  # the deepest that was reached
+        end = torch.cat([rows.new_zeros(1), deep.where(reached, 0)]).amax() % (len(u) + 1)
+
+        drawn = row(below, end)
+        law = row(p, drawn.long().argmax())  # any of those drawn there has it
+        ratio = row(rho, row(above, drawn.long().argmax()))
+        some = torch.minimum(law, row(q, end) / ratio)
+        left = residual(row(q, end), some * tries(some.sum(), row(k, end)))
+        token = sample(torch.where(row(k, end) > 0, left, row(q, end)), last)
+        deepest = row(known.ancestors.sum(-1), (end - 1).clamp(min=0)).where(end > 0, 0)
+        return Verdict(path_to(end, known), token, deepest + (row(k, end) > 0))
+
+
+def rhos(draft: Draft, q: Tensor, shape: Shape, k: Tensor) -> Tensor:
+    """[N + 1] rho after each row, where `k` [N + 1] tokens were drawn; 1 where one was, or none."""
+    found = torch.ones_like(q[:, 0])
+    counts = k.tolist() if k.device.type == "cpu" else None  # elsewhere looking means waiting
+    rows = [at for at, nodes in enumerate(shape.children) if nodes]
+    rows = [at for at in rows if counts is None or counts[at] > 1]
+    for some in pieces(len(rows), q):
+        here = rows[some]
+        places = send(numbers(here), q.device)
+        own = taken(q, here)
+        law = taken(draft.probs, [shape.children[at][0] for at in here])  # type: ignore[arg-type]
+        many = k.index_select(0, places)
+        low, high = torch.ones_like(own[:, 0]), many.to(q.dtype)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            beta = torch.minimum(law, own / middle[:, None]).sum(-1)
+            enough = tries(beta, many) <= middle
+            low, high = low.where(enough, middle), middle.where(enough, high)
+        found.index_copy_(0, places, high)
+    return found
+
+
+def tries(beta: Tensor, k: Tensor) -> Tensor:
+    """(1 - (1 - beta)^k) / beta: what k tries are worth when each is kept with chance beta."""
+    chance = beta.clamp(min=torch.finfo(beta.dtype).tiny, max=1.0)
+    return -torch.expm1(k * torch.log1p(-chance)) / chance
+
+
+def same_text(tokens: Tensor, paths: Tensor) -> Tensor:
+    """[N + 1, N + 1] bool: rows after the same text; `paths` as `shape.Tables` has it."""
+    texts = tokens[paths.clamp(min=0)].where(paths >= 0, -1)  # [N + 1, N]
+    return (texts[:, None] == texts).all(-1)
+
+
+def refuses_unless_independent(name: str, drawn: Drawn) -> str | None:
+    """The reason of every rule that counts on independent siblings."""
+    if drawn is Drawn.IID:
+        return None
+    return (
+        f"verifier {name} counts on siblings drawn independently from one law, but the drafter's "
+        f"tokens come {WHENCE[drawn]}: use verifier "
+        f"{'match' if drawn is Drawn.POINT else 'traversal'}"
+    )

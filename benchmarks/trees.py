@@ -170,10 +170,11 @@ def main() -> None:
     parser.add_argument("--siblings", default="top")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=31)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
     given = parser.parse_args()
-    pair = spsbench.load(target=given.target, draft=given.draft)
+    pair = spsbench.load(target=given.target, draft=given.draft, threads=given.threads)
     loaded = pair.loaded
     prompts = stdlib_prompts(loaded, given.prompts)
     if given.what == "measure":

@@ -18,7 +18,7 @@ from spsbench.audit.law.tables import Pair
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.verifiers.gbv import Gbv, masses_below
+from spsbench.methods.verifiers.gbv import Gbv, by_ratio, masses_below
 from spsbench.methods.verifiers.ladder import Ladder
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
@@ -239,3 +239,10 @@ def test_the_mass_below_a_token_is_that_of_the_smaller_ones() -> None:
     q = torch.tensor([[0.2, 0.2, 0.5, 0.1]], dtype=torch.float64)
     p = torch.tensor([[0.4, 0.4, 0.2, 0.0]], dtype=torch.float64)
     assert masses_below(q, p)[0, :3].tolist() == pytest.approx([0.0, 0.4, 0.8])
+
+
+def test_single_precision_is_put_in_the_same_order() -> None:
+    generator = torch.Generator().manual_seed(1)
+    ratio = torch.rand(3, 500, generator=generator).mul(20).round()  # many are equal
+    ratio[0, 7] = torch.finfo(torch.float32).max
+    assert torch.equal(by_ratio(ratio), by_ratio(ratio.double()))

@@ -6,18 +6,24 @@ and every way to end. Equal means within 1e-12 in total variation, at both ends 
 """
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 
 from spsbench.audit.law.enumeration import Case, case, prove
 from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.law.rules import STOPPING, made_schedule, schedules
 from spsbench.audit.law.tables import KINDS, Pair
 from spsbench.audit.law.thresholds import RULES
 from spsbench.loop.types import Drawn
+from spsbench.methods.drafters.copy import CopyDrafter
+from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.drafters.recycling import RecyclingDrafter
+from spsbench.methods.drafters.suffix import SuffixDrafter
 from spsbench.methods.schedules.constant import Constant
 from spsbench.registry import BUILT_IN
 from tests.late_faults import LATE_FAULTS
@@ -26,6 +32,18 @@ from tests.parts import ByHistory, ByLaw, ends_with
 # A new exact verifier needs its thresholds in `audit.thresholds.RULES`, and is then proved here.
 EXACT = {e.name: e.load() for e in BUILT_IN if (e.kind, e.guarantee) == ("verifiers", "exact")}
 MODEL_FREE = {"ngram": lambda lm: NgramDrafter(2, 1), "argmax": ArgmaxDrafter}
+BY_RULE = {
+    "frequent": lambda lm: NgramDrafter(2, 1, "frequent"),
+    "recent, of the prompt": lambda lm: NgramDrafter(2, 1, "recent", "prompt"),
+    "suffix": lambda lm: SuffixDrafter(),
+    "suffix, a tree": lambda lm: SuffixDrafter(2.0, 0, 0.0, nodes=4),
+    "copy": lambda lm: CopyDrafter(),
+    "recycling": lambda lm: RecyclingDrafter(),
+    "recycling, a tree": lambda lm: RecyclingDrafter(width=2, nodes=4),
+    "hybrid, a tree": lambda lm: HybridDrafter(
+        SuffixDrafter(nodes=3), RecyclingDrafter(), least=2, vocab_size=2
+    ),
+}
 SEEDS = (1, 4)
 
 CHAINS = ("sps", "block", "match")  # the others are one of these on a chain: a sample is quick
@@ -112,6 +130,34 @@ def test_lengths_from_the_past_or_from_the_law(name: str, schedule: object) -> N
     proved(name, Pair(2, 1), tokens=4, schedule=schedule)
 
 
+OURS = {name: partial(made_schedule, name) for name, _ in schedules() if name != "constant"}
+
+
+@pytest.mark.parametrize("schedule", OURS)
+def test_every_schedule(schedule: str) -> None:
+    pair = Pair(2, 3, ("plain",))
+    proved("sps", pair, tokens=3, schedule=OURS[schedule]())
+    if schedule in STOPPING.values():  # it does stop
+        stopping, always = (
+            prove(case("sps", EXACT["sps"](), pair, tokens=3, schedule=each, one_round=True))
+            for each in (OURS[schedule](), Constant(9))
+        )
+        assert stopping.emitted < always.emitted - 0.01
+
+
+@pytest.mark.slow
+@every_rule
+@pytest.mark.parametrize("schedule", OURS)
+def test_every_schedule_with_every_rule(name: str, schedule: str) -> None:
+    made = OURS[schedule]
+    proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=made())
+    proved(name, Pair(2, 1), tokens=4, schedule=made())
+    proved(name, Pair(3, 4), tokens=3, schedule=made())
+    proved(name, Pair(3, 4), tokens=3, schedule=made(), warp={"temperature": 0.0})
+    alone = {"tokens": 6, "one_round": True}
+    proved(name, Pair(2, 14, ("plain",)), prompt=(0, 1, 0), schedule=made(), **alone)
+
+
 @every_rule
 @pytest.mark.parametrize("k", [3, 4, 5, 6])
 def test_one_round_of_larger_k(name: str, k: int) -> None:
@@ -167,6 +213,35 @@ def test_match_is_exact_for_drafts_by_rule(drafter: str, prompt: tuple[int, ...]
     assert make(type("LM", (), {"limit": None})).drawn is Drawn.POINT
     proved("match", Pair(3, 4), drafter=make, prompt=prompt, schedule=Constant(2))
     proved("match", Pair(3, 2, ("plain",)), drafter=make, prompt=prompt, eos=frozenset({1}))
+
+
+@pytest.mark.parametrize("drafter", BY_RULE)
+def test_match_is_exact_for_drafts_from_the_text_and_from_earlier_passes(drafter: str) -> None:
+    """Over rounds: what is looked up in the third was drafted, kept or not, in the first."""
+    make = BY_RULE[drafter]
+    proof = prove(
+        case(
+            "match",
+            EXACT["match"](),
+            Pair(2, 3, ("plain",)),
+            drafter=make,
+            prompt=(0, 1, 0, 1, 0),
+            tokens=5,
+            schedule=Constant(2),
+        )
+    )
+    assert proof.exact
+    assert len(proof.kinds - {"plain"}) > 1 or "tree" in drafter
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", BY_RULE)
+@pytest.mark.parametrize("warp", [{}, {"temperature": 0.0}, {"top_k": 2}], ids=str)
+def test_and_wherever_the_text_ends(drafter: str, warp: dict[str, float]) -> None:
+    make = BY_RULE[drafter]
+    for fields in {"eos": frozenset({1})}, {"target_limit": 6}, {"tokens": 6}:
+        setting = {"prompt": (1, 0, 1), "schedule": Constant(3), "tokens": 4, **fields}
+        proved("match", Pair(2, 6), drafter=make, warp=warp, **setting)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ a host wait is shown by planting each kind of it.
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -24,16 +25,27 @@ from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Purp
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.schedules.confidence import Confidence
 from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.disco import Disco
+from spsbench.methods.schedules.ema import Ema
+from spsbench.methods.schedules.entropy import Entropy
+from spsbench.methods.schedules.goodput import Goodput
+from spsbench.methods.schedules.heuristic import Heuristic
 from spsbench.methods.verifiers import sps
 from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.distance import Distance
+from spsbench.methods.verifiers.ensemble import Ensemble
 from spsbench.methods.verifiers.gbv import Gbv
+from spsbench.methods.verifiers.lenient import Lenient
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
+from spsbench.methods.verifiers.topk import TopK
 from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.methods.verifiers.typical import Typical
 from tests.parts import ByLaw
 from tests.simulated_device import FAR, Far, HostWaitsError, SimulatedDevice, moved
 from tests.tiny_models import ARCHITECTURES, tiny
@@ -64,6 +76,7 @@ DRAFTERS: dict[str, Callable[[LM], Drafter]] = {
     "chains": Chains,
     "none": lambda lm: NoDrafter(),
 }
+slow = partial(pytest.param, marks=pytest.mark.slow)
 engines = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -148,6 +161,11 @@ def test_one_read_a_round_and_the_cpu_s_tokens(
         ("model", Block(), Warp()),
         ("model", Match(), Warp(0)),
         ("model", Synthetic(0.7), Warp()),
+        ("model", TopK(3), WARPED),
+        slow("model", Lenient(0.5), Warp()),
+        slow("model", Ensemble(0.5), Warp()),
+        slow("model", Typical(), Warp()),
+        slow("ngram", Distance(2), Warp()),
         ("ngram", Match(), Warp(0)),
         ("model", Traversal(), Warp()),
         pytest.param("model", Recursive(), Warp(), marks=pytest.mark.slow),
@@ -220,11 +238,66 @@ def test_on_the_cpu_noise_is_left_alone() -> None:
     assert on_device(stream, torch.device("cpu")) is stream
 
 
-def test_a_schedule_that_looks_at_laws_reads_once_a_token(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "schedule", [ByLaw(), *map(slow, (Confidence(), Entropy(), Disco()))], ids=str
+)
+def test_a_schedule_that_looks_at_laws_waits(
+    schedule: object, request: pytest.FixtureRequest
+) -> None:
     there = far(pair())
     request.getfixturevalue("device")
     with pytest.raises(HostWaitsError, match="_local_scalar_dense"):
-        generate(*there, schedule=ByLaw())
+        generate(*there, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Confidence(0.3), *map(slow, (Entropy(0.5), Disco(t=0.4)))], ids=str
+)
+def test_it_reads_once_for_each_slot_that_it_is_asked_about(
+    schedule: Confidence, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    schedule.__dict__["most"] = 4
+    models = pair()
+    asked: list[Tensor] = []
+    near = figures(generate(*models, engine="eager", schedule=schedule))
+    there = far(models)
+    device: SimulatedDevice = request.getfixturevalue("device")
+    look = type(schedule).go_on
+
+    class Answer:
+        """Read where it is asked for, as `if go_on(law)` does."""
+
+        def __init__(self, far: Tensor) -> None:
+            self.far = far
+
+        def __bool__(self) -> bool:
+            with device.reading():
+                return bool(self.far)
+
+    def counted(self: object, law: Tensor) -> Answer:
+        asked.append(law)
+        return Answer(look(self, law))
+
+    monkeypatch.setattr(type(schedule), "go_on", counted)
+    rounds = generate(*there, engine="eager", schedule=schedule)
+    assert figures(rounds) == near
+    assert device.reads == len(rounds) + len(asked)
+    stopped = sum(1 for turn in rounds if turn.drafted < 4)
+    drafted = sum(turn.drafted for turn in rounds)
+    assert drafted <= len(asked) <= drafted + stopped
+
+
+@pytest.mark.parametrize("schedule", [Heuristic(), *map(slow, (Ema(), Goodput()))], ids=str)
+def test_a_schedule_that_looks_back_reads_nothing(
+    schedule: object, request: pytest.FixtureRequest
+) -> None:
+    models = pair()
+    near = figures(generate(*models, engine="eager", schedule=schedule))
+    there = far(models)
+    device: SimulatedDevice = request.getfixturevalue("device")
+    rounds = generate(*there, engine="eager", schedule=schedule)
+    assert figures(rounds) == near
+    assert device.reads == len(rounds)
 
 
 # Planted: each makes the host wait, and each is seen.

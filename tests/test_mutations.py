@@ -9,6 +9,7 @@ twice is cut into cells twice. The control rows change nothing and must be prove
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -22,8 +23,9 @@ from spsbench.audit.law.thresholds import Facts, MatchRule
 from spsbench.loop import decode as loop
 from spsbench.loop import sampling
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drawn, Limits, Noise, Purpose, Verdict
+from spsbench.loop.types import Context, Draft, Drawn, GoOn, Limits, Noise, Purpose, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.confidence import Confidence
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
@@ -166,6 +168,27 @@ class DropsWeak(ModelDrafter):
         return draft
 
 
+class ShowsTheToken(ModelDrafter):
+    """Draws a token, and then asks the schedule with no other token's probability to see."""
+
+    keeps: ClassVar[bool] = False  # the token that the schedule found too weak
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        draft = super().draft(context, k, noise, Constant().go_on)
+        for i, token in enumerate(draft.tokens):
+            seen = torch.zeros_like(draft.probs[i]).index_fill(0, token[None], 1.0)
+            if not go_on(seen * draft.probs[i]):
+                n = i + 1 if self.keeps else i
+                return Draft(draft.tokens[:n], draft.probs[:n] if n else None)
+        return draft
+
+
+class KeepsWhatItShows(ShowsTheToken):
+    """The same, but what was drawn is verified, and the draft ends behind it."""
+
+    keeps = True
+
+
 class ChoosesLengthLate(ModelDrafter):
     """Draws K tokens, and hands over one or all of them: as the first token's value says."""
 
@@ -279,6 +302,12 @@ DEFECTS = {
         match(address=lambda i, n, purpose, slot: (purpose, slot))
     ),
     "a token is dropped after its value was seen": Defect(sps(WIDE, drafter=DropsWeak)),
+    "a schedule looks at the drawn token": Defect(
+        sps(drafter=ShowsTheToken, schedule=Confidence(0.5, most=2))
+    ),
+    "the same with block verification": Defect(
+        block(drafter=ShowsTheToken, schedule=Confidence(0.5, most=2))
+    ),
     "the length is chosen after the draw": Defect(sps(WIDE, drafter=ChoosesLengthLate)),
     "the bonus token is not warped": Defect(sps(WIDE, warp=TOP_K, package_warp=unwarped_bonus)),
     "the last token comes from the row before": Defect(sps(verifier=RowBefore())),
@@ -319,6 +348,10 @@ CONTROLS = {
     "greedy sps": sps(WIDE, warp={"temperature": 0.0}),
     "sps with an EOS": sps(WIDE, eos=frozenset({1})),
     "block": block(tokens=4),
+    "a schedule looks at the law": sps(schedule=Confidence(0.6, most=2)),
+    "a schedule looks at a token that is kept": sps(
+        drafter=KeepsWhatItShows, schedule=Confidence(0.5, most=2)
+    ),
     "match": match(drafter=ArgmaxDrafter),
     "match on a tree": tree(Match()),
     "an unchecked cache": sps(

@@ -71,7 +71,7 @@ def test_names_are_unique_and_lead_to_plug_ins() -> None:
 
 
 def test_an_unknown_name_shows_the_known_ones() -> None:
-    with pytest.raises(KeyError, match="no drafter 'beam': expected one of model, ngram, none"):
+    with pytest.raises(KeyError, match="no drafter 'beam': expected one of model, tli, "):
         find("drafters", "beam")
 
 

@@ -12,6 +12,7 @@ from spsbench.cli.generate.command import generate
 from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.models import models
 from spsbench.cli.options import Json, TableFormat, wants_json
+from spsbench.cli.plan.command import plan
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
@@ -50,6 +51,7 @@ def doctor(format: TableFormat = "table", json: Json = False) -> None:
 
 app.command("generate")(generate)
 app.command("bench")(bench)
+app.command("plan")(plan)
 app.command("score")(score)
 app.command("report")(report)
 app.command("merge")(merge_runs)

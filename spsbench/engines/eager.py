@@ -69,13 +69,20 @@ class EagerLM:
             )
         if len(tokens) == 0:
             return Scores(torch.empty(0, self.vocab_size, device=self.model.device), {})
-        while keep == 0 and not self.layers and len(tokens) > PREFILL_CHUNK:
-            self._forward(tokens[:PREFILL_CHUNK], 0, None)
+        read: list[Any] = []
+        while keep == 0 and len(tokens) > PREFILL_CHUNK:
+            read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
             tokens = tokens[PREFILL_CHUNK:]
         out = self._forward(tokens, keep, parents)
-        logits = out.logits[0]
-        hidden = {layer: out.hidden_states[layer][0] for layer in self.layers}
+        logits, hidden = out.logits[0], self._states(out)
+        if read:
+            parts = [*read, hidden]
+            hidden = {n: torch.cat([part[n] for part in parts]) for n in self.layers}
         return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden)
+
+    def _states(self, out: Any) -> dict[int, Tensor]:
+        """Layer -> [m, D], of those that were asked for."""
+        return {layer: out.hidden_states[layer][0] for layer in self.layers}
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         model, m, past = self.model, len(tokens), self._length

@@ -7,6 +7,7 @@ threads work, and that the Python of a layer runs once instead of at every step 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from spsbench.engines import graphs
@@ -14,7 +15,7 @@ from spsbench.engines.choice import Choice, remember
 from spsbench.engines.eager import EagerLM, check_rollback
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.longrope import bordered
-from spsbench.engines.preparing import prepare, unsuitable
+from spsbench.engines.preparing import pack_linears, prepare, unsuitable
 from spsbench.engines.session import FastLM
 from spsbench.loop.types import LM
 
@@ -58,6 +59,10 @@ class Fast:
         if choice.engine == "eager":
             check_rollback(model)
         return choice.to_json()
+
+    def pack(self, module: nn.Module) -> None:
+        """Lay out the linear layers of a drafter's own network as those of models, in place."""
+        pack_linears(module)
 
 
 def of_graphs(model: PreTrainedModel) -> Choice:

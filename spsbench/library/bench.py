@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.library.heads import followed_in
 from spsbench.library.load import access_of, quiet
 from spsbench.library.prepare import prepare_tables
 from spsbench.models.templates import asker
@@ -59,6 +60,7 @@ def bench(
 
 def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> Experiment:
     """The experiment of some tables, with the environment checked; no model is loaded."""
+    tables = [followed_in(table, access, say) for table in tables]
     prepare_tables(tables, access, say)
     templates = asker(offline=access.offline, allow_pickle=access.allow_pickle)
     return plan(tables, threads=access.threads, templates=templates, say=say, **whole)

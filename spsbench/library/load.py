@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from spsbench.library.heads import followed
 from spsbench.library.prepare import prepare
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
@@ -33,7 +34,7 @@ def load(*, say: Say = quiet, **asked: Any) -> Any:
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    cell = make_cell(**rest)
+    cell = make_cell(**followed(rest, access, say))
     prepare(cell, access, say)
     if rest.get("drafter") is None and cell.models.draft is None and cell.k != 0:
         say("note: drafting by prompt lookup (ngram); name a draft model with --draft")

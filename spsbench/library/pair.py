@@ -1,12 +1,13 @@
 """A pair of models, loaded once, and what can be done with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from spsbench.engines.choice import choice_of
 from spsbench.library.comparison import Comparison, compare
+from spsbench.library.heads import followed
 from spsbench.library.load import quiet
 from spsbench.library.prompts import Prompt, fitted, ids_of
 from spsbench.library.run import Run
@@ -16,7 +17,9 @@ from spsbench.loop.site import Weights
 from spsbench.loop.text import Piece
 from spsbench.machine.load import loaded as is_loaded
 from spsbench.machine.load import read_clocks
-from spsbench.methods.resolve import plan_of, resolve
+from spsbench.methods.foreign import settled
+from spsbench.methods.resolve import plan_of
+from spsbench.methods.skips import Skip
 from spsbench.models.folder import local_folder
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.surprises import surprises
@@ -55,7 +58,7 @@ class Pair:
             threads=access.threads,
             say=say,
         )
-        self.cell = resolve(make_cell(**asked))
+        self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
         self.loaded = self.shelf.load(self.cell)
         for line in () if self.cell.models.random else surprises(self.loaded):
             say(f"note: {line}")
@@ -148,11 +151,37 @@ class Pair:
 
         return verify_pair(self, **asked)
 
+    def spare_layers(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        sublayers: bool = False,
+        candidates: int = 4,
+        **asked: Any,
+    ) -> list[Skip]:
+        """Which layers the target can leave out when it drafts for itself (`--drafter self`).
+
+        It writes after each prompt, and then every set that is tried is one pass over these texts.
+
+        Args:
+            prompts: of the kind that is to be written.
+            sublayers: leave out attention and mlp apart, not whole layers.
+            candidates: parts that are tried for each set.
+            asked: options of this call; `max_new_tokens` is the length of each text.
+
+        Returns:
+            The best set found of each size: its `alpha`, `cost`, `gain` and, as text, the spec of
+            the drafter. `methods.skips.best` picks one.
+        """
+        from spsbench.library.spare import spare_layers
+
+        return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **asked)
+
     def configured(self, **asked: Any) -> tuple[Cell, Loaded]:
         """The resolved cell of a call, and its models."""
         if not any(value is not None for value in asked.values()):
             return self.cell, self.loaded
-        cell = resolve(make_cell(**self._under(asked)))
+        cell = settled(make_cell(**followed(self._under(asked), self.access)), self.shelf)
         return cell, self.shelf.load(cell)
 
     def engines(self) -> dict[str, str]:

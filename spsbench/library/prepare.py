@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.library.heads import HEADS, check_heads
 from spsbench.machine.environment import bad_temporary, bad_threads
 from spsbench.machine.spinning import bound_spinning
 from spsbench.models import hub
@@ -34,10 +35,20 @@ def prepare(cell: Cell, access: Access, say: Say) -> None:
     Raises:
         SpsError: a variable, a package or a folder that cannot work.
     """
+    prepare_cells([cell], access, say)
+
+
+def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = False) -> None:
+    """The same for several; `hub` says that data may come from there as well.
+
+    Raises:
+        SpsError: a variable, a package or a folder that cannot work.
+    """
     check_environment()
     check_packages()
-    check_local(checkpoints([cell]), access, say)
-    decide(access, any(map(on_hub, cell.models.all)), say)
+    check_local(checkpoints(cells), access, say)
+    check_heads(cells, access)
+    decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all), say)
 
 
 def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:
@@ -46,16 +57,8 @@ def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:
     Raises:
         SpsError: a variable, a package or a folder that cannot work.
     """
-    check_environment()
-    check_packages()
     cells = [cell for table in tables for cell in cells_of(table)]
-    check_local(checkpoints(cells), access, say)
-    decide(
-        access,
-        any(map(may_need_hub, tables))
-        or any(on_hub(model) for cell in cells for model in cell.models.all),
-        say,
-    )
+    prepare_cells(cells, access, say, any(map(may_need_hub, tables)))
 
 
 def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
@@ -66,7 +69,10 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
     found = []
     for cell in cells:
         found += [cell.models.target]
-        if cell.models.draft is not None and is_ours("drafters", cell.method.drafter):
+        drafter = cell.method.drafter
+        if cell.models.draft is None or drafter.name in HEADS:
+            continue
+        if is_ours("drafters", drafter):
             found += [cell.models.draft]
     return [model for model in dict.fromkeys(found) if not model.random]
 

@@ -1,6 +1,7 @@
 """From logits to laws, and from laws to tokens (Chen et al. 2023, section 2 and Algorithm 2)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,16 @@ class Warp:
         return nucleus(law, self.top_p) if self.top_p < 1 else law
 
 
+def unsharpened(warp: Callable[[Tensor], Tensor], logits: Tensor, law: Tensor) -> Tensor:
+    """[..., V] what tells how sure a model is: `law`, but at temperature 0 the law at 1.
+
+    A one-hot law is sure whatever the logits are. Both depend on the prefix alone.
+    """
+    if isinstance(warp, Warp) and warp.temperature == 0:
+        return logits.softmax(-1, dtype=law.dtype)
+    return law
+
+
 def nucleus(law: Tensor, top_p: float) -> Tensor:
     """[..., V] -> [..., V]: the smallest set of likeliest tokens with mass >= `top_p`, rescaled.
 
@@ -90,14 +101,18 @@ def sample(law: Tensor, u: Tensor) -> Tensor:
     """
     if law.device.type == "cpu" and law.shape[-1] >= MANY:
         return _sample_in_blocks(law, u)
-    cdf = law.double().cumsum(-1)
-    if law.device.type != "cpu":
-        cdf = _mended(cdf, law)
+    cdf = cumulative(law)
     total = cdf[..., -1:]
     below = torch.nextafter(total, torch.zeros_like(total))
     point = torch.minimum(send(u, law.device).unsqueeze(-1) * total, below)
     # The clamp only matters for a NaN law, which the loop reports after its one host read.
     return torch.searchsorted(cdf, point, right=True).squeeze(-1).clamp(max=law.shape[-1] - 1)
+
+
+def cumulative(law: Tensor) -> Tensor:
+    """[..., V] weights -> [..., V] their sums in double: no step where a weight is 0."""
+    cdf = law.double().cumsum(-1)
+    return cdf if law.device.type == "cpu" else _mended(cdf, law)
 
 
 def _sample_in_blocks(law: Tensor, u: Tensor) -> Tensor:

@@ -26,7 +26,10 @@ Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
 
 GoOn = Callable[[Tensor], Tensor]
-"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?"""
+"""[V] the law of the *next* slot, before its token is drawn -> [] bool: draft that slot too?
+
+At temperature 0, where every law is one-hot, it is given `sampling.unsharpened` instead.
+"""
 
 Stop = Callable[[Sequence[int]], bool]
 """The generated tokens so far -> is a stop string complete? Called once for each new token."""
@@ -113,6 +116,13 @@ class Context(NamedTuple):
     warp: Callable[[Tensor], Tensor]  # [N, V] logits -> laws, the target's own warp
     last: Step | None
     nodes: int | None = None  # the most a tree may have; of a larger one the first are taken
+
+
+class Along(NamedTuple):
+    """Laws of a draft along a text."""
+
+    laws: Tensor  # [n, V]
+    sure: Tensor  # [n, V] the same, but at temperature 0 the laws at 1: they tell how sure it is
 
 
 class Round(NamedTuple):
@@ -227,21 +237,23 @@ class NoiseStream(Protocol):
 class Drafter(Protocol):
     """Proposes tokens. Subclass it explicitly to inherit the defaults.
 
-    `drawn`, `tree`, `weights` and `uses_target` of the class are its plan; a class whose plan
-    depends on its arguments has a `plan` of its own, and sets `drawn` and `tree` accordingly.
+    `drawn`, `tree`, `weights`, `uses_target` and `translates` of the class are its plan; a class
+    whose plan depends on its arguments has a `plan` of its own, and sets `drawn` and `tree`
+    accordingly.
     """
 
     drawn: Drawn
     tree: bool = False  # may its drafts branch?
     weights: ClassVar[Weights] = Weights.NONE
     uses_target: ClassVar[bool] = False
+    translates: ClassVar[bool] = False
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
 
     @classmethod
-    def plan(cls, **arguments: Any) -> Plan:
+    def plan(cls, *args: Any, **arguments: Any) -> Plan:
         """What these arguments mean; cheap, and before anything is loaded."""
-        return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target)
+        return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target, cls.translates)
 
     @classmethod
     def open(cls, site: Site, *args: Any, **arguments: Any) -> Self:
@@ -257,6 +269,16 @@ class Drafter(Protocol):
 
         A tree has at most `context.nodes` nodes.
         """
+
+    def along(
+        self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
+    ) -> Along | None:
+        """The laws that each of `tokens[begin:]` would be drawn from after those before it.
+
+        None: there are no such laws, or they depend on more than the text. Asked piece by piece
+        along a finished text, after `begin` on its prompt; `begin` is 1 or more.
+        """
+        return None
 
 
 class Verifier(Protocol):

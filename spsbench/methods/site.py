@@ -1,16 +1,40 @@
 """A drafter's site over loaded models: it is given what its plan names, and nothing else."""
 
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from spsbench.engines.cache import PreallocatedCache
-from spsbench.errors import UsageError
-from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
+from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.views import view
+from spsbench.errors import DataError, UsageError
+from spsbench.loop.site import (
+    Cache,
+    HeadWeights,
+    Made,
+    Network,
+    OwnWeights,
+    Plan,
+    TargetParts,
+    Variant,
+    Weights,
+)
 from spsbench.loop.types import LM, Engine
 from spsbench.models.shelf import Loaded
-from spsbench.plugins import make
+from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
+
+_MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
+"""Of each target: by cell and by what makes it, what drafters keep from generation to generation.
+"""
+
+
+def forget() -> None:
+    """Begin anew, as a benchmark does: what ran before must not be in its figures."""
+    _MEMORIES.clear()
 
 
 class LoadedSite:
@@ -19,6 +43,7 @@ class LoadedSite:
     def __init__(self, cell: Cell, loaded: Loaded, plan: Plan) -> None:
         self.vocab_size = loaded.vocab_size
         self.tokenizer: Any = loaded.tokenizer
+        self.vocabularies: Any = loaded.vocabularies
         self._cell, self._loaded, self._plan = cell, loaded, plan
 
     def session(self) -> LM:
@@ -29,8 +54,10 @@ class LoadedSite:
             raise UsageError(
                 f"--drafter {self._name}: expected a draft model. Name it with --draft"
             )
-        engine: Engine = make("engines", draft.engine)
-        return engine.session(self._loaded.draft, vocab_size=self.vocab_size)
+        engine: Engine = make_plug_in("engines", draft.engine)
+        both = self._loaded.vocabularies
+        size = self.vocab_size if both is None else len(both.draft.bytes_of)
+        return engine.session(self._loaded.draft, vocab_size=size)
 
     def own(self) -> OwnWeights:
         """The tensors of the folder that `--draft` names."""
@@ -38,6 +65,29 @@ class LoadedSite:
         if self._loaded.own is None:
             raise UsageError(f"--drafter {self._name}: expected its folder. Name it with --draft")
         return self._loaded.own
+
+    def head(self) -> HeadWeights:
+        """What `--draft` was found to be."""
+        self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
+        found = self._loaded.head
+        if found is None:
+            raise UsageError(f"--drafter {self._name}: expected its head. Name it with --draft")
+        return HeadWeights(found.description, found.tensors)
+
+    def network(self, make: Callable[[], Network]) -> Network:
+        """Kept beside the weights, so that it is made and packed once."""
+        draft, found = self._cell.models.draft, self._loaded.head
+        if draft is None or found is None:
+            return make()
+        key = str(draft.engine)
+        if key not in found.kept:
+            made = make()
+            pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
+            if pack is not None:
+                pack(made)
+            found.kept[key] = made
+        kept: Network = found.kept[key]
+        return kept
 
     def target(self) -> TargetParts:
         """Embeddings, head and config of the target."""
@@ -61,6 +111,27 @@ class LoadedSite:
     def cache(self, most: int | None = None) -> Cache:
         """A cache that is never copied, as the engines have it."""
         made: Cache = PreallocatedCache(most)
+        return made
+
+    def variant(self, variant: Variant) -> LM:
+        """A session of the target's engine with a view of the target."""
+        self._check(self._plan.target, "a variant of the target", "uses_target")
+        engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
+        try:
+            model = view(self._loaded.target, variant)
+        except UsageError as error:
+            raise UsageError(f"--drafter {self._name}: {error}") from error
+        except UnsupportedModelError as error:
+            raise DataError(f"--drafter {self._name}: {error}") from error
+        return engine.session(model, vocab_size=self.vocab_size)
+
+    def memory(self, make: Callable[[], Made]) -> Made:
+        """Of this cell, over these models."""
+        kept = _MEMORIES.setdefault(self._loaded.target, {})
+        key = self._cell.id, make
+        if key not in kept:
+            kept[key] = make()
+        made: Made = kept[key]
         return made
 
     @property

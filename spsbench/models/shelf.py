@@ -14,8 +14,12 @@ from spsbench.errors import DataError
 from spsbench.loop.planning import plan_of
 from spsbench.loop.site import OwnWeights, Weights
 from spsbench.loop.types import Engine
+from spsbench.models.description import read_config
+from spsbench.models.heads.weights import Head, head_weights
 from spsbench.models.own import own_weights
 from spsbench.models.source import Shapes, Source, source_of
+from spsbench.models.translation.overlap import Vocabularies
+from spsbench.models.translation.vocabulary import Vocabulary
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import Models, ModelSpec
@@ -38,7 +42,9 @@ class Loaded:
     eos: frozenset[int]
     folder: Path  # of the target
     draft_tokenizer: PreTrainedTokenizerBase | None = None  # where it is another one
+    vocabularies: Vocabularies | None = None  # of both, where the drafter is to translate
     own: OwnWeights | None = None  # where the drafter asks for tensors of its own
+    head: Head | None = None  # where it asks for a head in a known format
 
     @property
     def limit(self) -> int | None:
@@ -89,14 +95,37 @@ class Shelf:
         drafter, decoder = cell.method.drafter, plug_in("decoders", cell.method.decoder)
         plan = plan_of(drafter)
         wish = Wish(
-            cell.models, cell.sampling.seed, plan.weights, decoder.runs_engines, decoder.translates
+            cell.models,
+            cell.sampling.seed,
+            plan.weights,
+            decoder.runs_engines,
+            decoder.translates,
+            plan.translates and decoder.rules is None,
+            drafter if plan.weights is Weights.HEAD else None,
         )
         return self._once(wish, partial(self._all, wish))
+
+    def vocabularies(self, cell: Cell) -> Vocabularies | None:
+        """Those of target and draft model, if they are two; no weights are read.
+
+        Raises:
+            SpsError: a model that is missing, or whose tokenizer cannot be read.
+        """
+        draft = cell.models.draft
+        if draft is None or cell.models.random:
+            return None
+        target, found = (
+            self._find(each, cell.sampling.seed) for each in (cell.models.target, draft)
+        )
+        return self._vocabularies(target, found)
 
     def _all(self, wish: "Wish") -> Loaded:
         target = self._find(wish.models.target, wish.seed)
         draft = wish.models.draft
-        own = None
+        own = head = None
+        if draft is not None and wish.drafter is not None:
+            head = self._head(draft, wish.drafter, target)
+            draft = None
         if draft is not None and wish.weights is Weights.OWN:
             own = self._once((draft, "own"), partial(own_weights, draft, **self._options))
             draft = None
@@ -104,7 +133,8 @@ class Shelf:
         paired = found.folder != target.folder
         # bare shapes have numbers for tokens, which go with any
         joint = found.source if isinstance(found.source, Shapes) else target.source
-        if paired and not wish.translates:
+        both = self._vocabularies(target, found) if wish.drafts_in_any else None
+        if paired and not wish.translates and both is None:
             joint.check_same(target.tokenizer, found.tokenizer)
         model = self._model(target, wish.runs_engines)
         second = model if draft is None else self._model(found, wish.runs_engines)
@@ -112,16 +142,49 @@ class Shelf:
         foreign = paired and wish.translates and rows_of(model) != rows_of(second)
         if paired and wish.translates and not foreign:
             joint.check_same(target.tokenizer, found.tokenizer)
+        alike = not foreign and both is None
+        if both is not None:
+            joint.vocab_size(second, second, found.tokenizer)
         return Loaded(
             target=model,
             draft=None if draft is None else second,
             tokenizer=target.tokenizer,
-            vocab_size=joint.vocab_size(model, model if foreign else second, target.tokenizer),
+            vocab_size=joint.vocab_size(model, second if alike else model, target.tokenizer),
             eos=target.source.eos(model, target.tokenizer),
             folder=target.folder,
-            draft_tokenizer=found.tokenizer if foreign else None,
+            draft_tokenizer=None if alike else found.tokenizer,
+            vocabularies=both,
             own=own,
+            head=head,
         )
+
+    def _vocabularies(self, target: "Found", draft: "Found") -> Vocabularies | None:
+        """None where token i is the same for both."""
+        joint = draft.source if isinstance(draft.source, Shapes) else target.source
+
+        def compared() -> Vocabularies | None:
+            if joint.difference(target.tokenizer, draft.tokenizer) is None:
+                return None
+            return Vocabularies(*(Vocabulary.of(each.tokenizer) for each in (target, draft)))
+
+        if target.folder == draft.folder:
+            return None
+        return self._once((joint, "vocabularies", target.folder, draft.folder), compared)
+
+    def _head(self, draft: ModelSpec, drafter: Spec, target: "Found") -> Head:
+        """The head for a drafter and a target, whose config is looked at and no more."""
+        plain = (target.folder / "config.json").is_file()
+        config = read_config(target.folder) if plain else {}
+        make = partial(
+            head_weights,
+            draft,
+            family=drafter.name,
+            answers=dict(drafter.args),
+            target=(target.spec.id, config),
+            **self._options,
+        )
+        answers = tuple(each for each in drafter.args if isinstance(each[1], str))
+        return self._once((draft, drafter.name, answers, target.folder), make)
 
     def _find(self, spec: ModelSpec, seed: int) -> "Found":
         source = source_of(spec, seed=seed, **self._options)
@@ -165,7 +228,9 @@ class Wish(NamedTuple):
     seed: int  # of random weights
     weights: Weights
     runs_engines: bool
-    translates: bool
+    translates: bool  # its decoder does
+    drafts_in_any: bool  # its drafter does
+    drafter: Spec | None = None  # of a head, which may settle what its files leave open
 
 
 class Found(NamedTuple):

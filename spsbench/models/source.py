@@ -14,7 +14,7 @@ from spsbench.engines.limits import rows_of
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
 from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
-from spsbench.models.vocabulary import check_same, common_size
+from spsbench.models.vocabulary import check_same, common_size, difference
 from spsbench.settings.models import ModelSpec
 
 Say = Callable[[str], None]
@@ -28,6 +28,9 @@ class Source(Protocol):
 
     def tokenizer(self, folder: Path) -> Any:
         """Its tokenizer."""
+
+    def difference(self, target: Any, draft: Any) -> str | None:
+        """Where the tokenizer of a draft is not the target's; None if it is."""
 
     def check_same(self, target: Any, draft: Any) -> None:
         """Refuse a draft whose tokenizer is not the target's."""
@@ -86,6 +89,10 @@ class Checkpoints:
         """The tokenizer beside the weights."""
         return load_tokenizer(folder, trust_remote_code=self.trust_remote_code)
 
+    def difference(self, target: Any, draft: Any) -> str | None:
+        """Of vocabularies, rules and the tokens of some texts."""
+        return difference(target, draft)
+
     def check_same(self, target: Any, draft: Any) -> None:
         """Compare vocabularies, rules and the tokens of some texts."""
         check_same(target, draft)
@@ -130,6 +137,10 @@ class Shapes:
     def tokenizer(self, folder: Path) -> Any:
         """Numbers for ids."""
         return IdTokenizer()
+
+    def difference(self, target: Any, draft: Any) -> str | None:
+        """None: numbers are the same for all."""
+        return None
 
     def check_same(self, target: Any, draft: Any) -> None:
         """Numbers are the same for all."""

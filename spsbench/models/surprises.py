@@ -19,6 +19,8 @@ def surprises(loaded: Loaded) -> Iterator[str]:
             yield f"the {name}'s weights are dequantised from {before}"
     if draft is not None:
         yield from surprises_of_pair(target, draft)
+    if loaded.vocabularies is not None:
+        yield f"the draft model has another tokenizer: {loaded.vocabularies.overlap}"
     rows = target.config.get_text_config().vocab_size
     if loaded.vocab_size < rows:
         padding = rows - loaded.vocab_size

@@ -11,7 +11,10 @@ from spsbench.models.boundary import silent
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
-_ADVICE = "Choose a draft model of the target's family, or draft with --drafter ngram"
+_ADVICE = (
+    "Draft in its own tokens with --drafter slem or tli, choose a draft model of the target's "
+    "family, or use --drafter ngram"
+)
 
 
 def check_same(
@@ -19,44 +22,58 @@ def check_same(
 ) -> None:
     """Refuse a draft model whose tokens are not the target's.
 
-    Compared are the whole vocabulary, the special ids, the rules of the tokenizers and the tokens
-    of 200 texts.
-
     Raises:
         DataError: with the first id, rule or text that differs.
     """
+    if (found := difference(target_tokenizer, draft_tokenizer)) is not None:
+        raise DataError(f"{found}. {_ADVICE}")
+
+
+def difference(
+    target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
+) -> str | None:
+    """The first id, rule or text on which two tokenizers differ; None if there is none.
+
+    Compared are the whole vocabulary, the special ids, the rules of the tokenizers and the tokens
+    of 200 texts.
+    """
     ours, theirs = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
     if ours != theirs:
-        raise _first_difference(ours, theirs)
+        return _first_difference(ours, theirs)
     for name in _SPECIAL:
         here, there = getattr(target_tokenizer, name), getattr(draft_tokenizer, name)
         if here != there:
-            raise DataError(
+            return (
                 f"{name} is {here} for the target and {there} for the draft (tokenizers): expected "
-                f"the same. {_ADVICE}"
+                "the same"
             )
-    _check_rules(target_tokenizer, draft_tokenizer)
+    if (section := _other_rules(target_tokenizer, draft_tokenizer)) is not None:
+        return (
+            f"the {section} section differs between target and draft (tokenizer.json): expected "
+            "the same rules"
+        )
     texts = probes(list(target_tokenizer.added_tokens_encoder))
     with silent():
         for text in texts:
             here = target_tokenizer.encode(text, add_special_tokens=False)
             there = draft_tokenizer.encode(text, add_special_tokens=False)
             if here != there:
-                raise DataError(
+                return (
                     f"{text[:40]!r} is {here[:8]} for the target and {there[:8]} for the draft "
-                    f"(tokenizers): expected the same tokens. {_ADVICE}"
+                    "(tokenizers): expected the same tokens"
                 )
+    return None
 
 
-def _first_difference(ours: dict[str, int], theirs: dict[str, int]) -> DataError:
+def _first_difference(ours: dict[str, int], theirs: dict[str, int]) -> str:
     here = {index: token for token, index in ours.items()}
     there = {index: token for token, index in theirs.items()}
     for index in sorted(here.keys() | there.keys()):
         if here.get(index) != there.get(index):
             break
-    return DataError(
+    return (
         f"token {index} is {_shown(here.get(index))} for the target and "
-        f"{_shown(there.get(index))} for the draft (tokenizers): expected one vocabulary. {_ADVICE}"
+        f"{_shown(there.get(index))} for the draft (tokenizers): expected one vocabulary"
     )
 
 
@@ -64,17 +81,12 @@ def _shown(token: str | None) -> str:
     return "nothing" if token is None else repr(token[:40])
 
 
-def _check_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> None:
+def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
     here, there = _rules(target), _rules(draft)
     if here == there or not here or not there:
-        return
+        return None
     ours, theirs = json.loads(here), json.loads(there)
-    for section in _SECTIONS:
-        if ours.get(section) != theirs.get(section):
-            raise DataError(
-                f"the {section} section differs between target and draft (tokenizer.json): "
-                f"expected the same rules. {_ADVICE}"
-            )
+    return next((each for each in _SECTIONS if ours.get(each) != theirs.get(each)), None)
 
 
 def _rules(tokenizer: PreTrainedTokenizerBase) -> str:

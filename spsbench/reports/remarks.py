@@ -12,7 +12,7 @@ from spsbench.machine.bandwidth import Ceiling
 from spsbench.reports.columns import MARK
 from spsbench.reports.paper import SOURCE, beside
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import lossy, method, setting
 from spsbench.settings.records import Score
 
 
@@ -73,6 +73,9 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
 def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
     if any(cell.models.random or cell.method.verifier.name == "synthetic" for cell in cells):
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
+    changed = [cell for cell in cells if lossy(cell) and cell.method.verifier.name != "synthetic"]
+    if rules := ", ".join(dict.fromkeys(str(cell.method.verifier) for cell in changed)):
+        yield f"Lossy: {rules}. Texts are not the target's own, and their speed-up is not free."
     if any(cell.sampling.ignore_eos for cell in cells):
         yield "Texts run past their end, to the full number of tokens: timing only, no quality."
     if any(not cell.method.own_loop for cell in cells):

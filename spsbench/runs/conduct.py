@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from spsbench.errors import Exit
+from spsbench.methods.foreign import settled
+from spsbench.methods.site import forget
 from spsbench.models.shelf import Shelf
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
@@ -17,6 +19,7 @@ from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.runs.models import Models, Say, folders_of, measured_again, memory, resolved
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
+from spsbench.runs.traced import Told, check_traceable, trace_part
 from spsbench.settings.access import Access
 from spsbench.settings.cell import short_hash
 from spsbench.settings.experiment import Experiment
@@ -66,6 +69,7 @@ class Conduct:
         say: is told, a line each, what a person should know.
         watch: is told how far the run is.
         stop: asked between samples whether to end; what was made until then is kept.
+        traced: is told how many texts of how many were traced.
     """
 
     place: Place
@@ -75,6 +79,7 @@ class Conduct:
     say: Say = lambda line: None
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
+    traced: Told = lambda done, total: None
 
     def run(self, experiment: Experiment) -> Outcome:
         """Make every record that is missing, score them, and sum up.
@@ -82,7 +87,7 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment, place = resolved(experiment, self.say), self.place
+        experiment, place = self._resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
         before = bandwidth_before(folder, known, experiment.threads)
@@ -106,6 +111,7 @@ class Conduct:
                 self.say(f"note: {writer.loss}: what is missing is made again")
             with self._keeping_choices(writer):
                 samples = self._records(experiment, writer)
+                self._traces(experiment, writer)
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Outcome(folder=folder, records=writer.count)
@@ -122,14 +128,27 @@ class Conduct:
         Raises:
             SpsError: models, data or a folder that cannot be used.
         """
-        experiment = resolved(experiment, self.say)
+        experiment = self._resolved(experiment)
         *_, folder = self._prepare(experiment)
         yield from estimate(experiment, Models(self.shelf, self.say), folder)
+
+    def _resolved(self, experiment: Experiment) -> Experiment:
+        """With every cell checked; each line about tokenizers is said once."""
+        said: set[str] = set()
+
+        def once(line: str) -> None:
+            if line not in said:
+                said.add(line)
+                self.say(line)
+
+        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, once))
 
     def _prepare(
         self, experiment: Experiment
     ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
         """The models' folders, the identity of the run, and its own folder."""
+        for part in experiment.parts:
+            check_traceable(part)
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
@@ -145,6 +164,7 @@ class Conduct:
 
         Models are loaded for parts that miss some only.
         """
+        forget()
         models, samples = Models(self.shelf, self.say), []
         missing: set[Key] = set()
         for part in experiment.parts:
@@ -173,6 +193,26 @@ class Conduct:
                 stop=self.stop,
             )
         return samples
+
+    def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
+        """Trace the drafts that are to be traced along the texts that there are."""
+        models = Models(self.shelf, self.say)
+        for part in experiment.parts:
+            if not part.traced or self.stop():
+                continue
+            every = replace(experiment, parts=(replace(part, cells=part.cells + part.traced),))
+            trace_part(
+                part,
+                samples_of(part, models),
+                lambda: records(writer.folder),
+                models,
+                folders_of(every, self.access, self.say),
+                writer.folder,
+                writer.shard,
+                say=self.say,
+                told=self.traced,
+                stop=self.stop,
+            )
 
     @contextmanager
     def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:

@@ -47,8 +47,13 @@ class Models:
                 self._said.add(line)
 
 
-def resolved(experiment: Experiment, say: Say = lambda line: None) -> Experiment:
+def resolved(
+    experiment: Experiment, say: Say = lambda line: None, settle: Callable[[Cell], Cell] = resolve
+) -> Experiment:
     """With every cell checked and its verifier chosen: only then is its id what records carry.
+
+    Args:
+        settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
 
     Raises:
         UsageError: a cell that cannot be; of several drafters, none that can.
@@ -57,8 +62,10 @@ def resolved(experiment: Experiment, say: Say = lambda line: None) -> Experiment
     for part in experiment.parts:
         drafters = {cell.method.drafter for cell in part.cells if cell.k != 0}
         every = part.cells if len(drafters) < 2 else sensible(part.cells, say)
-        cells = {cell.id: cell for cell in map(resolve, every)}
-        parts.append(replace(part, cells=tuple(cells.values())))
+        cells = {cell.id: cell for cell in map(settle, every)}
+        drafts = part.traced if len(drafters) < 2 else sensible(part.traced, lambda line: None)
+        traced = {cell.id: cell for cell in map(settle, drafts if part.traced else ())}
+        parts.append(replace(part, cells=tuple(cells.values()), traced=tuple(traced.values())))
     return replace(experiment, parts=tuple(parts))
 
 
@@ -77,7 +84,8 @@ def sensible(cells: Sequence[Cell], say: Say) -> list[Cell]:
         if cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
             own = cell.but(draft=None)
         try:
-            left.append(resolve(own))
+            resolve(own)
+            left.append(own)
         except UsageError as error:
             refused.setdefault(str(error), []).append(method(own))
     if not any(cell.k != 0 for cell in left) and refused:

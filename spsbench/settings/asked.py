@@ -57,12 +57,18 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
         raise UsageError("--draft-revision without --draft: expected both or none")
     if given.get("k") == 0:
         return Spec("none"), None
-    if draft is None and (drafter is None or drafter.name == "model"):
+    if draft is None and (drafter is None or takes_model(drafter)):
         draft = DEFAULT_DRAFT.get(given.get("target", TARGET["id"].default))
     lone = [each.flag for each in DRAFT.values() if each.name in given]
     if draft is None and lone:
         raise UsageError(f"{lone[0]} without a draft model: expected one. Name it with --draft")
     return drafter or Spec("model" if draft else "ngram"), draft
+
+
+def takes_model(drafter: Spec) -> bool:
+    """Whether a draft model drafts, or is named as a part of what does."""
+    by_name = {"hybrid": "model"}.get(drafter.name, drafter.name)  # its `then`, where not said
+    return dict(drafter.args).get("then", by_name) == "model"
 
 
 def target_of(given: Mapping[str, Any]) -> ModelSpec:

@@ -62,3 +62,29 @@ OF_AUDIT: Mapping[str, Setting] = {each.name: each for each in settings_of(Audit
 """Name -> setting, of an audit of a pair."""
 OF_REPLAY: Mapping[str, Setting] = {each.name: each for each in settings_of(Replay)}
 """Of an audit of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenAsked:
+    """Expected acceptance of a head: where it is kept, and along which texts."""
+
+    golden: Annotated[
+        str, Option("File of expected acceptance: written if it is not there.", AUDIT)
+    ] = "golden.json"
+    log: Annotated[
+        str | None, Option("Log or metrics of another engine, to be compared.", AUDIT)
+    ] = None
+    task: Annotated[
+        tuple[str, ...],
+        Option(
+            "Where prompts come from, such as jsonl:path=FILE; repeatable.",
+            AUDIT,
+            shown="humaneval and xsum:data=mini",
+        ),
+    ] = ()
+    prompts: Annotated[int, Option("How many, at most.", AUDIT, COUNT)] = 8
+    tokens: Annotated[int, Option("Of each text.", AUDIT, COUNT)] = 48
+
+
+OF_GOLDEN: Mapping[str, Setting] = {each.name: each for each in settings_of(GoldenAsked)}
+"""Of golden acceptance."""

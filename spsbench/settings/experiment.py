@@ -30,6 +30,7 @@ class Part:
     limit: int | None
     samples: int
     repeats: int
+    traced: tuple[Cell, ...] = ()  # whose drafts are traced along the texts of its ArS cells
 
     @classmethod
     def from_described(cls, described: Mapping[str, Any], cells: Mapping[str, Cell]) -> "Part":
@@ -234,4 +235,19 @@ def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Pa
         limit=table.limit,
         samples=table.samples,
         repeats=table.repeats,
+        traced=traced(table, cells),
     )
+
+
+def traced(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """The cells whose drafts `--record trace` is about.
+
+    Raises:
+        UsageError: there is no text of ArS to trace them along, or nothing that drafts.
+    """
+    if table.record != "trace":
+        return ()
+    drafting = tuple(cell for cell in cells if cell.k != 0)
+    if not drafting or len(drafting) == len(cells):
+        raise UsageError("--record trace: expected --method ars,sps: texts, and what drafts")
+    return drafting

@@ -66,7 +66,7 @@ def recording(decoder: Spec, record: str) -> Spec:
     Raises:
         UsageError: laws of a decoder that shows none.
     """
-    if record == "counts":
+    if record != "laws":
         return decoder
     if decoder.name != "native":
         raise UsageError(
@@ -106,6 +106,8 @@ def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
         given.setdefault("verifier", (verifier,))
     for k in lookaheads(table):
         for drafting in combinations(given):
+            if drafting.get("draft") in table.heads:
+                drafting |= {"drafter": table.heads[drafting["draft"]]}
             yield drafting if k is None else {"k": k, **drafting}
 
 

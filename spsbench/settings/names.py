@@ -1,5 +1,6 @@
 """What a cell is called in tables: its method and its setting, in a few words."""
 
+from spsbench.registry import BUILT_IN
 from spsbench.settings.cell import Cell
 
 
@@ -8,11 +9,28 @@ def method(cell: Cell) -> str:
     if cell.k == 0:
         return "ArS"
     how = "" if cell.method.drafter.name == "model" else f" {cell.method.drafter}"
-    rule = (
-        "" if cell.method.verifier.name in ("sps", "auto", "match") else f" {cell.method.verifier}"
-    )
+    usual = cell.method.verifier.name in ("sps", "auto", "match")
+    rule = "" if usual else f" {cell.method.verifier}{' (lossy)' * lossy(cell)}"
     depth = f" {cell.method.schedule}" if cell.k is None else f" K={cell.k}"
     return f"SpS{how}{rule}{depth}"
+
+
+def lossy(cell: Cell) -> bool:
+    """Whether its rule is one of ours that changes the target's law."""
+    verifier = cell.method.verifier.name
+    return any(
+        (each.kind, each.name, each.guarantee) == ("verifiers", verifier, "lossy")
+        for each in BUILT_IN
+    )
+
+
+def drafting(cell: Cell) -> str:
+    """What drafts: `ngram`, `model nano-draft`; with its dtype where that is not the target's."""
+    drafter, model = cell.method.drafter, cell.models.draft
+    if model is None:
+        return str(drafter)
+    name = str(model) if model.dtype == cell.models.target.dtype else f"{model} {model.dtype}"
+    return f"{drafter} {name} (random)" if model.random else f"{drafter} {name}"
 
 
 def setting(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from spsbench.settings.setting import Setting, settings_of
 from spsbench.settings.table import OF_CELL
 
 METHODS = ("ars", "sps")
-RECORDED = ("counts", "laws")  # of each round; laws are for audits
+RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
 MOST = 10**9
 SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 
@@ -47,10 +47,11 @@ class Sweep:
     ] = "auto"
     system: Annotated[str | None, Option("System message of a chat.", WORK)] = None
     ignore_end: Annotated[bool, Option("Texts of full length: timing only.", SIZE)] = False
-    record: Annotated[str, Option("counts, or laws: p and q too.", RUN, one_of(*RECORDED))] = (
-        "counts"
-    )
+    record: Annotated[
+        str, Option("counts, laws (p and q too), or trace: for sps plan.", RUN, one_of(*RECORDED))
+    ] = "counts"
     cells: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
+    heads: Mapping[str, str] = field(default_factory=dict)  # draft -> the drafter that it is for
 
 
 OF_SWEEP: Mapping[str, Setting] = {each.name: each for each in settings_of(Sweep)}

@@ -20,6 +20,7 @@ from spsbench.audit.law.rules import (
     compatibility,
     drafter_kinds,
     pairing,
+    pairings,
     row_of,
     schedules,
 )
@@ -35,6 +36,7 @@ from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
 from spsbench.registry import Entry, entries
 from spsbench.spec import Spec
 from tests.late_faults import LATE_FAULTS
+from tests.parts import ByHistory
 from tests.test_mutations import Lenient, RowBefore
 
 MODEL = DraftKind("model", ModelDrafter)
@@ -255,7 +257,7 @@ def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyP
     def more(kind: str):
         yield from own(kind)
         if kind == "verifiers":
-            yield Entry("verifiers", "lenient", "tests.test_mutations:Lenient", "from elsewhere")
+            yield Entry("verifiers", "generous", "tests.test_mutations:Lenient", "from elsewhere")
             yield Entry("verifiers", "broken", "tests.nowhere:Rule", "from elsewhere")
         if kind == "schedules":
             yield Entry("schedules", "slow", "tests.parts:ByHistory", "from elsewhere")
@@ -266,18 +268,29 @@ def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rules, "entries", more)
     monkeypatch.setattr("spsbench.plugins.find", named)
     monkeypatch.setattr(rules, "drafter_kinds", lambda: [MODEL])
+    few = [("constant", Constant), ("slow", ByHistory)]
+    monkeypatch.setattr(rules, "schedules", lambda: few)
     found = {
         (each.verifier, each.schedule): each.verdict
-        for each in compatibility([Spec("lenient"), Spec("broken"), Spec("sps")])
+        for each in compatibility([Spec("generous"), Spec("broken"), Spec("sps")])
     }
     assert found[("sps", "slow")] == found[("sps", "constant")] == "exact"
-    assert found[("lenient", "slow")] == "BIASED"
+    assert found[("generous", "slow")] == "BIASED"
     assert found[("broken", "")] == "not shown"
 
 
 def test_every_plug_in_of_the_registry_is_enumerated() -> None:
     assert {entry.name for entry in entries("drafters")} < {kind.name for kind in drafter_kinds()}
-    assert len(list(schedules())) == len(list(entries("schedules")))
+    names = [Spec.parse(name).name for name, _ in schedules()]
+    assert names == [entry.name for entry in entries("schedules")]
+    walked = pairings([Spec("sps"), Spec("lenient")])
+    assert {each.schedule for each in walked if each.drafter == "model"} == dict(schedules()).keys()
+    other = {each[:2] for each in walked if each.schedule != "constant"}
+    assert other == {(Spec("sps"), "model")}  # what a schedule can spoil
+    asked = Spec.parse("confidence:t=0.7")
+    assert pairings([Spec("sps")], [asked]) == [Pairing(Spec("sps"), "model", str(asked))]
+    with pytest.raises(UsageError, match="no schedule 'beam'"):
+        pairings([], [Spec("beam")])
     with pytest.raises(UsageError, match="no verifier 'beam'"):
         list(compatibility([Spec("beam")]))
 

@@ -127,16 +127,19 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(rules, "SETTINGS", small)
     monkeypatch.setattr(rounds, "ROUNDS", rounds.ROUNDS[:1] + rounds.ROUNDS[-1:])
     monkeypatch.setattr(enumerating, "usable_cores", lambda: 1)  # others would not see the patches
-    ran = sps("verify", "rules", "--verifier", "sps", "--verifier", "synthetic")
+    only = ("--schedule", "constant", "--schedule", "ema:least=0.1")
+    ran = sps("verify", "rules", "--verifier", "sps", "--verifier", "synthetic", *only)
+    assert "ema:least=0.1" in ran.out
     assert ran.code == 0, ran.err
     assert "held: " in ran.err
     assert "single rounds up to K = 6" in ran.err.splitlines()[-1]
     assert "lossy" in ran.out
     with patch(RULE, RowBefore):
-        ran = sps("verify", "rules", "--verifier", "sps", "--format", "json")
+        ran = sps("verify", "rules", "--verifier", "sps", *only[:2], "--format", "json")
     assert ran.code == Exit.BIAS
     assert json.loads(ran.out)["rows"][0]["verdict"] == "BIASED"
     assert sps("verify", "rules", "--verifier", "beam").code == Exit.USAGE
+    assert sps("verify", "rules", "--schedule", "beam").code == Exit.USAGE
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,13 @@ from spsbench.spec import Spec
 
 PROMPT = (0, 1, 0, 1, 0)  # look-ups find something in it
 LOOKAHEAD = 2
+ASKING = "model"  # the drafter that asks a schedule before each of its tokens
+STOPPING = {
+    "confidence": "confidence:t=0.6",
+    "entropy": "entropy:t=0.65,step=0.05",
+    "disco": "disco:t=0.5",
+}
+"""Laws over two tokens are never flat: at their defaults these would hardly ever stop."""
 
 SETTINGS: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
     ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3}),
@@ -100,29 +107,41 @@ class Pairing(NamedTuple):
 
     verifier: Spec
     drafter: str  # none, as the schedule, where the verifier cannot be made
-    schedule: str
+    schedule: str  # a spec as text
 
 
-def pairings(specs: Sequence[Spec] = (), *, deep: bool = False) -> list[Pairing]:
+def pairings(
+    specs: Sequence[Spec] = (), only: Sequence[Spec] = (), *, deep: bool = False
+) -> list[Pairing]:
     """All pairings, in the order of the table; of all verifiers, or of those in `specs`.
 
-    With `deep` larger trees, too.
+    The constant schedule goes with everything. Any other, or those in `only`, with what it can
+    spoil: rules that promise something, and the drafter that asks it before every token. With
+    `deep` larger trees, too.
 
     Raises:
-        UsageError: no such verifier, or one with other arguments.
+        UsageError: no such verifier or schedule, or one with other arguments.
     """
     drafters = [kind.name for kind in drafter_kinds(deep=deep)]
-    names = [name for name, _ in schedules()]
+    for spec in only:
+        made_schedule(str(spec))
+    names = [str(spec) for spec in only] or [name for name, _ in schedules()]
     found: list[Pairing] = []
     for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
         try:
-            make("verifiers", spec)
+            verifier: Verifier = make("verifiers", spec)
         except Exception as error:  # other people's plug-in
             if specs and (isinstance(error, UsageError) or spec.path is not None):
                 raise
             found.append(Pairing(spec, "", ""))
             continue
-        found += [Pairing(spec, drafter, name) for drafter in drafters for name in names]
+        promises = verifier.guarantee is not Guarantee.LOSSY
+        found += [
+            Pairing(spec, drafter, name)
+            for drafter in drafters
+            for name in names
+            if name == CONSTANT or (promises and drafter == ASKING)
+        ]
     return found
 
 
@@ -147,9 +166,8 @@ def row_of(each: Pairing) -> RuleRow:
     except Exception as error:  # other people's plug-in
         return failed(known, error)
     kind = next(kind for kind in drafter_kinds(deep=True) if kind.name == each.drafter)
-    return pairing(
-        known["verifier"], verifier, kind, each.schedule, dict(schedules())[each.schedule]
-    )
+    schedule = partial(made_schedule, each.schedule)
+    return pairing(known["verifier"], verifier, kind, each.schedule, schedule)
 
 
 def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
@@ -160,12 +178,22 @@ def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
 
 
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
-    """Every schedule of the registry with its own arguments; the constant one with several K."""
+    """Every schedule of the registry, those of ours that stop with a threshold that stops here."""
     for entry in entries("schedules"):
-        if entry.name == CONSTANT:  # the one that an option of its own, --k, stands for
-            yield entry.name, partial(Constant, LOOKAHEAD)
-        else:
-            yield entry.name, partial(make, "schedules", Spec(entry.name))
+        name = STOPPING.get(entry.name, entry.name)
+        yield name, partial(made_schedule, name)
+
+
+def made_schedule(name: str) -> Schedule:
+    """The schedule of a spec as text; the constant one with the K of whole texts.
+
+    Raises:
+        UsageError: no such schedule, or one with other arguments.
+    """
+    if name == CONSTANT:  # the one that an option of its own, --k, stands for
+        return Constant(LOOKAHEAD)
+    schedule: Schedule = make("schedules", Spec.parse(name))
+    return schedule
 
 
 def pairing(

@@ -1,10 +1,21 @@
 """A drafter's site where the only models are tables: a session is all that can be given."""
 
+from collections.abc import Callable
 from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.loop.planning import plan_of
-from spsbench.loop.site import Cache, OwnWeights, Plan, TargetParts, Weights
+from spsbench.loop.site import (
+    Cache,
+    HeadWeights,
+    Made,
+    Network,
+    OwnWeights,
+    Plan,
+    TargetParts,
+    Variant,
+    Weights,
+)
 from spsbench.loop.types import LM, Drafter
 from spsbench.plugins import make
 from spsbench.spec import Spec
@@ -16,6 +27,7 @@ class TableSite:
     def __init__(self, lm: LM, plan: Plan) -> None:
         self.vocab_size = lm.vocab_size
         self.tokenizer: Any = None
+        self.vocabularies: Any = None
         self._lm, self._plan = lm, plan
 
     def session(self) -> LM:
@@ -28,6 +40,14 @@ class TableSite:
         """Never there."""
         raise UsageError("reads weights of its own, and a table has none")
 
+    def head(self) -> HeadWeights:
+        """Never there."""
+        raise UsageError("reads weights of its own, and a table has none")
+
+    def network(self, make: Callable[[], Network]) -> Network:
+        """Never there."""
+        raise UsageError("reads weights of its own, and a table has none")
+
     def target(self) -> TargetParts:
         """Never there."""
         raise UsageError("uses parts of the target, and a table has none")
@@ -35,6 +55,14 @@ class TableSite:
     def cache(self, most: int | None = None) -> Cache:
         """Never there: without weights of its own there are no layers to keep."""
         raise UsageError("keeps a cache for layers of its own, and a table has none")
+
+    def variant(self, variant: Variant) -> LM:
+        """Never there."""
+        raise UsageError("leaves out layers of the target, and a table has none")
+
+    def memory(self, make: Callable[[], Made]) -> Made:
+        """Nothing is remembered: each walk begins as the first."""
+        return make()
 
 
 def open_over(lm: LM, drafter: Spec) -> Drafter:

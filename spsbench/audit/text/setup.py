@@ -11,6 +11,7 @@ from spsbench.audit.text.examine import Examiner
 from spsbench.audit.text.forward import PRECISE, Scorer, plain
 from spsbench.audit.text.suspects import DraftLaw, Likeliest, Proposal, Suspect, Text
 from spsbench.loop.site import Drawn, Weights
+from spsbench.methods.drafters.slem import StringDrafter
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.site import LoadedSite
 from spsbench.models.shelf import Loaded
@@ -42,6 +43,9 @@ def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
     if loaded.draft is not None and loaded.draft_tokenizer is None:
         scorer = Scorer(loaded.draft, loaded.vocab_size, own=own)
         return DraftLaw(scorer, cell.sampling.temperature, cell.sampling.top_k, cell.sampling.top_p)
+    if loaded.vocabularies is not None:  # its text says what it would write next
+        foreign = LoadedSite(cell, loaded, StringDrafter.plan())
+        return Proposal(lambda: StringDrafter.open(foreign))
     plan = plan_of(cell.method.drafter)
     if plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target:
         site = LoadedSite(cell, loaded, plan)

@@ -11,7 +11,7 @@ from spsbench.cli.notes import say
 from spsbench.errors import UsageError
 from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.settings.asked import make_cell
-from spsbench.settings.audit import OF_AUDIT, OF_REPLAY
+from spsbench.settings.audit import OF_AUDIT, OF_GOLDEN, OF_REPLAY
 from spsbench.settings.option import METHOD
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.table import OF_CELL
@@ -22,6 +22,8 @@ UNHEARD = (
     "draft_weights",
     "random_weights",
 )  # no audit of texts without meaning
+OF_HEAD_UNHEARD = (*UNHEARD, "verifier", "schedule", "max_new_tokens", "ignore_eos")
+OF_HEAD = {name: each for name, each in OF_CELL.items() if name not in OF_HEAD_UNHEARD}
 OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in UNHEARD}
 
 verify = typer.Typer(
@@ -35,6 +37,9 @@ def rules(
     verifier: Annotated[
         list[str] | None, o.option(METHOD, "--verifier", help="Only these; repeatable.")
     ] = None,
+    schedule: Annotated[
+        list[str] | None, o.option(METHOD, "--schedule", help="Only these; repeatable.")
+    ] = None,
     deep: Annotated[
         bool, o.option(METHOD, "--deep", help="Larger sampled trees, too: minutes a rule.")
     ] = False,
@@ -44,10 +49,11 @@ def rules(
 ) -> None:
     """Enumerate every verifier with every kind of draft: the exact law over tiny vocabularies."""
     specs = [OF_CELL["verifier"].fitted(name) for name in verifier or ()]
+    only = [OF_CELL["schedule"].fitted(name) for name in schedule or ()]
 
     from spsbench.cli.verify.rules import enumerate_rules
 
-    raise typer.Exit(enumerate_rules(specs, deep=deep, json=o.wants_json(format, json)))
+    raise typer.Exit(enumerate_rules(specs, only, deep=deep, json=o.wants_json(format, json)))
 
 
 @verify.command("run")
@@ -109,3 +115,33 @@ def pair(
     with alive("auditing the pair"):
         found = held.verify(say=say, **audit)
     raise typer.Exit(publish([found], plot, json=o.wants_json(format, json)))
+
+
+@verify.command("head")
+@o.takes(OF_HEAD.values(), OF_GOLDEN.values(), OF_ACCESS.values())
+def head(
+    format: o.TableFormat = "table",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Expected acceptance of a head by depth: stored at first, compared from then on.
+
+    Exits 7 where they part: text is right even when a head is fed wrongly, and slow.
+    """
+    golden = taken(asked, OF_GOLDEN)
+    fitted(OF_GOLDEN, golden)
+    make_cell(**access_of(asked)[1])
+
+    from spsbench.library.prepare import check_environment, check_packages
+
+    check_environment()
+    check_packages()
+
+    from spsbench.cli.progress import alive
+    from spsbench.cli.verify.head import publish_head
+    from spsbench.library.golden import verify_head
+
+    with at_once(), alive("measuring acceptance"):
+        found = verify_head(say=say, **asked, **golden)
+    raise typer.Exit(publish_head(found, json=o.wants_json(format, json)))

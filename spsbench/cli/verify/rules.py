@@ -44,9 +44,9 @@ class Count:
         return ", ".join([f"{self.done}/{self.total} pairings", self._last][: 1 + bool(self.done)])
 
 
-def enumerate_rules(specs: Sequence[Spec], *, deep: bool, json: bool) -> int:
+def enumerate_rules(specs: Sequence[Spec], only: Sequence[Spec], *, deep: bool, json: bool) -> int:
     """Enumerate, print, and judge; the exit code."""
-    work = pairings(specs, deep=deep)
+    work = pairings(specs, only, deep=deep)
     count = Count(len(work))
     with progress(count, EVERY) as shown:
 

@@ -63,7 +63,13 @@ class HfDecoder(Decoder):
     def open(cls, stand: Stand) -> Self:
         """Over the models as they are; prompt lookup is transformers' own."""
         method = stand.cell.method
-        lookup = dict(method.drafter.args).get("n", 2) if method.drafter.name == "ngram" else 0
+        asked = dict(method.drafter.args)
+        if ours := asked.keys() & {"match", "source"}:
+            raise UsageError(
+                f"--decoder hf with --drafter {method.drafter}: transformers' prompt lookup has no "
+                f"{' or '.join(sorted(ours))}. Use --decoder native"
+            )
+        lookup = asked.get("n", 2) if method.drafter.name == "ngram" else 0
         translated = stand.draft_tokenizer is not None
         return cls(
             stand.target_model,

@@ -1,13 +1,25 @@
 """A smaller language model drafts, one token at a time (Chen et al. 2023, Algorithm 2)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
+from torch import Tensor
 
-from spsbench.loop.sampling import sample
+from spsbench.loop.sampling import sample, unsharpened
 from spsbench.loop.site import Site, Weights
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.loop.types import (
+    LM,
+    Along,
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    GoOn,
+    Noise,
+    Purpose,
+    Scores,
+)
 
 
 class ModelDrafter(Drafter):
@@ -41,8 +53,9 @@ class ModelDrafter(Drafter):
         if k > 0:
             feed = torch.tensor(context.tokens[lm.length :])
             for i in range(k):
-                law = context.warp(lm.append(feed, keep=1).logits)[0]  # [V]
-                if not go_on(law):
+                logits = lm.append(feed, keep=1).logits
+                law = context.warp(logits)[0]  # [V]
+                if not go_on(unsharpened(context.warp, logits[0], law)):
                     break
                 feed = sample(law, u[i])[None]
                 tokens.append(feed)
@@ -50,3 +63,14 @@ class ModelDrafter(Drafter):
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
         return Draft(torch.cat(tokens), torch.stack(laws))
+
+    def along(
+        self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
+    ) -> Along | None:
+        """By one pass over what is not in the cache yet."""
+        lm = self.lm
+        lm.commit(min(lm.length, begin - 1))
+        fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)
+        logits = lm.append(fed, keep=len(tokens) - begin).logits
+        laws = warp(logits)
+        return Along(laws, unsharpened(warp, logits, laws))

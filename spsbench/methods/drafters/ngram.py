@@ -1,10 +1,11 @@
 """Prompt lookup: the text so far drafts for itself (Saxena 2023, "Prompt Lookup Decoding").
 
-The longest n-gram that ends the text and occurred before is found, the most recent occurrence
-first, and what followed it is drafted: fewer than K tokens when less is there, none when nothing
-matches. The index grows with the text, so that a round costs O(new tokens), not O(text).
+An n-gram that ends the text and occurred before is found, and what followed it is drafted: fewer
+than K tokens when less is there, none when nothing matches. The index grows with the text, so that
+a round costs O(new tokens), not O(text).
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,45 +13,77 @@ import torch
 
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 
+Gram = tuple[int, ...]
+
+MATCHES = ("longest", "recent", "frequent")
+SOURCES = ("text", "prompt")
+
 
 @dataclass
 class NgramDrafter(Drafter):
-    """Copies what followed the last `n` (down to `min_n`) tokens where they occurred before."""
+    """Copies what followed the last `n` (down to `min_n`) tokens where they occurred before.
+
+    Args:
+        n, min_n: lengths of the n-gram.
+        match: of several occurrences, that of the `longest` n-gram, the most recent of these first;
+            the most `recent` of any length; or of the longest n-gram the most recent one with the
+            most `frequent` next token.
+        source: what is searched and copied: the `text` so far, or its `prompt` alone.
+    """
 
     drawn = Drawn.POINT
 
     n: int = 4
     min_n: int = 2
-    _ends: dict[tuple[int, ...], int] = field(default_factory=dict, init=False, repr=False)
+    match: str = "longest"
+    source: str = "text"
+    _ends: dict[Gram, int] = field(default_factory=dict, init=False, repr=False)
+    _after: defaultdict[Gram, dict[int, tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(dict), init=False, repr=False
+    )  # n-gram -> next token -> how often, and where last; of `frequent` alone
     _indexed: int = field(default=0, init=False, repr=False)  # tokens whose n-grams are in _ends
+    _prompt: int = field(default=0, init=False, repr=False)  # its tokens
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_n <= self.n:
             raise ValueError(f"n is {self.n}, min_n {self.min_n}: expected 1 <= min_n <= n")
+        for name, given, known in (
+            ("match", self.match, MATCHES),
+            ("source", self.source, SOURCES),
+        ):
+            if given not in known:
+                raise ValueError(f"{name} is {given!r}: expected one of {', '.join(known)}")
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Forget the last text."""
         self._ends.clear()
-        self._indexed = 0
+        self._after.clear()
+        self._indexed, self._prompt = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """At most `k` tokens; without a match or at k = 0 none."""
         x = context.tokens
-        self._index(x)
+        searched = self._prompt if self.source == "prompt" else len(x)
+        self._index(x, searched)
         end = self._match(x)
-        copied = [] if end is None else list(x[end : end + k])
+        copied = [] if end is None else list(x[end : min(end + k, searched)])
         return Draft(torch.tensor(copied, dtype=torch.int64), None)
 
-    def _index(self, x: Sequence[int]) -> None:
-        """Add every n-gram that ends before the newest token; later ones replace earlier ones."""
-        for end in range(self._indexed + 1, len(x)):
+    def _index(self, x: Sequence[int], searched: int) -> None:
+        """Add every n-gram that something follows; later ones replace earlier ones."""
+        for end in range(self._indexed + 1, searched):
             for n in range(self.min_n, min(self.n, end) + 1):
-                self._ends[tuple(x[end - n : end])] = end
-        self._indexed = max(self._indexed, len(x) - 1)
+                gram = tuple(x[end - n : end])
+                self._ends[gram] = end
+                if self.match == "frequent":
+                    before, _ = self._after[gram].get(x[end], (0, 0))
+                    self._after[gram][x[end]] = before + 1, end
+        self._indexed = max(self._indexed, searched - 1)
 
     def _match(self, x: Sequence[int]) -> int | None:
-        for n in range(min(self.n, len(x)), self.min_n - 1, -1):
-            end = self._ends.get(tuple(x[-n:]))
-            if end is not None:
-                return end
+        longest = self.min_n if self.match == "recent" else self.n
+        for n in range(min(longest, len(x)), self.min_n - 1, -1):
+            gram = tuple(x[-n:])
+            if gram in self._ends:
+                return max(self._after[gram].values())[1] if self._after else self._ends[gram]
         return None

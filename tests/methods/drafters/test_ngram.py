@@ -64,6 +64,34 @@ def test_what_is_copied(text: list[int], k: int, draft: list[int]) -> None:
     assert drafted(drafter, text, k) == draft
 
 
+@pytest.mark.parametrize(
+    ("options", "draft"),
+    [
+        ({}, [7, 2]),  # the longest
+        ({"match": "recent"}, [5, 1]),
+        ({"match": "frequent", "n": 1}, [4, 3]),  # the most recent of two that went on so
+        ({"match": "frequent"}, [7, 2]),
+        ({"source": "prompt", "n": 1}, [4]),  # where the prompt ends
+    ],
+    ids=str,
+)
+def test_which_match_is_taken(options: dict[str, object], draft: list[int]) -> None:
+    prompt = [1, 2, 3, 7, 2, 3, 4]
+    text = [*prompt, 3, 4, 3, 5, 1, 2, 3]
+    drafter = NgramDrafter(**{"n": 3, "min_n": 1, **options})
+    drafter.begin(prompt, PREFILL)
+    for end in range(len(prompt), len(text)):
+        drafted(drafter, text[:end], 2)
+    assert drafted(drafter, text, 2) == draft
+
+
+def test_a_choice_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="match is 'best': expected one of longest, recent"):
+        NgramDrafter(match="best")
+    with pytest.raises(ValueError, match="source is 'web': expected one of text, prompt"):
+        NgramDrafter(source="web")
+
+
 def test_it_is_a_rule_without_a_model() -> None:
     assert (NgramDrafter.drawn, NgramDrafter().limit, NgramDrafter().tree) == (
         Drawn.POINT,

@@ -1,0 +1,1 @@
+"""What speculation would cost and gain: arithmetic over what was measured and recorded."""

@@ -1,0 +1,157 @@
+"""The answer in words: whether to speculate, with what, and why; the reason first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from spsbench.figures.intervals import Estimate
+from spsbench.forecast.break_even import BreakEven
+from spsbench.forecast.candidates import Candidate
+from spsbench.forecast.forecasts import Forecast
+
+NOTICED = 1.02  # a gain below this is none that anybody would notice
+HALF = 0.5
+
+
+class Verdict(Enum):
+    """What to do."""
+
+    SPECULATE = "speculate"
+    NEITHER = "no difference"
+    DO_NOT = "do not speculate"
+
+
+class Measured(NamedTuple):
+    """A candidate in real rounds on held-back prompts."""
+
+    speedup: Estimate
+    tau: Estimate
+    ms: Estimate
+    loaded: bool = False  # other work kept the machine busy meanwhile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What to tell."""
+
+    verdict: Verdict
+    best: Candidate
+    reason: str  # for people who never read a paper
+    numbers: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} {self.numbers}"
+
+
+def answer(
+    best: Forecast,
+    measured: Measured | None,
+    needs: BreakEven,
+    candidates: int,
+) -> Answer:
+    """Of the best candidate: by what was measured, or by the prediction where nothing was.
+
+    Args:
+        candidates: how many there were.
+        needs: of the same draft and rule.
+    """
+    gained = measured.speedup if measured is not None else best.speedup
+    verdict = decided(gained)
+    reason = why(verdict, best, needs)
+    if verdict is Verdict.SPECULATE:
+        numbers = f"Speculate with {best.candidate}: {told(best, measured)}."
+    else:
+        word = "is" if candidates == 1 else f"of {candidates} candidates is"
+        chosen = "it" if candidates == 1 else "the best"
+        numbers = (
+            f"Do not speculate: {chosen} {word} {told(best, measured)} ({best.candidate}). "
+            f"{lacks(best, needs)}"
+        )
+    return Answer(verdict=verdict, best=best.candidate, reason=reason, numbers=numbers)
+
+
+def decided(gained: Estimate) -> Verdict:
+    """By the interval where there is one."""
+    low = gained.mean if gained.low is None else gained.low
+    high = gained.mean if gained.high is None else gained.high
+    if gained.mean >= NOTICED and low > 1:
+        return Verdict.SPECULATE
+    return Verdict.DO_NOT if gained.mean < 1 or high < NOTICED else Verdict.NEITHER
+
+
+def told(best: Forecast, measured: Measured | None) -> str:
+    """`1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
+    if measured is None:
+        return f"{factor(best.speedup)} predicted, not measured"
+    return f"{factor(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
+
+
+def factor(estimate: Estimate) -> str:
+    """`1.71x (1.64 to 1.79)`."""
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.mean:.2f}x"
+    return f"{estimate.mean:.2f}x ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
+    """One sentence without a letter of a formula."""
+    by_rule = needs.c < 0.01
+    often = accepted_share(best)
+    if verdict is Verdict.SPECULATE:
+        price = "for next to nothing" if by_rule else f"for {share(needs.c)} of a target step each"
+        return (
+            f"The draft is right about {often:.0%} of the time {price}, so checking several of its "
+            "guesses at once beats making every token alone."
+        )
+    if verdict is Verdict.NEITHER:
+        return "What the draft saves is about what it costs; plain sampling is simpler."
+    if needs.c >= 1:
+        return "The draft is slower than the target itself, so it can never save time."
+    if best.drafted < HALF and best.tau.mean < 1 + HALF / 2:
+        return "The draft hardly ever finds anything to propose, and looking for it costs time."
+    if needs.if_free > NOTICED and not by_rule:
+        return "The draft is too slow for how often it is right."
+    if needs.if_right > NOTICED:
+        return "The draft is wrong too often: most of its guesses are thrown away."
+    return (
+        "Checking several tokens at once takes this machine almost as long as making them one by "
+        "one, so even a draft that is always right would gain nothing."
+    )
+
+
+def lacks(best: Forecast, needs: BreakEven) -> str:
+    """The numbers behind it: what it has, and what it would need."""
+    alpha = None if best.alpha is None else best.alpha.mean
+    has = f"The draft takes {needs.c:.2f} of a target pass" + (
+        "" if alpha is None else f" and alpha is {alpha:.2f}"
+    )
+    wants = []
+    if needs.needed_alpha is not None and (alpha is None or needs.needed_alpha > alpha):
+        wants.append(f"alpha {needs.needed_alpha:.2f} at this cost")
+    if needs.needed_c is not None and needs.needed_c < needs.c:
+        wants.append(f"a draft under {needs.needed_c:.2f}")
+    if not wants:
+        return f"{has}; no acceptance and no cheaper draft would make up for the rest of a round."
+    return f"{has}; it would need {', or '.join(wants)}."
+
+
+def accepted_share(best: Forecast) -> float:
+    """How often a guess that is looked at is right."""
+    if best.alpha is not None:
+        return best.alpha.mean
+    return 1 - best.wasted
+
+
+def share(c: float) -> str:
+    """`a fifth`, `0.41`."""
+    words = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 10: "a tenth"}
+    for n, word in words.items():
+        if abs(c * n - 1) < 0.1:
+            return word
+    return f"{c:.2g}"
+
+
+def best_of(forecasts: Sequence[Forecast]) -> Forecast:
+    """Of the greatest predicted speed-up."""
+    return max(forecasts, key=lambda each: each.speedup.mean)

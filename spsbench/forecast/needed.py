@@ -1,0 +1,52 @@
+"""How often a draft must be right to pay for itself, at what it costs.
+
+Acceptance is taken to be one alpha, independent from token to token: then a round of K emits
+tau = (1 - alpha^(K+1)) / (1 - alpha) tokens (Leviathan et al. 2023, equation 1).
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spsbench.forecast.costs import Costs
+
+EVERY_K = range(1, 17)
+HALVINGS = 50
+
+
+class Needed(NamedTuple):
+    """The least acceptance rate with which some K reaches a speed-up."""
+
+    alpha: float
+    k: int
+
+
+def tau(alpha: float, k: int) -> float:
+    """Tokens that a round of `k` emits."""
+    return float(sum(alpha**i for i in range(k + 1)))
+
+
+def alpha_of(wanted: float, k: int) -> float | None:
+    """The acceptance rate with which a round of `k` emits `wanted` tokens; None: no rate does."""
+    if wanted > k + 1:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS if wanted > 1 else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tau(middle, k) < wanted else (low, middle)
+    return high if wanted > 1 else 0.0
+
+
+def needed_alpha(
+    costs: Costs, name: str, context: float, gain: float = 1.0, ks: Iterable[int] = EVERY_K
+) -> Needed | None:
+    """The least alpha with which a drafter gains `gain`, and the K that does; None: none does.
+
+    A draft that drafts less than K is taken to draft all of it.
+    """
+    found = []
+    for k in ks:
+        a_token = costs.speed_up(name, k, 1.0, context).value  # of a round that emits one token
+        alpha = alpha_of(gain / a_token, k)
+        if alpha is not None:
+            found.append(Needed(alpha, k))
+    return min(found, default=None)

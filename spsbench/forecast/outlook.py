@@ -1,0 +1,144 @@
+"""All candidates together: forecasts, ceilings, and which of them to measure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spsbench.forecast.answer import Answer, Measured, answer, best_of
+from spsbench.forecast.break_even import BreakEven, break_even
+from spsbench.forecast.candidates import Candidate
+from spsbench.forecast.ceilings import Ceilings, ceilings
+from spsbench.forecast.costs import Costs
+from spsbench.forecast.forecasts import Forecast, forecast, lacking
+from spsbench.forecast.pricing import Prices
+from spsbench.forecast.traces import Along, DraftOf, Written
+
+Traced = Mapping[str, tuple[DraftOf, Sequence[tuple[Written, Along]]]]
+"""What drafts -> what it is, and the texts that it was traced along."""
+
+WANTED = 0.05  # half the interval of a speed-up, relative: beyond that more texts are asked for
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outlook:
+    """What is predicted of every candidate."""
+
+    forecasts: tuple[Forecast, ...]
+    ceilings: Mapping[str, Ceilings]  # by draft and rule
+    costs: Costs
+    tokens: int  # of the texts
+    context: float  # tokens before the middle of a text, the mean
+
+    @property
+    def best(self) -> Forecast:
+        """Of the greatest predicted speed-up."""
+        return best_of(self.forecasts)
+
+    @property
+    def by_method(self) -> list[Forecast]:
+        """The best K of each draft, rule and schedule, the best first."""
+        methods: dict[str, list[Forecast]] = {}
+        for each in self.forecasts:
+            methods.setdefault(each.candidate.method, []).append(each)
+        return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
+
+    def of(self, candidate: Candidate) -> Forecast | None:
+        """The forecast of a candidate."""
+        return next((f for f in self.forecasts if str(f.candidate) == str(candidate)), None)
+
+    def needs(self, of: Forecast) -> BreakEven:
+        """What would have to be otherwise with this draft and rule."""
+        same = [f for f in self.forecasts if group(f.candidate) == group(of.candidate)]
+        return break_even(same, self.costs.target(1, self.context).value)
+
+    def answer(self, measured: Mapping[str, Measured]) -> Answer:
+        """By what was measured, where something was; else by the predictions."""
+        known = [f for f in self.forecasts if str(f.candidate) in measured]
+        best = (
+            max(known, key=lambda f: measured[str(f.candidate)].speedup.mean)
+            if known
+            else self.best
+        )
+        given = measured.get(str(best.candidate)), self.needs(best), len(self.forecasts)
+        return answer(best, *given)
+
+    def remarks(self) -> list[str]:
+        """What the figures stand on."""
+        best = self.best
+        lines = [
+            f"Predicted from {best.texts} texts of {self.tokens} tokens and a table of costs of "
+            f"{self.costs.turns} turns; intervals: 95 %, for other texts and other timings."
+        ]
+        if best.texts < 8:
+            lines.append(
+                f"The trace is too short for an interval: it has {best.texts} texts, and needs "
+                f"{8 - best.texts} more, about {self._more(8)} tokens."
+            )
+        short = lacking(best, self.tokens, WANTED)
+        if short is not None:
+            lines.append(
+                f"The trace is short: the speed-up is known to {short[0]:.0%}. For {WANTED:.0%} "
+                f"it needs about {short[1]} tokens more."
+            )
+        if self.costs.busy:
+            lines.append(
+                "Other work kept this machine busy while the costs were measured: the intervals "
+                "were widened for it. End it (top shows it) and plan again."
+            )
+        if self.costs.changed:
+            factors = ", ".join(f"{part} times {by:g}" for part, by in self.costs.changed.items())
+            lines.append(f"What if: {factors}.")
+        fixed = best.shares.unexplained * best.ms.mean * best.tau.mean
+        lines.append(
+            f"A round of {best.candidate} takes {best.ms.mean * best.tau.mean:.2f} ms; fixed per "
+            f"round: {fixed:+.2f} ms, not explained by its parts."
+        )
+        if any(not f.exact for f in self.forecasts):
+            names = dict.fromkeys(f.candidate.method for f in self.forecasts if not f.exact)
+            lines.append(
+                f"Counts of {', '.join(names)} are estimates: what it drafts depends on more than "
+                "the text."
+            )
+        return lines
+
+    def _more(self, texts: int) -> int:
+        return round(self.tokens / self.best.texts * (texts - self.best.texts))
+
+
+def group(candidate: Candidate) -> tuple[str, str]:
+    """What differs in K or schedule alone."""
+    return candidate.draft, candidate.verifier
+
+
+def outlook(
+    candidates: Iterable[Candidate],
+    traced: Traced,
+    costs: Costs,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Outlook:
+    """Forecast every candidate that was traced.
+
+    Raises:
+        DataError: the costs of one of them were not measured.
+    """
+    prices = Prices(costs)
+    every = [each for each in candidates if each.draft in traced]
+    found, highest = [], {}
+    for number, each in enumerate(every):
+        told(number, len(every))
+        draft, texts = traced[each.draft]
+        found.append(forecast(each, draft, texts, prices))
+        name = str(group(each))
+        if name not in highest:
+            most = max(c.k or 0 for c in every if group(c) == group(each)) or draft.most or 16
+            highest[name] = ceilings(each, draft, texts, prices, most)
+    told(len(every), len(every))
+    texts_of = {text.key: text for _, pairs in traced.values() for text, _ in pairs}
+    written = list(texts_of.values())
+    middle = sum(text.prompt_tokens + len(text.q) / 2 for text in written) / len(written)
+    return Outlook(
+        forecasts=tuple(found),
+        ceilings=highest,
+        costs=costs,
+        tokens=sum(len(text.q) for text in written),
+        context=middle,
+    )

@@ -1,0 +1,83 @@
+"""A table of costs laid over replayed rounds."""
+
+from typing import Protocol
+
+import numpy as np
+
+from spsbench.forecast.costs import PLAIN, Costs, RoundCost
+from spsbench.forecast.replay import Law
+from spsbench.forecast.surface import Floats
+from spsbench.forecast.traces import Written
+
+STEP = 16  # tokens of context that are taken to cost the same
+PARTS = len(RoundCost._fields) - 1
+
+
+class Priced(Protocol):
+    """What a price depends on, of a candidate."""
+
+    @property
+    def draft(self) -> str:
+        """The arm of the table."""
+
+    @property
+    def verifier(self) -> str:
+        """The rule."""
+
+
+class Prices:
+    """Seconds of rounds by part and turn, each looked up once."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self._known: dict[tuple[str, str | None, int, int, int], Floats] = {}
+        self._medians: dict[tuple[str, str | None, int, int, int], float] = {}
+
+    def of_round(
+        self, draft: str, verifier: str | None, asked: int, drafted: int, context: int
+    ) -> Floats:
+        """[parts, turns] of one round."""
+        key = draft, verifier, asked, drafted, context // STEP
+        if key not in self._known:
+            middle = key[-1] * STEP + STEP / 2
+            if drafted == 0 and asked == 0:  # a plain round, whoever drafts otherwise
+                found = self.costs.turns_of(PLAIN, 0, middle)
+            else:
+                rule = verifier if verifier in self.costs.rules else None
+                found = self.costs.turns_of(draft, asked, middle, drafted=drafted, verifier=rule)
+            self._known[key] = np.stack(found)
+        return self._known[key]
+
+    def seconds(
+        self, draft: str, verifier: str | None, asked: int, drafted: int, context: int
+    ) -> float:
+        """The median over turns of a whole round."""
+        key = draft, verifier, asked, drafted, context // STEP
+        if key not in self._medians:
+            self._medians[key] = float(np.median(self.of_round(*key[:4], context).sum(0)))
+        return self._medians[key]
+
+    def of_law(self, candidate: Priced, text: Written, law: Law) -> Floats:
+        """[parts, turns] expected for a text."""
+        total = np.zeros((PARTS, self.costs.turns))
+        for start in law.starts:
+            context = text.prompt_tokens + start.position
+            given = candidate.draft, candidate.verifier, start.asked, start.drafted, context
+            total += start.chance * self.of_round(*given)
+        return total
+
+    def of_plain(self, text: Written) -> Floats:
+        """[turns] of the same text by ArS."""
+        total = np.zeros(self.costs.turns)
+        for position in range(len(text.q)):
+            total += self.of_round(PLAIN, None, 0, 0, text.prompt_tokens + position).sum(0)
+        return total
+
+    def round_of(
+        self, candidate: Priced, asked: float, context: float, drafted: float
+    ) -> RoundCost:
+        """A round of the mean size, part by part."""
+        rule = candidate.verifier if candidate.verifier in self.costs.rules else None
+        return self.costs.round_seconds(
+            candidate.draft, asked, context, drafted=drafted, verifier=rule
+        )

@@ -1,0 +1,178 @@
+"""`spsbench.plan`: whether to speculate, with what, and what it gains."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.library.bench import OF_PLACE, Say
+from spsbench.library.load import access_of, quiet
+from spsbench.library.prepare import prepare_cells
+from spsbench.models.templates import asker
+from spsbench.plugins import make
+from spsbench.settings.access import Access
+from spsbench.settings.asked import make_cell
+from spsbench.settings.experiment import instruct, instructed, may_need_hub, task_spec
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.place import Place
+from spsbench.settings.planning import OF_PLANNING, TASK, Planning
+from spsbench.settings.setting import fitted, taken
+from spsbench.settings.sweep import Sweep
+from spsbench.settings.table import OF_CELL
+from spsbench.settings.task import Task
+from spsbench.spec import Spec
+
+LISTS = ("draft", "drafter", "verifier", "schedule")  # may be several, each of which is compared
+
+
+def plan(
+    task: str | None = None,
+    *,
+    pair: Any = None,
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    stop: Callable[[], bool] = lambda: False,
+    **asked: Any,
+) -> Any:
+    """Find out whether speculation pays for a target, with what, and measure the best.
+
+    `plan("xsum", target="nano", draft=["nano-draft"], drafter=["model", "ngram"])`: options are
+    those of `sps plan`. With `trace` and `costs` no model is loaded. What it makes is in a folder,
+    survives whatever happens, and is gone on with by `resume=True`.
+
+    Args:
+        task: whose prompts; `prompts` names a file instead.
+        pair: whose models are used; without one they are loaded.
+        say: is told, a line each, what a user should know.
+        watch: is told how far it is.
+        stop: asked now and then whether to end.
+
+    Returns:
+        A `spsbench.plan.planned.Planned`: `answer`, `command`, `report`, `outlook`; None if it was
+        stopped.
+
+    Raises:
+        SpsError: with a line that says what was wrong and what to do.
+    """
+    access, rest = access_of(asked)
+    place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    planning = Planning(**fitted(OF_PLANNING, taken(rest, OF_PLANNING)))
+    rest = options(rest)
+    if planning.prompts is not None:
+        if task is not None:
+            raise UsageError(f"{task} with --prompts: expected one of the two. Leave one out")
+        task = f"jsonl:path={planning.prompts}"
+    if planning.trace and planning.costs is not None:
+        if task is not None:
+            raise UsageError(f"{task} with --trace and --costs: expected no prompts")
+        return from_files(planning, rest)
+    table = Sweep(task=task or TASK)
+    cells = rough(rest)
+    if pair is not None:
+        access = pair.access
+    prepare_cells(cells, access, say, may_need_hub(table))
+    spec = task_spec(table)
+    made, chat = in_chat(make("tasks", spec), spec, planning, cells[0].models.target, access, say)
+    rest = {"max_new_tokens": made.max_new_tokens, "stop": made.stop} | rest
+
+    from spsbench.models.shelf import Shelf
+    from spsbench.plan.arms import cells_of
+    from spsbench.plan.conduct import Planner
+
+    shelf = (
+        pair.shelf
+        if pair is not None
+        else Shelf(
+            offline=access.offline,
+            allow_pickle=access.allow_pickle,
+            threads=access.threads,
+            say=say,
+        )
+    )
+    return Planner(
+        cells=cells_of(rest, planning.k, say),
+        spec=spec,
+        task=made,
+        planning=planning,
+        place=place,
+        access=access,
+        shelf=shelf,
+        chat=chat,
+        system=(planning.system or "") if chat else "",
+        say=say,
+        watch=watch,
+        stop=stop,
+    ).run()
+
+
+def drawn_again(folder: Path, **asked: Any) -> Any:
+    """A plan from its folder, without models: with `draft_cost` and others, as if they were so.
+
+    Raises:
+        SpsError: no plan, or one that is damaged.
+    """
+    planning = Planning(**fitted(OF_PLANNING, taken(asked, OF_PLANNING)))
+    if asked:
+        raise UsageError(
+            f"{', '.join(asked)} with the plan {folder}: expected what draws it again, such as "
+            "--draft-cost, --every, --plot. Leave the rest out"
+        )
+
+    from spsbench.plan.again import again
+
+    return again(folder, planning)
+
+
+def from_files(planning: Planning, asked: Mapping[str, Any]) -> Any:
+    """A plan from a trace and a table of costs."""
+    from spsbench.plan.again import of_files
+
+    return of_files(planning, asked)
+
+
+def options(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of cells in their types; those of `LISTS` as lists.
+
+    Raises:
+        UsageError: an unknown one, or a value of another type or out of range.
+    """
+    lists = {
+        name: [OF_CELL[name].fitted(each) for each in several(asked[name])]
+        for name in LISTS
+        if asked.get(name) is not None
+    }
+    plain = {name: value for name, value in asked.items() if name not in LISTS}
+    return {**fitted(OF_CELL, plain), **lists}
+
+
+def several(value: Any) -> Sequence[Any]:
+    """One value as a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def rough(asked: Mapping[str, Any]) -> list[Any]:
+    """Cells that name all models, for the checks before torch may be imported."""
+    plain = {name: value for name, value in asked.items() if name not in LISTS}
+    of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
+    cells = [make_cell(**plain, draft=draft) for draft in asked.get("draft") or ()]
+    return cells or [make_cell(**of_target)]
+
+
+def in_chat(
+    task: Task, spec: Spec, planning: Planning, target: ModelSpec, access: Access, say: Say
+) -> tuple[Task, bool]:
+    """The task as the target is asked it, and whether that is in its chat template.
+
+    Raises:
+        UsageError: a chat that is not possible.
+    """
+    if planning.chat == "on":
+        return instructed(task, spec), True
+    asking = None if planning.chat == "off" else instruct(task)
+    has = asker(offline=access.offline, allow_pickle=access.allow_pickle)
+    if asking is not None and has(target):
+        say(f"{spec}: asked in the chat template of {target} (--chat off: the text alone)")
+        return asking, True
+    if planning.system is not None:
+        raise UsageError("--system without a chat: expected a model with a template and --chat on")
+    return task, False

@@ -1,0 +1,31 @@
+"""Which layers of a pair's target can be spared, on texts that it writes itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from spsbench.library.prompts import Prompt, ids_of
+from spsbench.methods.resolve import warp
+from spsbench.methods.skips import Bench, Skip, Text, search
+from spsbench.plugins import make
+
+
+def spare_layers(
+    pair: Any, prompts: Sequence[Prompt], *, sublayers: bool, candidates: int, **asked: Any
+) -> list[Skip]:
+    """Let the target write after each prompt, then search on these texts: see `methods.skips`.
+
+    Raises:
+        SpsError: options that cannot be meant, or no text.
+    """
+    plain = {**asked, "k": 0}
+    cell, loaded = pair.configured(**plain)
+    texts = []
+    for number, prompt in enumerate(prompts):
+        ids = ids_of(loaded, prompt, chat=False, system=None)
+        generation = pair.generation(ids, sample=str(number), **plain)
+        for _ in generation:
+            pass
+        texts.append(Text([*ids, *generation.record.tokens], len(ids)))
+    engine = make("engines", cell.models.target.engine)
+    bench = Bench(loaded.target, engine, texts, warp(cell), loaded.vocab_size)
+    return list(search(bench, sublayers=sublayers, candidates=candidates))

@@ -1,0 +1,104 @@
+"""Several independent chains of a draft model as one trie (SpecTr: Sun et al. 2023, 2310.15141)."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import sample, unsharpened
+from spsbench.loop.site import Site, Weights
+from spsbench.loop.transfer import send
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.methods.drafters.frontier import Frontier
+
+MOST = 64  # chains
+DEEPEST = 64
+
+
+class ChainsDrafter(Drafter):
+    """`n` chains of K tokens, drawn independently from one law.
+
+    Chains that have drawn the same tokens go on from one node, so the draft model reads each prefix
+    once. The equal children stay siblings of it, with nothing below all but the first: an exact
+    rule counts how many were drawn. Where only one token can come, one chain goes on.
+
+    Slot d * n + c of DRAFT's uniforms is token d of chain c.
+    """
+
+    drawn = Drawn.IID
+    tree = True
+    weights = Weights.MODEL
+
+    @classmethod
+    def open(cls, site: Site, n: int = 3) -> Self:
+        """Over a session with the draft model."""
+        return cls(site.session(), n)
+
+    def __init__(self, lm: LM, n: int = 3) -> None:
+        if not 1 <= n <= MOST:
+            raise ValueError(f"n is {n}: expected 1 to {MOST} chains")
+        self.n, self.limit = n, lm.limit
+        self.shape = tuple(slot - n if slot >= n else -1 for slot in range(n * DEEPEST))
+        self._frontier = Frontier(lm)
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Prefill the draft model."""
+        self._frontier.begin(prompt)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """`n` chains of `k` tokens, up to `context.nodes` nodes."""
+        frontier, n = self._frontier, self.n
+        frontier.settle(context)
+        most = n * k if context.nodes is None else min(context.nodes, n * k)
+        if most <= 0:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        u = noise.uniform(Purpose.DRAFT, n * k)
+        spare = frontier.room(context)
+        tokens, parents = list[int](), list[int]()
+        laws: list[Tensor] = []
+        at, ends, logits = [-1], {-1: list(range(n))}, frontier.root(context)  # chains at each node
+        for depth in range(k):
+            law = context.warp(logits)  # [R, V]
+            going = self._going(law, unsharpened(context.warp, logits, law), at, ends, go_on)
+            going = going[: most - len(tokens)]
+            if not going:
+                break
+            rows = send(torch.tensor([r for r, _ in going]), law.device)
+            slots = send(torch.tensor([depth * n + chain for _, chain in going]), u.device)
+            drawn = sample(law[rows], u[slots])
+            laws.append(law[rows])
+            first: dict[tuple[int, int], int] = {}  # (parent, token) -> the first such node
+            ahead: dict[int, list[int]] = {}
+            for (r, chain), token in zip(going, drawn.tolist(), strict=True):
+                node = first.setdefault((at[r], token), len(tokens))
+                ahead.setdefault(node, []).append(chain)
+                tokens.append(token)
+                parents.append(at[r])
+            at = list(ahead)[: None if spare is None else max(0, spare)]
+            if depth + 1 == k or not at or len(tokens) >= most:
+                break
+            spare = None if spare is None else spare - len(at)
+            ends = ahead
+            fed = torch.tensor([tokens[node] for node in at])
+            logits = frontier.feed(fed, at, [parents[node] for node in at])
+        if not tokens:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.tensor(tokens), torch.cat(laws), torch.tensor(parents))
+
+    def _going(
+        self,
+        law: Tensor,
+        sure: Tensor,
+        at: Sequence[int],
+        ends: dict[int, list[int]],
+        go_on: GoOn,
+    ) -> list[tuple[int, int]]:
+        """(row, chain) of each chain that goes on, by the law after the node where it is."""
+        there = (law > 0).sum(-1).tolist()
+        return [
+            (r, chain)
+            for r, node in enumerate(at)
+            if go_on(sure[r])
+            for chain in (ends[node] if there[r] > 1 else ends[node][:1])
+        ]

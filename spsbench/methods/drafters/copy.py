@@ -1,0 +1,123 @@
+"""Aggressive decoding: the input is expected to come out again (Ge et al. 2022, arXiv 2205.10350).
+
+A pointer goes along a source, the prompt or a marked part of it, and what stands there is drafted.
+Where the output leaves the source, the pointer is set anew: behind the only place of the source
+that ends with the last j tokens of the text, j being as large as it takes to be the only one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+
+from spsbench.loop.site import Site
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
+
+Decode = Callable[[Sequence[int]], str]
+
+
+class CopyDrafter(Drafter):
+    """Drafts the source from where the output is in it.
+
+    Args:
+        after, before: texts in the prompt that the source stands between; the last `after`, and the
+            first `before` behind it. Without them the whole prompt is the source.
+        least: tokens that must agree before the pointer is set anew.
+        decode: tokens -> text; needed for the markers.
+    """
+
+    drawn = Drawn.POINT
+
+    @classmethod
+    def open(cls, site: Site, after: str = "", before: str = "", least: int = 1) -> Self:
+        """With the target's tokenizer, which finds the markers."""
+        return cls(after, before, least, decoder_of(site.tokenizer))
+
+    def __init__(
+        self, after: str = "", before: str = "", least: int = 1, decode: Decode | None = None
+    ) -> None:
+        if least < 1:
+            raise ValueError(f"least is {least}: expected 1 or more")
+        if (after or before) and decode is None:
+            raise ValueError("a source between markers: expected a tokenizer to find them with")
+        self._after, self._before, self._least, self._decode = after, before, least, decode
+        self._source: list[int] = []
+        self._places: dict[int, list[int]] = {}  # token -> where it stands in the source
+        self._at: int | None = None  # of the source, what is expected next; None = nowhere
+        self._read = 0  # tokens of the text that the pointer has followed
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Find the source; a marked one is expected from its start, a prompt from where it ends.
+
+        A marker that is not there marks nothing: the source begins, or ends, as the prompt does.
+        """
+        first, last = self._marked(prompt)
+        self._source = list(prompt[first:last])
+        self._places = {}
+        for place, token in enumerate(self._source):
+            self._places.setdefault(token, []).append(place)
+        marked = (first, last) != (0, len(prompt))
+        self._at = 0 if marked else None
+        self._read = len(prompt)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """At most `k` tokens; none where the output is nowhere in the source, or at its end."""
+        x = context.tokens
+        for token in x[self._read :]:
+            follows = self._at is not None and self._source[self._at : self._at + 1] == [token]
+            self._at = self._at + 1 if follows and self._at is not None else None
+        self._read = len(x)
+        if self._at is None or self._at == len(self._source):
+            self._at = self._only_place(x)
+        at = len(self._source) if self._at is None else self._at
+        return Draft(torch.tensor(self._source[at : at + k], dtype=torch.int64), None)
+
+    def _only_place(self, x: Sequence[int]) -> int | None:
+        """After the one place in the source that ends as the text does; None: none, or several."""
+        places = [at for at in self._places.get(x[-1], ()) if at + 1 < len(self._source)]
+        j = 1
+        while len(places) > 1 and j < len(x):
+            places = [at for at in places if at >= j and self._source[at - j] == x[-1 - j]]
+            j += 1
+        if len(places) != 1:
+            return None
+        at, agreeing = places[0], min(self._least, len(x))
+        if self._source[max(0, at + 1 - agreeing) : at + 1] != list(x[-agreeing:]):
+            return None
+        return at + 1
+
+    def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
+        """The tokens of `prompt` that are wholly between the markers, [first, last)."""
+        if self._decode is None or not (self._after or self._before):
+            return 0, len(prompt)
+        decode, text = self._decode, self._decode(prompt)
+        start, end = 0, len(text)
+        if self._after and (found := text.rfind(self._after)) >= 0:
+            start = found + len(self._after)
+        if self._before and (found := text.find(self._before, start)) >= 0:
+            end = found
+        tokens = range(len(prompt) + 1)
+        first = least_of(tokens, lambda n: len(decode(prompt[:n])) >= start)
+        last = least_of(tokens, lambda n: len(decode(prompt[:n])) > end) - 1
+        return first, max(first, last)
+
+
+def least_of(numbers: range, holds: Callable[[int], bool]) -> int:
+    """The least of `numbers` from which on `holds`, found by halving; the one after the last."""
+    low, high = numbers.start, numbers.stop
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def decoder_of(tokenizer: Any) -> Decode | None:
+    """Tokens -> text as it is, nothing left out or tidied up."""
+    if tokenizer is None:
+        return None
+
+    def decode(tokens: Sequence[int]) -> str:
+        text: str = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
+        return text
+
+    return decode

@@ -1,0 +1,133 @@
+"""Two drafters: a cheap one where it has much to say, else another (arXiv 2411.10666).
+
+Which of them drafts a round depends on the text alone, so the law of the output is that of either.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from spsbench.errors import UsageError
+from spsbench.loop.planning import plan_of
+from spsbench.loop.site import Site, Weights
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Purpose, Scores
+from spsbench.plugins import make
+from spsbench.spec import Spec
+
+NAME = "hybrid"
+
+
+class HybridDrafter(Drafter):
+    """`first`, which drafts by rule, where it finds `least` tokens, `then` in all other rounds.
+
+    Where `then` draws chains from laws, so does the whole: a token by rule has the law that is
+    certain of it, and every rule for sampled chains is sound. Where drafts may branch all of them
+    count as drawn by rule, which is what one-sample match is exact for.
+    """
+
+    drawn: Drawn
+
+    @classmethod
+    def plan(cls, first: str = "suffix", then: str = "model", least: int = 3) -> Plan:
+        """What both need; a draft model, or weights, for at most one of them."""
+        plans = [plan_of(part(text)) for text in (first, then)]
+        if least < 1:
+            raise ValueError(f"least is {least}: expected 1 or more")
+        if plans[0].drawn is not Drawn.POINT:
+            raise ValueError(f"{first} draws from laws: expected first one that drafts by rule")
+        asking = [plan.weights for plan in plans if plan.weights is not Weights.NONE]
+        if len(asking) > 1:
+            raise ValueError(f"{first} and {then} both take --draft: expected one that does")
+        tree = any(plan.tree for plan in plans)
+        return Plan(
+            Drawn.IID if is_sampled(plans) else Drawn.POINT,
+            tree,
+            asking[0] if asking else Weights.NONE,
+            any(plan.target for plan in plans),
+        )
+
+    @classmethod
+    def open(cls, site: Site, first: str = "suffix", then: str = "model", least: int = 3) -> Self:
+        """Both at one site."""
+        made = [make("drafters", part(text), site) for text in (first, then)]
+        return cls(*made, least=least, vocab_size=site.vocab_size)
+
+    def __init__(self, first: Drafter, then: Drafter, *, least: int, vocab_size: int) -> None:
+        self._first, self._then, self._least = first, then, least
+        self._vocab_size = vocab_size
+        self.drawn = Drawn.IID if is_sampled((first, then)) else Drawn.POINT
+        self.tree = first.tree or then.tree
+        self.layers = tuple(sorted({*first.layers, *then.layers}))
+        limits = (first.limit, then.limit)  # of the one that reaches further
+        self.limit = None if None in limits else max(limit for limit in limits if limit is not None)
+        self._device = torch.device("cpu")
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Both."""
+        self._device = prefill.logits.device
+        self._first.begin(prompt, prefill)
+        self._then.begin(prompt, prefill)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Of `first`, if that is long enough or all that is asked for, else of `then`.
+
+        The one that rests is asked for no token, so that it sees every round.
+        """
+        mine, other = (room(each, len(context.tokens), k) for each in (self._first, self._then))
+        found = self._first.draft(context, mine, Silence(), go_on)
+        enough = len(found.tokens) >= min(self._least, k)
+        rest = self._then.draft(context, 0 if enough else other, noise, go_on)
+        chosen = found if enough or len(rest.tokens) == 0 else rest
+        if self.drawn is Drawn.POINT:
+            return Draft(chosen.tokens, None, chosen.parents)
+        if chosen.probs is None and len(chosen.tokens) > 0:
+            return Draft(chosen.tokens, self._certain(chosen.tokens))
+        return chosen
+
+    def _certain(self, tokens: Tensor) -> Tensor:
+        """[N, V] the laws of tokens that come by rule."""
+        laws = torch.zeros(len(tokens), self._vocab_size, device=self._device)
+        return laws.scatter_(1, send(tokens, self._device)[:, None], 1.0)
+
+
+class Silence:
+    """The noise of the first: were it to draw, its choice would bend the law of what comes then."""
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """Nothing.
+
+        Raises:
+            UsageError: it was asked for something.
+        """
+        if n > 0:
+            raise UsageError(f"{NAME}: its first drafter draws at random: expected one by rule")
+        return torch.empty(0, dtype=torch.float64)
+
+
+def is_sampled(parts: Sequence[Any]) -> bool:
+    """Whether drafters, or plans, are chains of which the last is drawn from laws."""
+    return parts[-1].drawn is Drawn.IID and not any(each.tree for each in parts)
+
+
+def room(drafter: Drafter, length: int, k: int) -> int:
+    """Of `k` tokens those that a drafter's own context has room for."""
+    return k if drafter.limit is None else max(0, min(k, drafter.limit - length))
+
+
+def part(text: str) -> Spec:
+    """A drafter inside another: its arguments are joined by `+`, a comma being the outer ones'.
+
+    Raises:
+        UsageError: no spec, or another hybrid.
+    """
+    name, colon, arguments = text.partition(":")
+    try:
+        spec = Spec.parse(name + colon + arguments.replace("+", ","))
+    except ValueError as error:
+        raise UsageError(f"{NAME}: {error}, joined by + here") from error
+    if spec.name == NAME:
+        raise UsageError(f"{NAME} of a {NAME}: expected other drafters. Name two of them")
+    return spec

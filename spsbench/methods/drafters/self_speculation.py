@@ -1,0 +1,82 @@
+"""The target drafts for itself, some of its layers left out (Draft & Verify, arXiv 2309.08168).
+
+No other model and no more memory for weights; the draft has a cache of its own. Which layers can be
+spared is a matter of the model: `methods.skips` searches.
+"""
+
+from typing import Self
+
+from spsbench.loop.site import Plan, Site, Variant
+from spsbench.loop.types import Drawn
+from spsbench.methods.drafters.model import ModelDrafter
+
+Numbers = str | int
+"""Layers as a spec has them: `3`, or `2+4+8-11`."""
+
+EVERY_OTHER = "half"
+
+
+class SelfDrafter(ModelDrafter):
+    """Samples from the target less some of its layers; `open` has the arguments."""
+
+    uses_target = True
+
+    @classmethod
+    def plan(cls, skip: Numbers = EVERY_OTHER, attention: Numbers = "", mlp: Numbers = "") -> Plan:
+        """Chains from laws, without a draft model."""
+        variant_of(4, skip, attention, mlp)
+        return Plan(Drawn.IID, target=True)
+
+    @classmethod
+    def open(
+        cls,
+        site: Site,
+        skip: Numbers = EVERY_OTHER,
+        attention: Numbers = "",
+        mlp: Numbers = "",
+    ) -> Self:
+        """Over a session with a view of the target.
+
+        Args:
+            site: of a loaded target.
+            skip: layers left out, from 0: `3`, `2+4+8-11`; `half` is every other one but the first
+                and the last two, a guess; `none` leaves the layers whole.
+            attention, mlp: layers of which that half alone is left out.
+        """
+        count = int(site.target().config.num_hidden_layers)
+        return cls(site.variant(variant_of(count, skip, attention, mlp)))
+
+
+def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> Variant:
+    """What is left out of a model of `count` layers.
+
+    Raises:
+        ValueError: no numbers of layers, or nothing left out.
+    """
+    if skip == EVERY_OTHER:
+        layers = frozenset(range(2, count - 2, 2)) or frozenset({count - 1})
+    else:
+        layers = numbers("skip", "" if skip == "none" else skip)
+    variant = Variant(layers, numbers("attention", attention), numbers("mlp", mlp))
+    if variant == Variant():
+        raise ValueError("nothing is left out: expected layers, as in self:skip=8-11")
+    return variant
+
+
+def numbers(name: str, given: Numbers) -> frozenset[int]:
+    """The layers of `3`, `2+4` or `8-11`.
+
+    Raises:
+        ValueError: something else.
+    """
+    found: set[int] = set()
+    for part in str(given).split("+") if given != "" else ():
+        first, dash, last = part.partition("-")
+        if (
+            not first.isdecimal()
+            or (dash and not last.isdecimal())
+            or int(last or first) < int(first)
+        ):
+            raise ValueError(f"{name} is {given!r}: expected layers as 3, 2+4 or 8-11")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

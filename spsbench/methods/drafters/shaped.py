@@ -1,0 +1,124 @@
+"""Trees whose shape is known before a token is drawn: what is drawn is a tree's only randomness.
+
+The children of a node are drawn from one law in one of three ways; all nodes of a depth are fed to
+the draft model in one pass. Fewer are drawn than the shape has where the law ends it: where a
+schedule says so, and where no other token has any weight. So the number of nodes depends on laws,
+never on values.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import unsharpened
+from spsbench.loop.siblings import independent, without_replacement
+from spsbench.loop.site import Weights
+from spsbench.loop.transfer import send
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.methods.drafters.frontier import Frontier
+
+SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
+"""How the children of a node may be drawn."""
+
+
+def drawn_as(siblings: str) -> Drawn:
+    """What a word for it means.
+
+    Raises:
+        ValueError: another word.
+    """
+    if siblings not in SIBLINGS:
+        raise ValueError(f"siblings is {siblings!r}: expected one of {', '.join(SIBLINGS)}")
+    return SIBLINGS[siblings]
+
+
+class ShapedDrafter(Drafter):
+    """Draws along `shape`, the parents of the nodes of a tree, level by level.
+
+    Slot i of DRAFT's uniforms is that of node i of the whole shape, whatever is left out before it.
+    """
+
+    tree = True
+    weights = Weights.MODEL
+
+    def __init__(self, lm: LM, shape: Sequence[int], drawn: Drawn) -> None:
+        self.drawn, self.shape = drawn, tuple(shape)
+        self.limit = lm.limit
+        self._frontier = Frontier(lm)
+        self._children: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.shape):
+            self._children.setdefault(parent, []).append(node)
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Prefill the draft model."""
+        self._frontier.begin(prompt)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """The shape down to depth `k`, its first `context.nodes` nodes."""
+        frontier = self._frontier
+        frontier.settle(context)
+        most = len(self.shape) if context.nodes is None else context.nodes
+        if k == 0 or most <= 0 or not self.shape:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        u = None if self.drawn is Drawn.POINT else noise.uniform(Purpose.DRAFT, len(self.shape))
+        spare = frontier.room(context)
+        number = {-1: -1}  # slot of the shape -> node of the draft
+        parents: list[int] = []
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        slots, logits = [-1], frontier.root(context)
+        for depth in range(k):
+            law = context.warp(logits)  # [R, V]
+            wanted = self._wanted(slots, logits, law, context, go_on)
+            fits = [(r, j) for r, count in enumerate(wanted) for j in range(count)]
+            fits = fits[: most - len(parents)]
+            if not fits:
+                break
+            drawn = self._draw(logits, law, slots, max(wanted), u)  # [R, W]
+            rows, ranks = (send(torch.tensor(side), law.device) for side in zip(*fits, strict=True))
+            found = drawn[rows, ranks]
+            tokens.append(found)
+            if u is not None:
+                laws.append(law[rows])
+            drew = [self._children[slots[r]][j] for r, j in fits]
+            for slot, (r, _) in zip(drew, fits, strict=True):
+                number[slot] = len(parents)
+                parents.append(number[slots[r]])
+            ahead = [i for i, slot in enumerate(drew) if slot in self._children]
+            ahead = ahead[: None if spare is None else max(0, spare)]
+            if depth + 1 == k or not ahead or len(parents) >= most:
+                break
+            spare = None if spare is None else spare - len(ahead)
+            slots = [drew[i] for i in ahead]
+            nodes = [number[slot] for slot in slots]
+            fed = found[send(torch.tensor(ahead), law.device)]
+            logits = frontier.feed(fed, nodes, [parents[node] for node in nodes])
+        if not parents:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.cat(tokens), torch.cat(laws) if laws else None, torch.tensor(parents))
+
+    def _wanted(
+        self, slots: Sequence[int], logits: Tensor, law: Tensor, context: Context, go_on: GoOn
+    ) -> list[int]:
+        """How many children each of some nodes gets, by its law."""
+        sure = unsharpened(context.warp, logits, law)
+        counts = [len(self._children[slot]) for slot in slots]
+        if self.drawn is not Drawn.POINT:
+            there = (law > 0).sum(-1).tolist()
+            if self.drawn is Drawn.IID:  # of a sure token one is enough
+                there = [most if n > 1 else n for most, n in zip(counts, there, strict=True)]
+            counts = [min(most, n) for most, n in zip(counts, there, strict=True)]
+        return [most if go_on(sure[r]) else 0 for r, most in enumerate(counts)]
+
+    def _draw(
+        self, logits: Tensor, law: Tensor, slots: Sequence[int], most: int, u: Tensor | None
+    ) -> Tensor:
+        """[R, W] children of each of some nodes, in draw order; what is not wanted is anything."""
+        if u is None:
+            return logits.topk(min(most, logits.shape[-1])).indices
+        padded = [[*self._children[slot][:most]] for slot in slots]
+        padded = [[*row, *[row[-1]] * (most - len(row))] for row in padded]
+        uniforms = u[send(torch.tensor(padded), u.device)]
+        draw = independent if self.drawn is Drawn.IID else without_replacement
+        return draw(law, uniforms)

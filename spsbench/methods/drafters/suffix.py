@@ -1,0 +1,129 @@
+"""Suffix decoding: whatever followed the end of the text before, by how often (arXiv 2411.04975).
+
+A suffix automaton of the text so far, and optionally one of earlier outputs, tells for every length
+of the text's end which tokens followed and how often. From each length a draft is grown along the
+likeliest paths; the one that expects the most kept tokens is taken.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Self
+
+from spsbench.loop.site import Site
+from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
+from spsbench.methods.lookup.automaton import ROOT, SuffixAutomaton
+from spsbench.methods.lookup.earlier import EarlierTexts
+from spsbench.methods.lookup.growth import NOTHING, Grown, chain, tree, within
+
+SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
+
+
+class SuffixDrafter(Drafter):
+    """Drafts what most often followed the end of the text.
+
+    Args:
+        factor, offset: at most `factor` times the matched length plus `offset` tokens deep.
+        least: chance of a path, by its counts, below which it is not drafted.
+        min_n: the shortest end that is looked up.
+        nodes: of a tree; 0 = a chain.
+        earlier: outputs for other prompts, which are looked up as well; None = none.
+    """
+
+    drawn = Drawn.POINT
+
+    @classmethod
+    def plan(
+        cls,
+        factor: float = 1.0,
+        offset: int = 0,
+        least: float = 0.1,
+        min_n: int = 1,
+        nodes: int = 0,
+        shared: bool = False,
+    ) -> Plan:
+        """A tree where nodes are asked for."""
+        cls(factor, offset, least, min_n, nodes)
+        return Plan(Drawn.POINT, tree=nodes > 0)
+
+    @classmethod
+    def open(
+        cls,
+        site: Site,
+        factor: float = 1.0,
+        offset: int = 0,
+        least: float = 0.1,
+        min_n: int = 1,
+        nodes: int = 0,
+        shared: bool = False,
+    ) -> Self:
+        """With what the site remembers of earlier generations, if it is to be `shared`."""
+        earlier = site.memory(EarlierTexts) if shared else None
+        return cls(factor, offset, least, min_n, nodes, earlier)
+
+    def __init__(
+        self,
+        factor: float = 1.0,
+        offset: int = 0,
+        least: float = 0.1,
+        min_n: int = 1,
+        nodes: int = 0,
+        earlier: EarlierTexts | None = None,
+    ) -> None:
+        if factor < 0 or offset < 0:
+            raise ValueError(f"factor is {factor}, offset {offset}: expected 0 or more")
+        if not 0 <= least <= 1:
+            raise ValueError(f"least is {least}: expected a chance of 0 to 1")
+        if min_n < 1:
+            raise ValueError(f"min_n is {min_n}: expected 1 or more")
+        if nodes < 0:
+            raise ValueError(f"nodes is {nodes}: expected 0 (a chain) or more")
+        self._factor, self._offset, self._least = factor, offset, least
+        self._min_n, self._nodes, self.tree = min_n, nodes, nodes > 0
+        self._earlier = earlier
+        self._own = SuffixAutomaton()
+        self._read = 0  # tokens of the text that are in `_own`
+        self._met = ROOT, 0  # the longest end of the text that is in an earlier one
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Forget the last text, or keep it among the earlier ones."""
+        self._own, self._read, self._met = SuffixAutomaton(), 0, (ROOT, 0)
+        if self._earlier is not None:
+            self._earlier.begin(prompt)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """At most `k` tokens deep; without a match or at k = 0 none."""
+        self._take_in(context.tokens)
+        best = NOTHING
+        for automaton, state, length in self._ends():
+            depth = min(k, int(self._factor * length) + self._offset)
+            grown = self._grown(automaton, state, depth, context.nodes)
+            if grown.expected > best.expected:
+                best = grown
+        return best.draft()
+
+    def _take_in(self, x: Sequence[int]) -> None:
+        new = x[self._read :]
+        self._own.add(new)
+        self._read = len(x)
+        if self._earlier is not None:
+            self._earlier.watch(x)
+            for token in new:
+                self._met = self._earlier.automaton.step(*self._met, token)
+
+    def _ends(self) -> Iterator[tuple[SuffixAutomaton, int, int]]:
+        """Where ends of the text came before: automaton, state, length; the longest first."""
+        places = [(self._own, self._own.earlier())]
+        if self._earlier is not None:
+            places.append((self._earlier.automaton, self._met))
+        for automaton, (longest, met) in places:
+            for state, length in islice(automaton.suffixes(longest, met), SUFFIXES):
+                if length >= self._min_n:
+                    yield automaton, state, length
+
+    def _grown(
+        self, automaton: SuffixAutomaton, state: int, depth: int, fitting: int | None
+    ) -> Grown:
+        if self.tree:
+            nodes = within(self._nodes, fitting)
+            return tree(state, automaton.followers, depth, nodes, self._least)
+        return chain(state, automaton.followers, depth, self._least)

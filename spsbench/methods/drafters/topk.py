@@ -1,0 +1,111 @@
+"""A tree that grows where the draft model is surest (EAGLE-2: Li et al. 2024, arXiv 2406.16858)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import unsharpened
+from spsbench.loop.site import Site, Weights
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
+from spsbench.methods.drafters.frontier import Frontier
+
+MOST = 512  # nodes
+
+
+class Node(NamedTuple):
+    """A token that may be drafted, by the draft model's own softmax."""
+
+    score: float  # log of the probability of the path that ends in it
+    token: int
+    parent: int  # -1 = the context
+
+
+class TopkDrafter(Drafter):
+    """Best first by path probability: expand the best `width` of a depth, keep the best of all.
+
+    The probability is the draft model's at temperature 1, whatever the warp is: at 0 the warped law
+    would know one token only. Everything comes by rule, so the draft has no law and only a rule
+    that needs none may follow it (section 4 of the paper; sampled nodes that were chosen by their
+    value would have none either).
+
+    Args:
+        width: nodes expanded at each depth, and children that each gets.
+        depth: of the tree at most; 0 = as deep as K.
+        nodes: kept in the end.
+    """
+
+    drawn = Drawn.POINT
+    tree = True
+    weights = Weights.MODEL
+
+    @classmethod
+    def open(cls, site: Site, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:
+        """Over a session with the draft model."""
+        return cls(site.session(), width, depth, nodes)
+
+    def __init__(self, lm: LM, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
+        for name, value, least in ("width", width, 1), ("depth", depth, 0), ("nodes", nodes, 1):
+            if not least <= value <= MOST:
+                raise ValueError(f"{name} is {value}: expected {least} to {MOST}")
+        self.width, self.depth, self.nodes = width, depth, nodes
+        self.limit = lm.limit
+        self._frontier = Frontier(lm)
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Prefill the draft model."""
+        self._frontier.begin(prompt)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """The best nodes of all that were looked at, best first, so parents before children."""
+        frontier = self._frontier
+        frontier.settle(context)
+        k = min(k, self.depth or k)
+        most = self.nodes if context.nodes is None else min(self.nodes, context.nodes)
+        if k == 0 or most <= 0:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        spare = frontier.room(context)
+        seen: list[Node] = []
+        at, logits = [-1], frontier.root(context)
+        for depth in range(k):
+            law = context.warp(logits)
+            sure = unsharpened(context.warp, logits, law)
+            going = [go_on(sure[r]) for r in range(len(at))]
+            first = len(seen)
+            for r, children in enumerate(likeliest(logits, self.width)):
+                above = seen[at[r]].score if at[r] >= 0 else 0.0
+                if going[r]:
+                    seen += [Node(above + log, token, at[r]) for log, token in children]
+            # A node among the best `most` so far may be kept; a worse one cannot, nor can what
+            # would be below it.
+            worth = set(best(seen, most))
+            at = [i for i in best(seen[first:], self.width, first) if i in worth]
+            at = at[: None if spare is None else max(0, spare)]
+            if depth + 1 == k or not at:
+                break
+            spare = None if spare is None else spare - len(at)
+            fed = torch.tensor([seen[i].token for i in at])
+            logits = frontier.feed(fed, at, [seen[i].parent for i in at])
+        order = best(seen, most)
+        frontier.renumber(order)
+        place = {-1: -1, **{node: number for number, node in enumerate(order)}}
+        if not order:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        parents = torch.tensor([place[seen[i].parent] for i in order])
+        return Draft(torch.tensor([seen[i].token for i in order]), None, parents)
+
+
+def likeliest(logits: Tensor, width: int) -> list[list[tuple[float, int]]]:
+    """[R, V] -> of each row (log probability, token) of the likeliest, in one host read."""
+    x = logits if logits.dtype == torch.float64 else logits.float()
+    top = x.topk(min(width, x.shape[-1]))
+    logs = (top.values - x.logsumexp(-1, keepdim=True)).double()
+    both: list[list[list[float]]] = torch.stack([logs, top.indices.double()], -1).cpu().tolist()
+    return [[(log, int(token)) for log, token in row] for row in both]
+
+
+def best(nodes: Sequence[Node], most: int, first: int = 0) -> list[int]:
+    """The numbers, from `first` on, of the likeliest; of equal ones the earlier, so a parent."""
+    order = sorted(range(len(nodes)), key=lambda i: -nodes[i].score)
+    return [first + i for i in order[:most]]

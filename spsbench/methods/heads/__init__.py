@@ -1,0 +1,1 @@
+"""Networks of drafter heads, in plain torch; who reads them from files is in `models/heads`."""

@@ -1,0 +1,103 @@
+"""The network of EAGLE-3 (Li et al. 2025, arXiv 2503.01840, section 3.1), 3.1 and its dialects.
+
+`fc` makes one feature of n hidden states of the target. The first layer attends over
+`[norm(embedding); norm(feature)]`, 2H wide, and adds to the feature. A head of its own ranks the
+commonest tokens only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.loop.site import Cache
+from spsbench.methods.heads.layers import Attention, Layer, Mlp, Rotary
+from spsbench.methods.heads.network import HeadNetwork, Rows
+from spsbench.models.heads.shapes import Eagle3Shape, LayerShape
+
+
+class FirstLayer(nn.Module):
+    """The layer that reads embeddings beside features; the residual is the feature alone."""
+
+    def __init__(self, shape: LayerShape, normed_residual: bool) -> None:
+        super().__init__()
+        self.normed_residual = normed_residual
+        self.hidden_norm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.self_attn = Attention(shape, 2 * shape.width, 0)
+        self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.mlp = Mlp(shape)
+
+    def forward(
+        self,
+        features: Tensor,
+        embedded: Tensor,
+        places: tuple[Tensor, Tensor],
+        cache: Cache,
+        sees: Any,
+    ) -> Tensor:
+        """[m, H] features and embeddings -> [m, H]."""
+        normed = self.hidden_norm(features)
+        residual = normed if self.normed_residual else features
+        both = torch.cat([self.input_layernorm(embedded), normed], -1)
+        x = residual + self.self_attn(both, places, cache, sees)
+        made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return made
+
+
+class Eagle3Network(HeadNetwork):
+    """`fc` [H, n * Ht], a first layer of 2H, plain layers, a norm and a head [Vd, H]."""
+
+    def __init__(self, shape: Eagle3Shape) -> None:
+        super().__init__()
+        layer, read = shape.layer, len(shape.features) * shape.target_width
+        self.shape, self.layers = shape, shape.features
+        self.fc = nn.Linear(read, layer.width, bias=False)
+        first = FirstLayer(layer, shape.normed_residual)
+        self.stack = nn.ModuleList([first, *(Layer(layer, i) for i in range(1, shape.depth))])
+        self.rotary = Rotary(layer)
+        self.norm = nn.RMSNorm(layer.width, eps=layer.eps)
+        if shape.norm_each:
+            kind = [nn.RMSNorm(shape.target_width, eps=layer.eps) for _ in shape.features]
+            self.fc_norm = nn.ModuleList(kind)
+        if shape.norm_all:
+            self.input_norm = nn.RMSNorm(read, eps=layer.eps)
+        if shape.own_head:
+            self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
+        if shape.own_embedding:
+            self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
+
+    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
+        """N times [m, Ht] -> [m, H]; the norms before `fc` are those of 3.1, or of gpt-oss."""
+        if self.shape.norm_each:
+            hidden = [norm(part) for norm, part in zip(self.fc_norm, hidden, strict=True)]
+        joined = torch.cat(list(hidden), -1)
+        made: Tensor = self.fc(self.input_norm(joined) if self.shape.norm_all else joined)
+        return made
+
+    def step(
+        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+    ) -> Tensor:
+        """As `HeadNetwork.step`; fed back before the norm, by heads of 3.1 after it."""
+        places = self.rotary(positions, features.dtype)
+        first, *rest = self.stack
+        x: Tensor = first(features, embedded, places, cache, sees)
+        for layer in rest:
+            x = layer(x, places, cache, sees)
+        return self.norm(x) if self.shape.normed_feedback else x
+
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        """By its own head, else by the target's rows of its vocabulary."""
+        plain = self.shape.normed_feedback or not self.shape.norm_output
+        x = features if plain else self.norm(features)
+        if self.shape.own_head:
+            own: Tensor = self.lm_head(x)
+            return own
+        theirs = head(x)
+        return theirs if self.ids is None else theirs[:, self.ids]
+
+    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
+        """By its own table where it brings one that differs from the target's."""
+        own: Tensor = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
+        return own

@@ -1,0 +1,125 @@
+"""What the network of a head is to the drafter that runs it."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.errors import DataError
+from spsbench.loop.site import Cache, TargetParts
+from spsbench.models.heads.shapes import Eagle3Shape, EagleShape
+
+Rows = Callable[[Tensor], Tensor]
+Shape = TypeVar("Shape", EagleShape, Eagle3Shape)
+Made = TypeVar("Made", bound="HeadNetwork")
+
+
+class HeadNetwork(nn.Module):
+    """Features of a text in, features of its next token out; one subclass a family.
+
+    Row j of a pass holds the features of token j and the embedding of token j + 1, stands at
+    position j, and foretells token j + 2. H is the head's width, Ht the target's, n the hidden
+    states that it reads, V the target's vocabulary.
+
+    Attributes:
+        layers: hidden states of the target that it reads, as transformers numbers them.
+        ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
+    """
+
+    layers: tuple[int, ...]
+    ids: Tensor | None = None
+
+    @abstractmethod
+    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
+        """N times [m, Ht] hidden states of the target -> [m, H] features."""
+
+    @abstractmethod
+    def step(
+        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+    ) -> Tensor:
+        """One pass over m rows, whose keys and values go into `cache`.
+
+        Args:
+            features: [m, H].
+            embedded: [m, H] embeddings of the tokens after them.
+            positions: [m] where the rows stand.
+            cache: of the head's layers.
+            sees: [m, cached + m] bool, what each row sees; None: everything.
+
+        Returns:
+            [m, H] features of those tokens, as the next pass takes them.
+        """
+
+    @abstractmethod
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        """[m, H] features -> [m, Vd] logits of the token after; `head` is the target's own."""
+
+    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
+        """[m] tokens -> [m, H]; `embed` is the target's own."""
+        return embed(tokens)
+
+
+def filled(network: Made, tensors: dict[str, Tensor]) -> Made:
+    """`network`, made on the device `meta`, over `tensors` of all its parameters and buffers."""
+    network.load_state_dict(tensors, strict=True, assign=True)
+    device = next(network.parameters()).device
+    return network.to(device).eval().requires_grad_(False)  # buffers too
+
+
+def on_meta(make: Callable[[], Made]) -> Made:
+    """A network without memory for its weights."""
+    with torch.device("meta"):
+        return make()
+
+
+def shared(own: Tensor, target: TargetParts) -> bool:
+    """Whether a head's own embeddings `own` [V, H] are a copy of the target's."""
+    rows = torch.arange(len(own), device=target.device)
+    if len(own) > target.vocab_size:  # the rest are rows of padding
+        rows = rows[: target.vocab_size]
+    theirs = target.embed(rows)
+    return theirs.shape[1] == own.shape[1] and torch.equal(
+        theirs.to(own.dtype), own[: len(rows)].to(theirs.device)
+    )
+
+
+def without_copy(
+    shape: Shape, tensors: Mapping[str, Tensor], target: TargetParts
+) -> tuple[Shape, dict[str, Tensor]]:
+    """A head's shape and weights without embeddings that are the target's own, bit for bit."""
+    rest = dict(tensors)
+    if shape.own_embedding and shared(rest["embed_tokens.weight"], target):
+        del rest["embed_tokens.weight"]
+        shape = replace(shape, own_embedding=False)
+    return shape, rest
+
+
+def known_ids(
+    shape: Eagle3Shape, tensors: Mapping[str, Tensor], vocab: int
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """The target's token of each row of a reduced vocabulary, and the weights without the maps.
+
+    `d2t` holds offsets: row i is token i + d2t[i]. Rows that are no token of the target (padding)
+    are left out.
+
+    Raises:
+        DataError: ids that are no offsets, leave the vocabulary, or contradict `t2d`.
+    """
+    rest = dict(tensors)
+    offsets, told = rest.pop("d2t", None), rest.pop("t2d", None)
+    if offsets is None:
+        return None, rest
+    ids = torch.arange(len(offsets), device=offsets.device) + offsets.long()
+    rising = bool((ids.diff() > 0).all()) and int(ids[0]) >= 0 and int(ids[-1]) < shape.vocab
+    if not rising or (told is not None and not bool(told.bool()[ids].all())):
+        raise DataError(
+            f"d2t does not lead into a vocabulary of {shape.vocab}: expected offsets, which give "
+            "row i the token i + d2t[i], each one in t2d. Fetch the head again"
+        )
+    inside = ids < vocab
+    if not bool(inside.all()) and "lm_head.weight" in rest:
+        rest["lm_head.weight"] = rest["lm_head.weight"][inside]
+    return ids[inside], rest

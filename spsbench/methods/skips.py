@@ -1,0 +1,192 @@
+"""Which layers a target can spare when it drafts for itself, found on texts of its own.
+
+For each set of layers left out, one teacher-forced pass over the texts gives the acceptance rate
+alpha of the draft, the mean of sum_x min(p, q): no text is generated. Layers are left out one after
+the other, each time of a few candidates the one that costs least alpha. (Draft & Verify, arXiv
+2309.08168, searches with measured time a token instead, by Bayesian optimisation.)
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from spsbench.engines.views import layers_of, view
+from spsbench.errors import UsageError
+from spsbench.loop.site import Variant
+from spsbench.loop.types import LM, Engine
+
+Warping = Callable[[Tensor], Tensor]
+Cost = Callable[[Variant], float]
+"""What a token of the draft costs in passes of the target over one token."""
+
+
+class Text(NamedTuple):
+    """A prompt with what the target made of it."""
+
+    tokens: Sequence[int]
+    prompt: int  # tokens of it that are the prompt's
+
+
+class Skip(NamedTuple):
+    """A set of layers left out, and what it is worth."""
+
+    variant: Variant
+    alpha: float  # mean of sum_x min(p, q) over the output's tokens
+    cost: float  # of a drafted token, in passes of the target over one
+    gain: float  # speed-up over ArS that follows from these at K, a pass over K + 1 costing one
+    k: int  # of that K the best
+
+    def __str__(self) -> str:
+        """As a drafter's spec."""
+        kinds = zip(("skip", "attention", "mlp"), _sets(self.variant), strict=True)
+        given = [f"{name}={'+'.join(map(str, sorted(n)))}" for name, n in kinds if n]
+        return f"self:{','.join(given if self.variant.layers else ['skip=none', *given])}"
+
+
+class Bench:
+    """A target's laws along texts, and how far drafts of its own agree with them.
+
+    Args:
+        model: prepared by `engine`.
+        texts: with an output each.
+        warp: of target and draft.
+        vocab_size: rows of the logits that are tokens.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        engine: Engine,
+        texts: Sequence[Text],
+        warp: Warping,
+        vocab_size: int,
+    ) -> None:
+        if not any(len(text.tokens) > text.prompt for text in texts):
+            raise UsageError("texts without an output: expected some. Let the target write first")
+        self.model, self._engine, self._warp, self._size = model, engine, warp, vocab_size
+        self._texts = [text for text in texts if len(text.tokens) > text.prompt]
+        self._laws = [self._along(model, text) for text in self._texts]
+
+    def alpha(self, variant: Variant) -> float:
+        """The acceptance rate of `variant` as a draft of the whole."""
+        model = view(self.model, variant)
+        shared, slots = 0.0, 0
+        for text, q in zip(self._texts, self._laws, strict=True):
+            shared += float(torch.minimum(self._along(model, text), q).sum())
+            slots += len(q)
+        return shared / slots
+
+    def _along(self, model: PreTrainedModel, text: Text) -> Tensor:
+        """[output, V] the laws of the output's tokens."""
+        lm: LM = self._engine.session(model, vocab_size=self._size)
+        tokens = torch.tensor(text.tokens[:-1], dtype=torch.int64)
+        lm.append(tokens[: text.prompt - 1], keep=0)
+        return self._warp(
+            lm.append(tokens[text.prompt - 1 :], len(text.tokens) - text.prompt).logits
+        )
+
+
+def search(
+    bench: Bench,
+    *,
+    sublayers: bool = False,
+    candidates: int = 4,
+    most_k: int = 8,
+    cost: Cost | None = None,
+) -> Iterator[Skip]:
+    """The best set found of one part left out, of two, and so on, as each is found.
+
+    Args:
+        bench: of the target.
+        sublayers: leave out attention and mlp apart, not whole layers.
+        candidates: parts that are tried for each set: those that cost least when left out alone.
+        most_k: the largest K of `Skip.gain`.
+        cost: measured; default: the share of the weights that are read.
+    """
+    cost = cost or share_of_weights(bench.model)
+    *_, layers = layers_of(bench.model)
+    parts = list(parts_of(len(layers), sublayers))
+    alone = {part: bench.alpha(part) for part in parts}
+    left = sorted(parts, key=lambda part: -alone[part])
+    chosen = Variant()
+    while len(left) > 1:
+        tried = {joined(chosen, part): part for part in left[:candidates]}
+        tried = {variant: part for variant, part in tried.items() if is_left(variant, len(layers))}
+        if not tried:
+            return
+        alphas = {variant: bench.alpha(variant) for variant in tried}
+        chosen = max(alphas, key=alphas.__getitem__)
+        left.remove(tried[chosen])
+        yield worth(chosen, alphas[chosen], cost(chosen), most_k)
+
+
+def best(found: Sequence[Skip]) -> Skip:
+    """The one that promises most.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not found:
+        raise UsageError("a model of one layer: expected one that has layers to spare")
+    return max(found, key=lambda skip: skip.gain)
+
+
+def worth(variant: Variant, alpha: float, cost: float, most_k: int) -> Skip:
+    """The gain of the best K: (1 + a + ... + a^K) / (K c + 1), as in Leviathan et al., 3.3."""
+    gains = {k: sum(alpha**i for i in range(k + 1)) / (k * cost + 1) for k in range(1, most_k + 1)}
+    k = max(gains, key=gains.__getitem__)
+    return Skip(variant, alpha, cost, gains[k], k)
+
+
+def parts_of(count: int, sublayers: bool) -> Iterator[Variant]:
+    """Everything that could be left out of `count` layers, one part each."""
+    for index in range(count):
+        if sublayers:
+            yield Variant(attention=frozenset({index}))
+            yield Variant(mlp=frozenset({index}))
+        else:
+            yield Variant(frozenset({index}))
+
+
+def joined(one: Variant, other: Variant) -> Variant:
+    """Both left out; a layer of which nothing is left is left out as a whole."""
+    layers, attention, mlp = (
+        mine | its for mine, its in zip(_sets(one), _sets(other), strict=True)
+    )
+    layers |= attention & mlp
+    return Variant(layers, attention - layers, mlp - layers)
+
+
+def is_left(variant: Variant, count: int) -> bool:
+    """Whether a cache still has something to hold."""
+    return len(variant.layers | variant.attention) < count
+
+
+def share_of_weights(model: PreTrainedModel) -> Cost:
+    """Numbers that a pass reads, as a share of what the whole model's does."""
+    whole = weights_read(model)
+
+    def share(variant: Variant) -> float:
+        return weights_read(view(model, variant)) / whole
+
+    return share
+
+
+def weights_read(model: nn.Module) -> int:
+    """Numbers of all parameters but of tables that are only looked up."""
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    heads = {
+        id(weight)
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for weight in module.parameters(recurse=False)
+    }
+    sizes = {id(weight): weight.numel() for weight in model.parameters()}
+    return sum(size for key, size in sizes.items() if key in heads or key not in tables)
+
+
+def _sets(variant: Variant) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+    return variant.layers, variant.attention, variant.mlp

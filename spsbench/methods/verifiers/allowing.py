@@ -1,0 +1,75 @@
+"""What the rules share that let a set of tokens pass: no coin is thrown for a draft token.
+
+Their law, for a slot whose set of allowed tokens is T: a drawn draft gives p on T, and 1 - p(T) of
+q; a draft by rule is emitted with certainty if it is in T, else a token of q is. q may be left as
+far behind as T allows: nothing bounds the ratio of the output to q.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import row, sample
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+
+
+class Allowing(ABC):
+    """Keep draft tokens while each is allowed; then draw one from q.
+
+    In a tree the longest path of allowed nodes is kept, of equally long ones the likeliest by q,
+    then the first.
+    """
+
+    guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
+
+    @abstractmethod
+    def allowed(self, q: Tensor) -> Tensor:
+        """[..., V] laws of the target -> [..., V] bool: the tokens that may pass."""
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        """Nothing: it never looks at the draft's law."""
+        return None
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        """`q` [N+1, V]; only the last token uses noise, FINAL's first uniform."""
+        n = len(draft.tokens)
+        slots = torch.arange(n, device=q.device)
+        last = noise.uniform(Purpose.FINAL, 1)[0]
+        if draft.parents is None:
+            passes = self.allowed(q[:-1]).gather(1, draft.tokens[:, None])[:, 0]
+            a = passes.long().cumprod(0).sum()
+            token = sample(row(q, a), last)
+            return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
+        above = draft.parents.to(q.device) + 1  # the row of q that each node follows
+        passes = self.allowed(q)[above, draft.tokens]
+        chances = q[above, draft.tokens].double().log()
+        nodes = longest(draft.parents.tolist(), passes.tolist(), chances.tolist())
+        path = slots.new_tensor(nodes + [-1] * (n - len(nodes)))
+        token = sample(q[nodes[-1] + 1 if nodes else 0], last)
+        return Verdict(path, token, torch.full_like(token, -1))
+
+    def law(self, q: Tensor, p: Tensor) -> Tensor:
+        """[..., V] what a slot drawn from `p` emits where the target's law is `q`."""
+        kept = p * self.allowed(q)
+        return kept + (1 - kept.sum(-1, keepdim=True)) * q
+
+
+def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[float]) -> list[int]:
+    """The path of nodes that pass, from a child of the context on; parents come before children."""
+    best: tuple[int, float, int] = (0, 0.0, -1)  # depth, log-probability, node
+    reached: dict[int, tuple[int, float]] = {-1: (0, 0.0)}
+    for node, parent in enumerate(parents):
+        if passes[node] and parent in reached:
+            depth, chance = reached[parent][0] + 1, reached[parent][1] + chances[node]
+            reached[node] = depth, chance
+            if (depth, chance) > best[:2]:
+                best = depth, chance, node
+    path: list[int] = []
+    node = best[2]
+    while node >= 0:
+        path.insert(0, node)
+        node = parents[node]
+    return path

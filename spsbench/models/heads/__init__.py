@@ -1,0 +1,1 @@
+"""Published drafter heads: told from their files, checked before a weight is read."""

@@ -1,0 +1,1 @@
+"""The formats of heads, one file each; `table.py` lists them."""

@@ -1,0 +1,49 @@
+"""Heads of EAGLE-1 and EAGLE-2 as their authors write them; those of HASS have the same names.
+
+Source: SafeAILab/EAGLE, `cnets1.py` and `ea_model.py`. The config is that of a Llama of one layer;
+`bias` says whether `fc` has one, and absent it has. vLLM's copies have `model.` before the names.
+"""
+
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.formats.format import Format, Shapes, found_names, layer_parameters
+from spsbench.models.heads.shapes import EagleShape, layer_shape, whole
+
+FRONTS = ("", "model.")
+
+
+def knows(files: Checkpoint) -> bool:
+    """`fc` and layers without a norm of features, and no speculators' config."""
+    names = {name.removeprefix("model.") for name in files.headers}
+    own = "speculators_model_type" not in files.config
+    layered = "layers.0.self_attn.q_proj.weight" in names
+    return own and layered and "fc.weight" in names and "layers.0.hidden_norm.weight" not in names
+
+
+def describe(files: Checkpoint, layers: int | None) -> Description:
+    """One layer, or more, over `fc`; embeddings are copies of the target's."""
+    where = files.config_path
+    layer = layer_shape(files.config, where)
+    depth = whole(files.config, "num_hidden_layers", where, 1)
+    vocab = whole(files.config, "vocab_size", where)
+    embedding = any(front + "embed_tokens.weight" in files.headers for front in FRONTS)
+    shape = EagleShape(
+        layer=layer,
+        depth=depth,
+        fc_bias=bool(files.config.get("bias", True)),
+        vocab=vocab,
+        own_embedding=embedding,
+    )
+    wanted: Shapes = {"fc.weight": (layer.width, 2 * layer.width)}
+    if shape.fc_bias:
+        wanted["fc.bias"] = (layer.width,)
+    for i in range(depth):
+        wanted |= layer_parameters(layer, f"stack.{i}", layer.width, normed=i > 0)
+    if embedding:
+        wanted["embed_tokens.weight"] = (vocab, layer.width)
+    names = found_names(files, wanted, {"stack": "layers"}, FRONTS)
+    trained = Trained(None, layer.width, vocab)
+    return Description("eagle", EAGLE.writer, shape, trained, names, wanted, {})
+
+
+EAGLE = Format("EAGLE", "eagle", knows, describe)

@@ -1,0 +1,160 @@
+"""Heads of EAGLE-3 and 3.1 as EAGLE, SpecForge, SGLang and AngelSlim write them.
+
+Sources: SafeAILab/EAGLE `cnets.py`, sgl-project/SpecForge `llama3_eagle.py`, and SGLang's
+`llama_eagle3.py`. The layer is `midlayer` or `layers.0`, with or without `model.` before it. `d2t`
+holds offsets. Layer ids of SpecForge and SGLang, in `eagle_config`, are those of a layer's output,
+hidden state i + 1; vLLM's, at the top level, number hidden states as transformers does.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spsbench.errors import DataError, UsageError
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.formats.format import Format, Shapes, found_names, layer_parameters
+from spsbench.models.heads.shapes import Eagle3Shape, layer_shape, whole
+
+FRONTS = ("", "model.")
+RENAMED = {"stack.0": "midlayer layers.0", "stack": "layers"}
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def knows(files: Checkpoint) -> bool:
+    """A first layer with a norm of features, and no speculators' config."""
+    named = {
+        f"{front}{at}.hidden_norm.weight" for front in FRONTS for at in ("midlayer", "layers.0")
+    }
+    return "speculators_model_type" not in files.config and bool(named & files.headers.keys())
+
+
+def describe(files: Checkpoint, layers: int | None) -> Description:
+    """One layer of 2H, or more after it, over `fc`."""
+    config, where = files.config, files.config_path
+    layer = layer_shape(config, where)
+    width = whole(config, "target_hidden_size", where, layer.width)
+    own = config.get("eagle_config")
+    nested = own if isinstance(own, Mapping) else {}
+    listed = [i + 1 for i in ids(nested.get(IDS), where)] or ids(config.get(IDS), where)
+    shape = Eagle3Shape(
+        layer=layer,
+        features=features(files, listed, width, layers),
+        target_width=width,
+        draft_vocab=whole(config, "draft_vocab_size", where, whole(config, "vocab_size", where)),
+        vocab=whole(config, "vocab_size", where),
+        depth=whole(config, "num_hidden_layers", where, 1),
+        normed_residual=answered(files, "residual", bool(config.get("norm_before_residual"))),
+        normed_feedback=answered(files, "feedback", False),
+        norm_output=bool(config.get("norm_output", True)),
+        norm_each=bool(config.get("fc_norm")),
+        own_head=has(files, "lm_head.weight"),
+        own_embedding=has(files, "embed_tokens.weight"),
+    )
+    forged = bool(nested) or files.kind == "LlamaForCausalLMEagle3"
+    writer = "SpecForge" if forged else "EAGLE"
+    return described(files, shape, writer, None)
+
+
+def described(files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | None) -> Description:
+    """The tensors of a head of this shape, under whichever of their names.
+
+    Raises:
+        DataError: it lacks a map of its vocabulary, or embeddings of its own width.
+    """
+    wanted = parameters(shape)
+    if shape.draft_vocab != shape.vocab or has(files, "d2t"):
+        wanted["d2t"] = (shape.draft_vocab,)
+    if has(files, "t2d"):
+        wanted["t2d"] = (shape.vocab,)
+    if not shape.own_embedding and shape.layer.width != shape.target_width:
+        raise DataError(
+            f"no embed_tokens.weight ({files.folder}): expected embeddings of its own, as it is "
+            f"{shape.layer.width} wide and its target {shape.target_width}. Fetch it again"
+        )
+    names = found_names(files, wanted, RENAMED, FRONTS)
+    trained = Trained(name, shape.target_width, shape.vocab, max(shape.features))
+    return Description("eagle3", writer, shape, trained, names, wanted, {})
+
+
+def parameters(shape: Eagle3Shape) -> Shapes:
+    """Names and shapes of the weights of `Eagle3Network`."""
+    layer, read = shape.layer, len(shape.features) * shape.target_width
+    made: Shapes = {
+        "fc.weight": (layer.width, read),
+        "stack.0.hidden_norm.weight": (layer.width,),
+        **layer_parameters(layer, "stack.0", 2 * layer.width),
+        "norm.weight": (layer.width,),
+    }
+    for i in range(1, shape.depth):
+        made |= layer_parameters(layer, f"stack.{i}", layer.width)
+    if shape.norm_each:
+        made |= {f"fc_norm.{i}.weight": (shape.target_width,) for i in range(len(shape.features))}
+    if shape.norm_all:
+        made["input_norm.weight"] = (read,)
+    if shape.own_head:
+        made["lm_head.weight"] = (shape.draft_vocab, layer.width)
+    if shape.own_embedding:
+        made["embed_tokens.weight"] = (shape.vocab, layer.width)
+    return made
+
+
+def has(files: Checkpoint, name: str) -> bool:
+    """Whether a tensor is there, with or without a front."""
+    return any(front + name in files.headers for front in FRONTS)
+
+
+def features(
+    files: Checkpoint, listed: Sequence[int], width: int, layers: int | None
+) -> tuple[int, ...]:
+    """The hidden states that a head reads: as a user says, as listed, or EAGLE-3's own three.
+
+    Raises:
+        UsageError: they are not said anywhere.
+        DataError: another number of them than `fc` reads.
+    """
+    said = files.answers.get("features", "")
+    chosen = tuple(int(each) for each in str(said).split("-")) if said else tuple(listed)
+    fc = next(
+        (files.headers[f + "fc.weight"] for f in FRONTS if f + "fc.weight" in files.headers), None
+    )
+    read = fc.shape[1] // width if fc is not None and len(fc.shape) == 2 else 3
+    if not chosen and read == 3 and layers is not None:
+        chosen = default_features(layers)
+    if not chosen:
+        raise UsageError(
+            f"{files.folder} does not say which {read} hidden states it reads: expected {IDS} in "
+            "config.json. Say it: --drafter eagle3:features=2-16-29, counted as transformers does"
+        )
+    if len(chosen) != read:
+        raise DataError(
+            f"{len(chosen)} hidden states, and an fc for {read} ({files.folder}): expected as many "
+            f"in {IDS}. Fetch it again"
+        )
+    return chosen
+
+
+def default_features(layers: int) -> tuple[int, ...]:
+    """Those of the paper's code, for a target of `layers` layers."""
+    return 2, layers // 2, layers - 3
+
+
+def ids(value: Any, where: str) -> list[int]:
+    """Layer numbers; none where nothing is said.
+
+    Raises:
+        DataError: something else.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list) or any(type(i) is not int or i < 0 for i in value):
+        raise DataError(f"{IDS} is {value!r} ({where}): expected numbers of layers. Check --draft")
+    return value
+
+
+def answered(files: Checkpoint, question: str, told: bool) -> bool:
+    """What a user said (`raw` or `normed`), else what the file says."""
+    said = files.answers.get(question, "")
+    return told if not said else said == "normed"
+
+
+EAGLE3 = Format("EAGLE", "eagle3", knows, describe)

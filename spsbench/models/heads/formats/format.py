@@ -1,0 +1,97 @@
+"""What a format is, and what several of them share."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from spsbench.errors import DataError
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description
+from spsbench.models.heads.shapes import LayerShape
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way to write a head down."""
+
+    writer: str
+    family: str  # the drafter that reads it
+    knows: Callable[[Checkpoint], bool]  # by its config and the names of its tensors
+    describe: Callable[[Checkpoint, int | None], Description]
+    """A checkpoint that it knows, and the number of layers of the target where it is known."""
+
+
+def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) -> Shapes:
+    """Names and shapes of the weights of `layers.Layer` at `at`, with `fed` inputs of attention."""
+    rows, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    attention, mlp = f"{at}.self_attn", f"{at}.mlp"
+    made: Shapes = {
+        f"{attention}.q_proj.weight": (rows, fed),
+        f"{attention}.k_proj.weight": (shared, fed),
+        f"{attention}.v_proj.weight": (shared, fed),
+        f"{attention}.o_proj.weight": (shape.width, rows),
+        f"{mlp}.gate_proj.weight": (shape.inner, shape.width),
+        f"{mlp}.up_proj.weight": (shape.inner, shape.width),
+        f"{mlp}.down_proj.weight": (shape.width, shape.inner),
+        f"{at}.post_attention_layernorm.weight": (shape.width,),
+    }
+    if normed:
+        made[f"{at}.input_layernorm.weight"] = (shape.width,)
+    if shape.qk_norm:
+        made |= {f"{attention}.{name}_norm.weight": (shape.head_dim,) for name in "qk"}
+    if shape.qkv_bias:
+        made |= {
+            f"{attention}.{name}_proj.bias": (rows if name == "q" else shared,) for name in "qkv"
+        }
+    if shape.out_bias:
+        made[f"{attention}.o_proj.bias"] = (shape.width,)
+    if shape.mlp_bias:
+        made |= {f"{mlp}.{name}_proj.bias": (shape.inner,) for name in ("gate", "up")}
+        made[f"{mlp}.down_proj.bias"] = (shape.width,)
+    return made
+
+
+def found_names(
+    files: Checkpoint, parameters: Iterable[str], renamed: Mapping[str, str], fronts: Iterable[str]
+) -> dict[str, str]:
+    """Parameter -> tensor of the file, whichever of its names a writer has used.
+
+    Args:
+        files: the head.
+        parameters: of the network.
+        renamed: beginnings of their names -> what writers put in their place, parted by spaces.
+        fronts: what may stand before a name, such as `model.`.
+
+    Raises:
+        DataError: two tensors that are the same parameter.
+    """
+    made: dict[str, str] = {}
+    front, words = "", dict[str, str]()  # as the last one found has them: a writer is consistent
+    lacking: dict[str, str] = {}
+    for parameter in parameters:
+        own = next((key for key in renamed if within(parameter, key)), None)
+        rest = parameter.removeprefix(own or "")
+        stems = [parameter] if own is None else [each + rest for each in renamed[own].split()]
+        there = [(f, stem) for stem in stems for f in fronts if f + stem in files.headers]
+        if len(there) > 1:
+            raise DataError(
+                f"{''.join(there[0])} and {''.join(there[1])} are one weight ({files.folder}): "
+                "expected it once. Fetch it again"
+            )
+        if not there:
+            lacking[parameter] = own or ""
+            continue
+        front = there[0][0]
+        made[parameter] = "".join(there[0])
+        if own is not None:
+            words[own] = there[0][1].removesuffix(rest)
+    for parameter, own in lacking.items():
+        word = words.get(own, renamed[own].split()[0]) if own else ""
+        made[parameter] = front + word + parameter.removeprefix(own)
+    return made
+
+
+def within(parameter: str, key: str) -> bool:
+    """Whether a parameter is `key`, or one of its parts."""
+    return parameter == key or parameter.startswith(f"{key}.")

@@ -1,0 +1,12 @@
+"""Every format of a head that is known, in the order in which they are asked.
+
+To add one: a file beside this one with a `Format`, and its name here. A new family besides needs
+its shape (`heads/shapes.py`), its network (`methods/heads/`) and its drafter (`methods/drafters/`).
+"""
+
+from spsbench.models.heads.formats.eagle import EAGLE
+from spsbench.models.heads.formats.eagle3 import EAGLE3
+from spsbench.models.heads.formats.format import Format
+from spsbench.models.heads.formats.speculators import SPECULATORS
+
+FORMATS: tuple[Format, ...] = (SPECULATORS, EAGLE3, EAGLE)

@@ -1,0 +1,81 @@
+"""From a folder to a described head, and to its weights; every check comes before the first."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, SpsError, UsageError
+from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
+from spsbench.models.heads.description import Description, check_target, check_tensors
+from spsbench.models.heads.formats.format import Format
+from spsbench.models.heads.formats.table import FORMATS
+
+
+def family_of(folder: Path) -> str | None:
+    """The drafter that the head in `folder` is for; None: it is no head that is known."""
+    try:
+        found = format_of(checkpoint(folder))
+    except SpsError:
+        return None
+    return None if found is None else found.family
+
+
+def format_of(files: Checkpoint) -> Format | None:
+    """The first format that knows a checkpoint."""
+    return next((each for each in FORMATS if each.knows(files)), None)
+
+
+def described(
+    folder: Path,
+    target: Mapping[str, Any],
+    *,
+    names: tuple[str, str],
+    family: str,
+    answers: Mapping[str, Any],
+    allow_pickle: bool,
+) -> tuple[Checkpoint, Description]:
+    """The head in `folder`, fit for a target.
+
+    Args:
+        folder: of the head.
+        target: config of the target; empty where it is not known.
+        names: of target and head, as the user gave them.
+        family: the drafter that is to read it.
+        answers: arguments of that drafter, which settle what the file leaves open.
+        allow_pickle: whether its weights may be a pickle.
+
+    Raises:
+        DataError: no head, or one that is damaged, of another kind, or for another target.
+        UsageError: another drafter's, or one that leaves open what must be known.
+    """
+    files = checkpoint(folder, answers)
+    known = format_of(files)
+    if known is None:
+        kinds = ", ".join(dict.fromkeys(each.family for each in FORMATS))
+        raise DataError(
+            f"no head that is known ({folder}): expected the config.json and the tensors of one of "
+            f"{kinds}. See them with `sps list`, and their formats in docs/heads.md"
+        )
+    if known.family != family:
+        raise UsageError(
+            f"--draft {names[1]} with --drafter {family}: that is a head of {known.family}. Leave "
+            "--drafter out"
+        )
+    if files.pickled and not allow_pickle:
+        raise DataError(
+            f"only pickled weights such as {files.files[0].name} ({folder}): expected safetensors, "
+            "as a pickle can run code. Convert the head, or trust its author with --allow-pickle"
+        )
+    text = target.get("text_config")
+    sizes = text if isinstance(text, Mapping) else target
+    layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
+    found = known.describe(files, layers)
+    if target:
+        check_target(found, target, *names, folder)
+    check_tensors(found, files)
+    return files, found
+
+
+def tell(found: Description, name: str, say: Callable[[str], None]) -> None:
+    """Say on screen what a head was told to be."""
+    say(f"note: {name} is a head: {found}")

@@ -1,0 +1,120 @@
+"""Sizes of a head's layers, from a config.json as Llama or Qwen have it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spsbench.errors import DataError
+
+ROPES = ("default", "linear", "dynamic", "llama3", "yarn")
+GATED = ("silu", "swish")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """One kind of layer; all layers of a head are of one kind."""
+
+    width: int  # H
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: tuple[tuple[str, Any], ...] = ()
+    positions: int = 2048  # that it was trained for; scaled angles depend on it
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+
+def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
+    """The layers that `config` describes.
+
+    Args:
+        config: of a Llama, Qwen2, Qwen3 or Mistral model, or of a head made of such layers.
+        where: the file, for messages.
+
+    Raises:
+        DataError: a size that is missing or absurd, or a kind of layer that is not known.
+    """
+    width, heads = whole(config, "hidden_size", where), whole(config, "num_attention_heads", where)
+    kind = str(config.get("model_type") or "llama")
+    act = str(config.get("hidden_act", "silu"))
+    if act not in GATED:
+        raise DataError(f"hidden_act {act!r} ({where}): expected silu. Such heads are not known")
+    rope = rope_of(config)
+    scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+    named = scaling.get("rope_type", scaling.pop("type", "default"))
+    if named not in ROPES:
+        raise DataError(
+            f"rope_type {named!r} ({where}): expected one of {', '.join(ROPES)}. Such heads are "
+            "not known"
+        )
+    attention_bias = bool(config.get("attention_bias", False))
+    return LayerShape(
+        width=width,
+        inner=whole(config, "intermediate_size", where),
+        heads=heads,
+        kv_heads=whole(config, "num_key_value_heads", where, heads),
+        head_dim=whole(config, "head_dim", where, width // heads),
+        eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+        rope_scaling=() if named == "default" else tuple({**scaling, "rope_type": named}.items()),
+        positions=whole(config, "max_position_embeddings", where, 2048),
+        qkv_bias=bool(config.get("qkv_bias", attention_bias or kind == "qwen2")),
+        out_bias=attention_bias,
+        mlp_bias=bool(config.get("mlp_bias", False)),
+        qk_norm=kind.startswith("qwen3"),
+    )
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of rotary angles: newer files nest it, older ones scale what is at the top."""
+    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return dict(nested) if isinstance(nested, Mapping) else {}
+
+
+def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
+    """A size of 1 or more.
+
+    Raises:
+        DataError: missing without a `default`, or no such number.
+    """
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or not 1 <= value <= 1 << 28:
+        raise DataError(f"{key} is {value!r} ({where}): expected 1 or more. Check --draft")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleShape:
+    """A head of EAGLE-1 or 2, or HASS."""
+
+    layer: LayerShape
+    depth: int = 1  # layers
+    fc_bias: bool = True
+    vocab: int = 0  # rows of its own embeddings
+    own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Shape:
+    """A head of EAGLE-3, in whichever dialect."""
+
+    layer: LayerShape
+    features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
+    target_width: int
+    draft_vocab: int
+    vocab: int  # the target's, as the head knows it
+    depth: int = 1
+    normed_residual: bool = False  # the first layer adds to the normed feature
+    normed_feedback: bool = False  # the next pass takes the feature after the last norm (3.1)
+    norm_output: bool = True  # a norm before the head
+    norm_each: bool = False  # a norm for each hidden state before `fc` (3.1)
+    norm_all: bool = False  # one norm over all of them
+    own_head: bool = True
+    own_embedding: bool = False

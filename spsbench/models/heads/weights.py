@@ -1,0 +1,123 @@
+"""The weights of a described head: read, on their device, in their dtype, and found to be sound."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from spsbench.errors import DataError, UsageError
+from spsbench.models.devices import find_device
+from spsbench.models.folder import locate
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description
+from spsbench.models.heads.reading import described, tell
+from spsbench.models.precision import check_dtype, choose, warn_of_memory
+from spsbench.settings.models import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head whose weights are there. `kept` is for what is made of them once."""
+
+    description: Description
+    tensors: Mapping[str, Tensor]  # by parameter of its network
+    kept: dict[str, Any] = field(default_factory=dict)
+
+
+def head_weights(
+    spec: ModelSpec,
+    *,
+    family: str,
+    answers: Mapping[str, Any],
+    target: tuple[str, Mapping[str, Any]],
+    offline: bool,
+    allow_pickle: bool,
+    say: Callable[[str], None],
+) -> Head:
+    """Read the head that `spec` names, for the drafter `family`; no tokenizer is asked for.
+
+    Args:
+        spec: folder or hub id, device and dtype.
+        family: the drafter that is to read it.
+        answers: arguments of that drafter, which settle what the files leave open.
+        target: name and config of the target.
+        offline, allow_pickle: as for models.
+        say: is told what it was found to be.
+
+    Raises:
+        SpsError: no head, a damaged one, or one for another drafter or target.
+    """
+    check_dtype(spec.dtype)
+    if spec.random:
+        raise UsageError(
+            f"random weights for the head {spec.id}: expected its tensors. Leave out "
+            "--random-weights and --draft-weights"
+        )
+    folder = locate(
+        spec,
+        offline=offline,
+        allow_pickle=allow_pickle,
+        trust_remote_code=spec.trust_remote_code,
+        say=say,
+    )
+    files, found = described(
+        folder,
+        target[1],
+        names=(target[0], spec.id),
+        family=family,
+        answers=answers,
+        allow_pickle=allow_pickle,
+    )
+    tell(found, spec.id, say)
+    device = find_device(spec.device)
+    number = choose(spec.dtype, device, files.files)
+    warn_of_memory(files.files, number, device, say)
+    read = by_name(files, set(found.names.values()))
+    tensors = {}
+    for parameter, name in found.names.items():
+        tensor = read[name]
+        check_finite(tensor, name, folder)
+        tensors[parameter] = tensor.to(device, number if tensor.is_floating_point() else None)
+    return Head(found, tensors)
+
+
+def by_name(files: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
+    """The `wanted` tensors of a checkpoint.
+
+    Raises:
+        DataError: a pickle that torch does not read as bare tensors.
+    """
+    found: dict[str, Tensor] = {}
+    for path in files.files:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as opened:
+                found |= {name: opened.get_tensor(name) for name in wanted & set(opened.keys())}
+            continue
+        try:
+            held = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # whatever an unpickler raises
+            raise DataError(
+                f"{path.name} cannot be read ({path}): expected bare tensors. Convert it to "
+                "safetensors"
+            ) from error
+        found |= {name: held[name].detach() for name in wanted & held.keys()}
+    return found
+
+
+def check_finite(tensor: Tensor, name: str, folder: Path) -> None:
+    """Refuse numbers that are none.
+
+    Raises:
+        DataError: with the name of the tensor.
+    """
+    if not tensor.is_floating_point() or not tensor.numel():
+        return
+    if not bool(torch.stack(torch.aminmax(tensor)).isfinite().all()):
+        raise DataError(
+            f"{name} has numbers that are not finite ({folder}): expected finite weights. Fetch "
+            "the head again"
+        )

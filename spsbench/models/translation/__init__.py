@@ -1,0 +1,1 @@
+"""Two vocabularies: what their tokens write, and one's tokens as the other's."""

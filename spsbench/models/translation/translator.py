@@ -1,0 +1,162 @@
+"""The text of one vocabulary's tokens in another's: what a draft model is fed, and what it meant.
+
+Whatever is mistranslated costs acceptance and nothing else: verification looks at the target's
+tokens alone, and at the law that they were really drawn from.
+"""
+
+import codecs
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from spsbench.models.translation.reader import Reader
+from spsbench.models.translation.vocabulary import Vocabulary
+
+BEFORE = 48  # characters of the text that new text is cut after
+
+
+class Translator(Protocol):
+    """Between the target's tokens and the draft model's, along one text."""
+
+    @abstractmethod
+    def follow(self, tokens: Sequence[int]) -> list[int] | None:
+        """The draft's tokens of a text, which goes on where it ended the last time.
+
+        None where the text ends in a part of a character that the draft cannot write.
+        """
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Forget the text."""
+
+    @abstractmethod
+    def back(self, drafted: Sequence[int]) -> list[int]:
+        """The target's tokens of what the draft wrote after the text, as far as they are text."""
+
+    @abstractmethod
+    def ends(self, token: int) -> bool:
+        """Whether nothing that the draft writes after its own `token` can be translated."""
+
+
+class SameTokens(Translator):
+    """Of one vocabulary: nothing is to be done."""
+
+    def follow(self, tokens: Sequence[int]) -> list[int]:
+        """The same."""
+        return list(tokens)
+
+    def restart(self) -> None:
+        """Nothing is kept."""
+
+    def back(self, drafted: Sequence[int]) -> list[int]:
+        """The same."""
+        return list(drafted)
+
+    def ends(self, token: int) -> bool:
+        """Never."""
+        return False
+
+
+class ByText(Translator):
+    """Of two vocabularies: by the bytes that tokens write.
+
+    The draft's own first tokens (a BOS) come before the text; the target's first one is none of
+    it. Special tokens that both have by name stay, others are left out.
+    """
+
+    def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
+        self._target, self._draft = target, draft
+        self._named = {
+            ours: draft.names[name] for name, ours in target.names.items() if name in draft.names
+        }
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the text."""
+        self._read = 0  # tokens of the target
+        self._done: list[int] = list(self._draft.first)  # before the last special token
+        self._reader = Reader(self._draft.words)
+        self._bytes = _decoder()
+
+    def follow(self, tokens: Sequence[int]) -> list[int] | None:
+        """The draft's tokens of all of `tokens`."""
+        text = ""
+        for at in range(self._read, len(tokens)):
+            content = self._written(tokens[at])
+            if content is not None:
+                text += self._bytes.decode(content)
+            elif not (at == 0 and tokens[at] == self._target.bos):
+                self._reader.extend(text)
+                text = ""
+                self._pass(tokens[at])
+        self._reader.extend(text)
+        self._read = len(tokens)
+        rest = self._draft.pieces(self._unfinished)
+        return None if rest is None else [*self._done, *self._reader.ids, *rest]
+
+    def back(self, drafted: Sequence[int]) -> list[int]:
+        """The target's tokens, those before stay as they are."""
+        content, end = self._meant(drafted)
+        found: list[int] = []
+        if head := _missing(self._unfinished, content):
+            found = self._target.pieces(content[:head]) or []
+            if not found:
+                return []
+        decoder = _decoder()
+        text = decoder.decode(content[head:])
+        if text:
+            before = self._reader.text[-BEFORE:] if not head else ""
+            found += self._target.after(before, text)
+        rest = self._target.pieces(decoder.getstate()[0])
+        if rest is None or (text and not found):
+            return found
+        return [*found, *rest, *end]
+
+    def ends(self, token: int) -> bool:
+        """A special token, or one whose bytes are not known."""
+        return self._draft.bytes_of[token] is None
+
+    def _meant(self, drafted: Sequence[int]) -> tuple[bytes, list[int]]:
+        """The bytes that were drafted, and the target's EOS if the draft ended the text."""
+        content = b""
+        for token in drafted:
+            part = self._draft.bytes_of[token]
+            if part is None:
+                over = token == self._draft.eos and self._target.eos is not None
+                return content, [self._target.eos] if over and self._target.eos is not None else []
+            content += part
+        return content, []
+
+    def _written(self, token: int) -> bytes | None:
+        known = self._target.bytes_of
+        return known[token] if token < len(known) else None
+
+    def _pass(self, token: int) -> None:
+        """Go on after a special token."""
+        named = self._named.get(token)
+        if named is not None:
+            self._done += [*self._reader.ids, named]
+            self._reader = Reader(self._draft.words)
+            self._bytes.reset()
+
+    @property
+    def _unfinished(self) -> bytes:
+        """Of the last character, what is there of it."""
+        state: bytes = self._bytes.getstate()[0]
+        return state
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+
+def _missing(begun: bytes, content: bytes) -> int:
+    """How many bytes of `content` complete a character of which `begun` is there."""
+    if not begun:
+        return 0
+    for length in range(1, len(content) + 1):
+        decoder = _decoder()
+        decoder.decode(begun + content[:length])
+        if not decoder.getstate()[0]:
+            return length
+    return len(content)

@@ -1,0 +1,1 @@
+"""What is measured for a plan, and the plan itself."""

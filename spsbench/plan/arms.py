@@ -1,0 +1,142 @@
+"""The candidates that were asked for: every way to draft with every rule, K and schedule."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.forecast.candidates import RULES, Candidate
+from spsbench.loop.site import Drawn, Weights
+from spsbench.loop.types import Guarantee
+from spsbench.methods.resolve import plan_of, resolve
+from spsbench.plugins import make, plug_in
+from spsbench.settings.asked import make_cell
+from spsbench.settings.bundled import DEFAULT_DRAFT
+from spsbench.settings.cell import Cell
+from spsbench.settings.names import drafting, method
+from spsbench.settings.option import METHOD
+from spsbench.settings.ranges import parse_range
+from spsbench.settings.table import K_MAX, TARGET
+from spsbench.spec import Spec
+
+LISTS = ("draft", "drafter", "verifier", "schedule")  # options that may be given more than once
+FIRST = ("model", "ngram")  # what is compared where no drafter is named
+SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
+
+
+def cells_of(
+    asked: Mapping[str, Any], ks: str, say: Callable[[str], None] = lambda line: None
+) -> list[Cell]:
+    """A resolved cell for each candidate, without those that cannot be.
+
+    Args:
+        asked: options of cells; those of `LISTS` are lists.
+        ks: the K to compare, as a range.
+        say: is told what is left out, and why.
+
+    Raises:
+        UsageError: an option out of range, a lossy rule, or nothing left.
+    """
+    try:
+        lookaheads = [k for k in parse_range(ks, low=1, high=K_MAX) if k > 0]
+    except ValueError as error:
+        raise UsageError(f"--k {error}") from error
+    cells: dict[str, Cell] = {}
+    refused: dict[str, list[str]] = {}
+    for options in ways(asked):
+        depths: list[dict[str, Any]] = [{"k": k} for k in lookaheads]
+        depths += [{"schedule": schedule} for schedule in asked.get("schedule") or ()]
+        for depth in depths:
+            cell = make_cell(**options, **depth)
+            try:
+                cell = resolve(cell)
+            except UsageError as error:
+                refused.setdefault(str(error), []).append(method(cell))
+                continue
+            cells.setdefault(cell.id, cell)
+    if not cells:
+        raise UsageError(next(iter(refused), "nothing to compare: expected a drafter"))
+    for reason, methods in refused.items():
+        say(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
+    return list(cells.values())
+
+
+def ways(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Options of each way to draft and verify; K and schedules are not in them."""
+    base = {n: v for n, v in asked.items() if n not in LISTS and v is not None}
+    drafts = list(asked.get("draft") or ())
+    named = [spec_of(each) for each in asked.get("drafter") or ()]
+    if not drafts and (not named or any(needs(spec) is Weights.MODEL for spec in named)):
+        bundled = DEFAULT_DRAFT.get(base.get("target", TARGET["id"].default))
+        drafts = [bundled] if bundled else []
+    drafters = named or [Spec(name) for name in FIRST if drafts or name != "model"]
+    if drafts and not any(needs(spec) is not Weights.NONE for spec in drafters):
+        drafters.insert(0, Spec("model"))
+    of_draft = {n for n in base if n.startswith("draft_")}
+    for spec in drafters:
+        plan = plan_of(spec)
+        plain = {n: v for n, v in base.items() if n not in of_draft}
+        models = [None] if plan.weights is Weights.NONE else drafts
+        if not models:
+            raise UsageError(f"--drafter {spec}: expected a draft model. Name it with --draft")
+        rules = list(asked.get("verifier") or ())
+        if not rules:
+            rules = [*SAMPLED] if plan.drawn is Drawn.IID and not plan.tree else ["auto"]
+        for model in models:
+            for rule in rules:
+                check_exact(spec_of(rule))
+                own = plain if model is None else {**base, "draft": model}
+                yield {**own, "drafter": spec, "verifier": rule}
+
+
+def spec_of(value: Any) -> Spec:
+    """A spec from what was typed.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(value, Spec):
+        return value
+    try:
+        return Spec.parse(value)
+    except ValueError as error:
+        raise UsageError(f"{value}: {error} ({METHOD})") from error
+
+
+def needs(spec: Spec) -> Weights:
+    """What `--draft` means to a drafter."""
+    return plan_of(spec).weights
+
+
+def check_exact(rule: Spec) -> None:
+    """Refuse a rule whose texts are others than the target's.
+
+    Raises:
+        UsageError: it is lossy.
+    """
+    if rule.name != "auto" and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
+        raise UsageError(
+            f"--verifier {rule} is lossy: expected an exact rule, whose text is the target's own. "
+            "Measure it with sps bench"
+        )
+
+
+def candidate_of(cell: Cell) -> Candidate:
+    """The candidate that a cell is."""
+    own = cell.method
+    schedule = None
+    if cell.k is None:
+        schedule = str(own.schedule), make("schedules", own.schedule)
+    return Candidate(draft=drafting(cell), verifier=str(own.verifier), k=cell.k, schedule=schedule)
+
+
+def replayable(cell: Cell) -> bool:
+    """Whether the rule of a cell has a replay: others are only measured."""
+    return str(cell.method.verifier) in RULES and cell.method.own_loop
+
+
+def by_draft(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Cells by what drafts."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(drafting(cell), []).append(cell)
+    return found

@@ -1,0 +1,282 @@
+"""The conduct of a plan: texts, traces, costs, predictions, and real rounds of the best."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.forecast.answer import Measured
+from spsbench.forecast.costs import Costs
+from spsbench.forecast.costs_file import dumps, read_costs
+from spsbench.forecast.outlook import Outlook, Traced, outlook
+from spsbench.methods.resolve import resolve
+from spsbench.models.shelf import Loaded, Shelf
+from spsbench.plan.arms import by_draft, candidate_of, replayable
+from spsbench.plan.folder import COSTS, Kept, opened
+from spsbench.plan.given import check_head, check_priced
+from spsbench.plan.measure import measure
+from spsbench.plan.phases import Count, Inner, Phases
+from spsbench.plan.planned import Planned
+from spsbench.plan.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
+from spsbench.plan.setting import differing, setting_of
+from spsbench.plan.texts import TEXTS, Runs, measured
+from spsbench.runs.asking import prompt_ids
+from spsbench.runs.conduct import RESULTS
+from spsbench.runs.jobs import fitting
+from spsbench.runs.models import Models, Say, folders_of
+from spsbench.settings.access import Access
+from spsbench.settings.cell import Cell, short_hash
+from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.names import drafting
+from spsbench.settings.place import Place
+from spsbench.settings.planning import Planning
+from spsbench.settings.task import Sample, Task
+from spsbench.spec import Spec
+from spsbench.store.atomic import replace_file
+from spsbench.store.identity import bare
+from spsbench.store.traces import Traces, read_traces
+
+LONGEST = 4096  # tokens of prompts that costs are measured over
+APART = 64  # tokens between two contexts, below which one does
+
+
+@dataclass(kw_only=True)
+class Planner:
+    """Everything that a plan needs.
+
+    Args:
+        cells: the candidates, resolved; they differ in their methods and drafts alone.
+        spec, task: whose prompts, as the target is asked them; how many `planning` says.
+        chat: they are asked in the target's chat template, after a `system` message or none.
+        say: is told, a line each, what a person should know.
+        watch: is told how far it is.
+        stop: asked between texts whether to end; what was made until then is kept.
+    """
+
+    cells: Sequence[Cell]
+    spec: Spec
+    task: Task
+    planning: Planning
+    place: Place
+    access: Access
+    shelf: Shelf
+    chat: bool = False
+    system: str = ""
+    say: Say = lambda line: None
+    watch: Callable[[Phases], None] = lambda phases: None
+    stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self._phases, self._phase, self._count = Phases(), "texts", Count()
+        self._models = Models(self.shelf, self.say)
+        self._plain = resolve(self.cells[0].auto_regressive)
+
+    def run(self) -> Planned | None:
+        """Make what is missing, and sum up; None: it was stopped.
+
+        Raises:
+            SpsError: models, data or a folder that cannot be used.
+        """
+        if self.access.threads is not None:
+            torch.set_num_threads(self.access.threads)
+        identity = self._identity()
+        folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
+        self.folder = folder.absolute()
+        again, over = self.place.resume or self.place.resume_anyway, self.place.overwrite
+        before = opened(self.folder, identity, resume=again, overwrite=over)
+        self._note(identity, before.confirm if before else None)
+
+        prompts = self._prompts()
+        traces = self._traces(prompts.traced)
+        if traces is None or self.stop():
+            return None
+        costs = self._costs(prompts.traced, traces)
+        found = self._outlook(traces, costs)
+        known = {sample for _, sample, _ in traces.texts}
+        fresh = [each for each in prompts.held_back if each.id not in known]
+        real, confirm = self._confirm(found, fresh or prompts.held_back)
+        if self.stop():
+            return None
+        self._note(identity, confirm)
+        return self._planned(found, real)
+
+    def _identity(self) -> dict[str, Any]:
+        """What may not change when a plan is gone on with: texts, and what they are of."""
+        cell = bare(self._plain)
+        kept = {n: v for n, v in cell.items() if n.startswith("target.") or n in OF_TEXTS}
+        own = self.planning
+        return {
+            **kept,
+            "task": str(self.spec),
+            "prompt_version": self.task.prompt_version,
+            "chat": self.chat,
+            "system": self.system,
+            "limit": own.limit,
+            "held_back": own.held_back,
+            "trace": list(own.trace),
+            "costs": None if own.costs is None else str(own.costs),
+        }
+
+    def _note(self, identity: Mapping[str, Any], confirm: str | None) -> None:
+        texts = [str(Path(each).absolute()) for each in self.planning.trace] or [TEXTS]
+        costs = self.planning.costs
+        Kept(
+            cells=self.cells,
+            identity=identity,
+            texts=texts,
+            costs=COSTS if costs is None else str(costs.absolute()),
+            confirm=confirm,
+            factors=self._factors(),
+        ).save(self.folder)
+
+    def _prompts(self) -> Prompts:
+        """Cut or refused where they do not fit the shortest context of all models."""
+        firsts = [cells[0] for cells in by_draft(self.cells).values()]
+        part = Part(
+            spec=self.spec,
+            task=self.task,
+            cells=tuple(c.but(chat=self.chat, system=self.system) for c in (self._plain, *firsts)),
+            limit=None,
+            samples=1,
+            repeats=1,
+        )
+        own = self.planning
+        return prompts_of(
+            self.spec,
+            self.task,
+            fitting(part, self._models),
+            own.limit,
+            own.held_back if own.confirm else 0,
+            self.say,
+        )
+
+    def _runs(self) -> Runs:
+        return Runs(
+            self.folder,
+            self.access,
+            self.shelf,
+            seed=self._plain.sampling.seed,
+            chat=self.chat,
+            system=self.system,
+            say=self.say,
+            watch=lambda pace: self._show(self._phase, pace),
+            traced=lambda done, total: self._show("traces", self._count.at(done, total)),
+            stop=self.stop,
+        )
+
+    def _show(self, phase: str, inner: Inner) -> None:
+        self.watch(self._phases.show(phase, inner))
+
+    def _traces(self, samples: Sequence[Sample]) -> Traces | None:
+        if self.planning.trace:
+            paths = [Path(each) for each in self.planning.trace]
+            traces = read_traces(paths)
+            check_head(traces, self.cells, self._folders(), paths[0])
+            return traces
+        path = self.folder / PROMPTS
+        made = self._runs().texts(kept(samples, path), path, self.cells)
+        return None if made is None else read_traces([made])
+
+    def _folders(self) -> dict[Any, Path]:
+        part = Part(
+            spec=self.spec,
+            task=self.task,
+            cells=(self._plain, *self.cells),
+            limit=None,
+            samples=1,
+            repeats=1,
+        )
+        return folders_of(Experiment(parts=(part,)), self.access, self.say)
+
+    def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
+        """Those that are given, those of an earlier start, or measured now."""
+        if self.planning.costs is not None:
+            costs = read_costs(self.planning.costs)
+            check_priced([*traces.drafts], costs, str(self.planning.costs))
+            return costs.scaled(**self._factors())
+        pairs = self._pairs()
+        path = self.folder / COSTS
+        if path.exists():
+            costs = read_costs(path)
+            changed = differing(setting_of([(self._plain, pairs[0][1]), *pairs]), costs.setting)
+            if not changed and all(drafting(cell) in costs.arms for cell, _ in pairs):
+                return costs.scaled(**self._factors())
+            self.say(f"note: costs are measured again, of another setting ({', '.join(changed)})")
+        costs = measure(
+            pairs,
+            self._tokens(samples, pairs[0][1]),
+            contexts=contexts_of(traces),
+            seconds=self.planning.cost_seconds,
+            watch=lambda pace: self._show("costs", pace),
+        )
+        replace_file(path, dumps(costs).encode("ascii"))
+        return costs.scaled(**self._factors())
+
+    def _pairs(self) -> list[tuple[Cell, Loaded]]:
+        """A cell for each draft and rule, with its models."""
+        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(self.cells)}
+        return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
+
+    def _tokens(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
+        """Of the prompts, one after the other."""
+        work = self._plain.but(chat=self.chat, system=self.system).work
+        found: list[int] = []
+        for sample in samples:
+            found += prompt_ids(models.tokenizer, work, sample.prompt)
+            if len(found) >= LONGEST:
+                break
+        return found[:LONGEST]
+
+    def _factors(self) -> dict[str, float]:
+        own = {"draft": self.planning.draft_cost, "target": self.planning.target_cost}
+        return {part: factor for part, factor in own.items() if factor is not None}
+
+    def _outlook(self, traces: Traces, costs: Costs) -> Outlook:
+        cells = [cell for cell in self.cells if replayable(cell)]
+        return outlook(
+            map(candidate_of, cells),
+            traced_of(traces),
+            costs,
+            lambda done, total: self._show("replay", self._count.at(done, total)),
+        )
+
+    def _confirm(
+        self, found: Outlook, samples: Sequence[Sample]
+    ) -> tuple[dict[str, Measured], str | None]:
+        """Real rounds of the best of each method, and of what no text can tell."""
+        own = self.planning
+        if not own.confirm or self._factors() or own.costs is not None or not samples:
+            return {}, None
+        by_name = {str(candidate_of(cell)): cell for cell in self.cells}
+        best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
+        path = self.folder / HELD_BACK
+        self._phase = "real rounds"
+        made = self._runs().confirm(kept(samples, path), path, best)
+        return ({}, None) if made is None else (measured(made, best), made.name)
+
+    def _planned(self, found: Outlook, real: Mapping[str, Measured]) -> Planned:
+        return Planned(
+            folder=self.folder,
+            outlook=found,
+            cells={str(candidate_of(cell)): cell for cell in self.cells},
+            measured=real,
+            about=f"{self._plain.models.target}, {self.task.title}",
+            every=self.planning.every,
+        )
+
+
+OF_TEXTS = ("temperature", "top_p", "top_k", "max_new_tokens", "stop", "ignore_eos", "seed")
+
+
+def traced_of(traces: Traces) -> Traced:
+    """What drafts -> what it is, and its texts."""
+    return {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
+
+
+def contexts_of(traces: Traces) -> list[int]:
+    """The shortest prompt, and the end of the longest text; one where they are near."""
+    low = min(text.prompt_tokens for text in traces.texts.values())
+    high = max(text.prompt_tokens + len(text.q) for text in traces.texts.values())
+    return [low, high] if high - low > APART else [(low + high) // 2]

@@ -1,0 +1,194 @@
+"""A plan as a report: candidates with what was predicted and measured, and the answer in words."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from spsbench.figures.intervals import Estimate
+from spsbench.figures.summary import Summary
+from spsbench.forecast.answer import Answer, Measured, Verdict
+from spsbench.forecast.forecasts import Forecast
+from spsbench.forecast.outlook import Outlook, group
+from spsbench.reports.columns import Column
+from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
+from spsbench.reports.reporter import Report, Table, Title
+from spsbench.settings.bundled import DEFAULT_DRAFT
+from spsbench.settings.cell import Cell
+from spsbench.settings.sampling import Sampling
+
+COLUMNS = (
+    Column("measured", "speedup", 2, "x"),
+    Column("predicted", "predicted_speedup", 2, "x"),
+    Column("ceiling", "terms.ceiling_speedup", 2, "x"),
+    Column("alpha", "alpha", 3),
+    Column("tau", "terms.predicted_tau", 2),
+    Column("tau meas.", "block_efficiency", 2),
+    Column("ms/token", "terms.predicted_ms", 2),
+    Column("ms meas.", "mean_token_time_ms", 2),
+    Column("draft", "terms.draft_percent", 0, "%"),
+    Column("target", "terms.target_percent", 0, "%"),
+    Column("rest", "terms.rest_percent", 0, "%"),
+)
+
+
+def report(
+    outlook: Outlook,
+    cells: Mapping[str, Cell],
+    measured: Mapping[str, Measured],
+    *,
+    name: str,
+    about: str,
+    every: bool = False,
+    notes: Sequence[str] = (),
+) -> Report:
+    """The best K of each method, or every candidate; below it the answer.
+
+    Args:
+        cells: of each candidate, by its name.
+        measured: what real rounds showed, by candidate.
+    """
+    answer = outlook.answer(measured)
+    shown = list(outlook.by_method)
+    names = {str(each.candidate) for each in shown}
+    shown += [f for f in outlook.forecasts if str(f.candidate) in measured.keys() - names]
+    if every:
+        shown = list(outlook.forecasts)
+    shown.sort(key=lambda f: -f.speedup.mean)
+    best = cells[str(answer.best)]
+    rows = [row(each, cells[str(each.candidate)], outlook, measured) for each in shown]
+    lines = [str(answer), f"To paste: {command(best, answer)}", *outlook.remarks()]
+    if measured:
+        lines.append(
+            "Measured on prompts that were held back from the choice, interleaved with ArS."
+        )
+    if any(each.loaded for each in measured.values()):
+        lines.append(
+            "Other work kept this machine busy while the best were measured (marked *): their "
+            "intervals are wider for it."
+        )
+    title = Title(name, about)
+    table = Table(
+        title=title,
+        rows=rows,
+        columns=COLUMNS,
+        paper=[None] * len(rows),
+        remarks=[*lines, *notes],
+        figure=figure(outlook, measured, str(answer)),
+    )
+    return Report(name, [table])
+
+
+def row(
+    forecast: Forecast, cell: Cell, outlook: Outlook, measured: Mapping[str, Measured]
+) -> Summary:
+    """One candidate. What is measured stands where a benchmark has it, predictions beside it."""
+    found = measured.get(str(forecast.candidate))
+    high = outlook.ceilings[str(group(forecast.candidate))]
+    shares = forecast.shares
+
+    def alone(value: float) -> Estimate:
+        return Estimate(value, None, None, forecast.texts)
+
+    rest = shares.sampling + shares.verify + shares.host + shares.unexplained
+    with_load = {"speedup": found.speedup} if found is not None and found.loaded else {}
+    return Summary(
+        cell=cell,
+        samples=forecast.texts,
+        n=forecast.texts,
+        failures=0,
+        cut=0,
+        timed=0,
+        horizon=cell.sampling.max_new_tokens,
+        alpha=forecast.alpha,
+        block_efficiency=None if found is None else found.tau,
+        mean_token_time_ms=None if found is None else found.ms,
+        speedup=None if found is None else found.speedup,
+        predicted_speedup=forecast.speedup,
+        with_load=with_load,
+        terms={
+            "predicted_tau": forecast.tau,
+            "predicted_ms": forecast.ms,
+            "ceiling_speedup": alone(high.hindsight),
+            "informed_speedup": alone(high.informed),
+            "draft_percent": alone(100 * shares.draft),
+            "target_percent": alone(100 * shares.target),
+            "rest_percent": alone(100 * rest),
+            "unexplained_percent": alone(100 * shares.unexplained),
+            "drafted": alone(forecast.drafted),
+            "wasted": alone(forecast.wasted),
+        },
+    )
+
+
+def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Figure:
+    """Tau and speed-up against K: lines predicted, points measured, a level for each ceiling."""
+    taus: list[Curve | Level] = []
+    gains: list[Curve | Level] = []
+    groups: dict[tuple[str, str], list[Forecast]] = {}
+    for each in outlook.forecasts:
+        groups.setdefault(group(each.candidate), []).append(each)
+    for line, (key, members) in enumerate(groups.items()):
+        name = ", ".join(key)
+        by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
+        if by_k:
+            best = max(by_k, key=lambda f: f.speedup.mean)
+            points = tuple(point(f, f.tau) for f in by_k)
+            taus.append(Curve(name=name, points=points, line=line))
+            points = tuple(point(f, f.speedup) for f in by_k)
+            gains.append(Curve(name=name, points=points, line=line, best=point(best, best.speedup)))
+        for each in members:
+            found = measured.get(str(each.candidate))
+            if found is None or not each.candidate.k:
+                continue
+            label = f"{name}, measured"
+            taus.append(Curve(name=label, points=(point(each, found.tau),), line=line + 1))
+            at = point(each, found.speedup)._replace(loaded=found.loaded)
+            gains.append(Curve(name=label, points=(at,), line=line + 1))
+        high = outlook.ceilings[str(key)].hindsight
+        gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
+    gains.append(Level(name="ArS", y=1.0))
+    return Figure(
+        title=title,
+        panels=(
+            Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
+            Panel(title="Speed-up", x="K", y="over ArS", items=tuple(gains), whole=True),
+        ),
+    )
+
+
+def point(forecast: Forecast, value: Estimate) -> Point:
+    """At its K."""
+    return Point(float(forecast.candidate.k or 0), value.mean, value.low, value.high)
+
+
+def command(cell: Cell, answer: Answer) -> str:
+    """The command line that uses the plan."""
+    models, method, sampling = cell.models, cell.method, cell.sampling
+    words = ["sps", "generate", "--target", models.target.id]
+    words += _more("", models.target)
+    if answer.verdict is Verdict.SPECULATE:
+        if models.draft is not None and models.draft.id != DEFAULT_DRAFT.get(models.target.id):
+            words += ["--draft", models.draft.id]
+            words += ["--draft-revision", models.draft.revision] if models.draft.revision else []
+        if method.drafter.name != "model":
+            words += ["--drafter", str(method.drafter)]
+        words += ["--verifier", str(method.verifier)]
+        words += ["--schedule", str(method.schedule)] if cell.k is None else ["--k", str(cell.k)]
+    else:
+        words += ["--k", "0"]
+    usual = Sampling()
+    for name in ("temperature", "top_p", "top_k"):
+        value = getattr(sampling, name)
+        if value != getattr(usual, name):
+            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    return shlex.join([*words, "PROMPT"])
+
+
+def _more(prefix: str, model: object) -> list[str]:
+    """Flags of a model's fields that are not the usual ones."""
+    words: list[str] = []
+    for each in fields(model):  # type: ignore[arg-type]
+        value = getattr(model, each.name)
+        if each.name in ("revision", "device", "dtype", "engine") and value != each.default:
+            words += [f"--{prefix}{each.name}", str(value)]
+    return words

@@ -1,0 +1,233 @@
+"""Traces on disk: a log that begins with what its texts are, each line with its CRC."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.forecast import traces as forms
+from spsbench.forecast.traces import VERSION, Along, DraftOf, Head, Proposed, Written
+from spsbench.settings.records import Key
+from spsbench.store.folder import Shard, shard_name
+from spsbench.store.log import Log, iterate
+
+
+def traces_path(folder: Path, cell: str, shard: Shard) -> Path:
+    """The traces of the texts of one cell, of a shard of a run."""
+    return folder / f"traces-{cell}-{shard_name(shard)}.jsonl"
+
+
+@dataclass(kw_only=True, eq=False)
+class Traces:
+    """Texts, and what each draft would have been worth along them."""
+
+    head: Head | None = None
+    drafts: dict[str, DraftOf] = field(default_factory=dict)
+    texts: dict[Key, Written] = field(default_factory=dict)
+    along: dict[tuple[Key, str], Along] = field(default_factory=dict)
+
+    def of(self, name: str) -> list[tuple[Written, Along]]:
+        """The texts that a draft was traced along."""
+        keys = [key for key in self.texts if (key, name) in self.along]
+        return [(self.texts[key], self.along[key, name]) for key in keys]
+
+    @property
+    def tokens(self) -> int:
+        """Of all texts."""
+        return sum(len(text.q) for text in self.texts.values())
+
+    def take(self, values: dict[str, Any]) -> None:
+        """One line of a log.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no line of a trace.
+        """
+        if "head" in values:
+            self.head = forms.read_head(values)
+            if self.head.version != VERSION:
+                raise ValueError(f"version {self.head.version}, not {VERSION}")
+        elif "draft" in values:
+            draft = forms.read_draft(values)
+            self.drafts[draft.name] = draft
+        elif "text" in values:
+            text = forms.read_text(values)
+            if len(text.entropy) != len(text.q):
+                raise ValueError("columns of unlike length")
+            self.texts[text.key] = text
+        else:
+            cell, sample, repeat = values["along"]
+            key = cell, sample, repeat
+            along = forms.read_along(values)
+            if len(forms.columns(along)) != len(self.texts[key].q):
+                raise ValueError("columns of unlike length")
+            self.along[key, values["by"]] = along
+
+
+def read_traces(paths: Sequence[Path]) -> Traces:
+    """Several files, or the folders of runs, as one.
+
+    Raises:
+        MissingError: no such file, or a run without traces.
+        DataError: a damaged or foreign file.
+        MismatchError: they are of different texts or drafts; says what differs.
+    """
+    found = Traces()
+    for path in files(paths):
+        each = read_file(path)
+        if each.head is None:
+            continue
+        if found.head is not None:
+            refuse(each.head, found.head, path)
+        for name, draft in each.drafts.items():
+            refuse_draft(draft, found.drafts.get(name, draft), path)
+        found = Traces(
+            head=each.head,
+            drafts={**found.drafts, **each.drafts},
+            texts={**found.texts, **each.texts},
+            along={**found.along, **each.along},
+        )
+    if found.head is None or not found.texts:
+        raise MissingError(
+            f"no texts in the trace ({', '.join(map(str, paths))}): expected some. Record them "
+            "with sps bench TASK --record trace"
+        )
+    return found
+
+
+def files(paths: Sequence[Path]) -> Iterable[Path]:
+    """The files that are meant: of a folder all traces in it."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
+        if not inside:
+            raise MissingError(
+                f"no traces in {path}: expected traces-*.jsonl. Record them with "
+                "sps bench TASK --record trace"
+            )
+        yield from inside
+
+
+def read_file(path: Path) -> Traces:
+    """One file.
+
+    Raises:
+        MissingError, DataError: it is not there, or damaged, or no trace.
+    """
+    found = Traces()
+    for number, values in enumerate(iterate(path)):
+        take(found, values, path, number)
+    return found
+
+
+def take(found: Traces, values: dict[str, Any], path: Path, number: int) -> None:
+    """One line, or what is wrong with it."""
+    try:
+        if number == 0 and "head" not in values:
+            raise ValueError("no head")
+        found.take(values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"foreign trace ({path}, line {number + 1}: {error}): expected what `sps` wrote. "
+            "Record it anew"
+        ) from error
+
+
+def refuse(mine: Head, theirs: Head, path: Path) -> None:
+    """Check that two traces are of the same texts.
+
+    Raises:
+        MismatchError: they are not; names every field that differs.
+    """
+    differing = mine.differing(theirs)
+    if differing:
+        raise MismatchError(
+            f"another trace ({path}): expected one of the same target, tokenizer and sampling. "
+            "Record it anew. Differing:" + "".join(f"\n  {line}" for line in differing)
+        )
+
+
+def refuse_draft(mine: DraftOf, theirs: DraftOf, path: Path) -> None:
+    """Check that what goes by one name is one thing.
+
+    Raises:
+        MismatchError: it is not.
+    """
+    differing = Head(mine.identity).differing(Head(theirs.identity))
+    if differing:
+        raise MismatchError(
+            f"another draft called {mine.name} ({path}): expected the same one. Record the trace "
+            "anew. Differing:" + "".join(f"\n  {line}" for line in differing)
+        )
+
+
+class TraceWriter:
+    """Traces that this process appends to. Use it as a context manager."""
+
+    def __init__(self, path: Path, head: Head) -> None:
+        """Open or create the log.
+
+        Raises:
+            MismatchError: it is of other texts. DataError: it is damaged.
+            InUseError, WriteError: it cannot be written.
+        """
+        self.path, self.known, self._seen = path, Traces(), 0
+        self._log = Log(path, self._see)
+        if self.known.head is None:
+            self._append(forms.head_values(head))
+        else:
+            try:
+                refuse(head, self.known.head, path)
+            except MismatchError:
+                self.close()
+                raise
+
+    def __enter__(self) -> "TraceWriter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process write."""
+        self._log.close()
+
+    def declare(self, draft: DraftOf) -> None:
+        """Say what a draft is, once; a finding that it is not exact after all is kept as well."""
+        known = self.known.drafts.get(draft.name)
+        if known is not None:
+            refuse_draft(draft, known, self.path)
+            draft = replace(draft, exact=draft.exact and known.exact)
+        if known != draft:
+            self._append(forms.draft_values(draft))
+
+    def has(self, key: Key, name: str, schedules: Iterable[str] = ()) -> bool:
+        """Whether a draft was traced along a text, with the stops of these schedules."""
+        known = self.known.along.get((key, name))
+        return known is not None and (set(schedules) <= stops_of(known))
+
+    def add_text(self, text: Written) -> None:
+        """A text, once."""
+        if text.key not in self.known.texts:
+            self._append(forms.text_values(text))
+
+    def add(self, key: Key, name: str, along: Along) -> None:
+        """A draft along a text, once; or again, with the stops of more schedules."""
+        known = self.known.along.get((key, name))
+        if known is None or not stops_of(along) <= stops_of(known):
+            self._append(forms.along_values(key, name, along))
+
+    def _append(self, values: dict[str, Any]) -> None:
+        self._log.append(values)
+        self.known.take(values)
+
+    def _see(self, values: dict[str, Any]) -> None:
+        take(self.known, values, self.path, self._seen)
+        self._seen += 1
+
+
+def stops_of(along: Along) -> set[str]:
+    """The schedules whose stops are known."""
+    return set() if isinstance(along, Proposed) else set(along.stops)

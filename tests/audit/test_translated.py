@@ -1,0 +1,145 @@
+"""Pairs with two tokenizers, on real models: chosen, exact, and a wrong law is found."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from spsbench.audit.text.audit import AuditVerdict
+from spsbench.audit.text.pair import audit_pair
+from spsbench.audit.text.setup import examiner_of
+from spsbench.audit.text.suspects import Proposal
+from spsbench.audit.text.workbench import Prompt
+from spsbench.errors import DataError
+from spsbench.library.pair import Pair
+from spsbench.methods.drafters.tli import SharedTokensDrafter
+from spsbench.models.shelf import Loaded, Shelf
+from spsbench.models.translation.overlap import Overlap, Vocabularies
+from spsbench.models.translation.vocabulary import Vocabulary
+from spsbench.settings.access import Access
+from spsbench.spec import Spec
+from tests.folders import save
+from tests.tiny_models import tiny
+from tests.tongues import of_bytes, of_marks
+
+WORDS = ("the cat sat", "a dog in the house", "over the hill")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A target, and a draft of another tokenizer that often means the same token as it."""
+    place = tmp_path_factory.mktemp("pair")
+    ours, theirs = of_bytes(), of_marks()
+    target = tiny("llama", vocab=len(ours), dtype=torch.float32)
+    draft = tiny("llama", vocab=len(theirs), dtype=torch.float32, noise=0.1)
+    pairs = Vocabularies(*map(Vocabulary.of, (ours, theirs))).overlap.pairs
+    with torch.no_grad():
+        for part in ("get_input_embeddings", "get_output_embeddings"):
+            here, there = getattr(target, part)().weight, getattr(draft, part)().weight
+            there[list(pairs.values())] = here[list(pairs)]
+        for (_, here), (_, there) in zip(
+            target.model.layers.named_parameters(),
+            draft.model.layers.named_parameters(),
+            strict=True,
+        ):
+            there.copy_(here)
+    made = {"target": save(place / "target", target, ours)}
+    made |= {"draft": save(place / "draft", draft, theirs)}
+    return {name: str(folder) for name, folder in made.items()}
+
+
+def pair(folders: dict[str, str], said: list[str] | None = None, **asked: Any) -> Pair:
+    common = {**folders, "k": 3, "max_new_tokens": 32, "engine": "eager"}
+    return Pair(common | asked, Access(offline=True), (said if said is not None else []).append)
+
+
+def test_the_way_is_chosen_and_told(folders: dict[str, str]) -> None:
+    said: list[str] = []
+    sampled = pair(folders, said)
+    assert str(sampled.cell.method) == "tli/sps/constant:lookahead=3"
+    assert any("tokens are among the target's" in line for line in said)
+    assert any("drafting by the tokens that both models have (--drafter tli)" in s for s in said)
+    greedy, _ = sampled.configured(temperature=0.0)
+    assert str(greedy.method) == "slem/match/constant:lookahead=3"
+    asked, _ = sampled.configured(temperature=0.0, verifier="block")
+    assert str(asked.method) == "tli/block/constant:lookahead=3"
+    few = Overlap({1: 1}, 9, 9, text=0.2)
+    with patch("spsbench.models.translation.overlap.Vocabularies.overlap", few):
+        assert pair(folders).cell.method.drafter.name == "slem"
+
+
+@pytest.mark.parametrize("drafter", ["tli", "slem"])
+def test_greedy_texts_are_those_of_the_target(folders: dict[str, str], drafter: str) -> None:
+    both = pair(folders, drafter=drafter, temperature=0.0)
+    for word in WORDS:
+        found = both.compare(word)
+        assert found.identical
+        assert sum(r.drafted for r in found.sps.record.rounds) > 0
+
+
+def test_what_was_drafted_is_recorded_in_the_targets_tokens(folders: dict[str, str]) -> None:
+    made = pair(folders, decoder="native:laws=true").generate(WORDS[0])
+    laws = made.record.laws
+    assert laws is not None
+    size = len(of_bytes())
+    assert all(0 <= token < size for each in laws for token in each.tokens)
+    assert all(0 < p <= 1 for each in laws for p in each.p)
+
+
+def audited(folders: dict[str, str], drafter: str, most: int, bias: float) -> Any:
+    both = pair(folders, drafter=drafter)
+    return audit_pair(both.cell, both.loaded, prompts(both.loaded), bias=bias, most=most)
+
+
+def prompts(loaded: Loaded) -> list[Prompt]:
+    return [Prompt(word, tuple(loaded.tokenizer.encode(word))) for word in WORDS]
+
+
+def test_an_audit_suspects_what_the_draft_would_write(folders: dict[str, str]) -> None:
+    both = pair(folders)
+    assert isinstance(examiner_of(both.cell, both.loaded).suspect, Proposal)
+    found = audited(folders, "tli", 400, 0.3)
+    assert found.verdict is AuditVerdict.HELD, found.line
+
+
+class Shuffled(SharedTokensDrafter):
+    """The law's columns are in the order in which the tokenizer lists its tokens."""
+
+    def draft(self, *given: Any) -> Any:
+        made = super().draft(*given)
+        return made if made.probs is None else type(made)(made.tokens, made.probs.roll(1, -1))
+
+
+@pytest.mark.slow
+def test_a_wrong_law_is_found(folders: dict[str, str]) -> None:
+    with patch("spsbench.methods.drafters.tli.SharedTokensDrafter", Shuffled):
+        found = audited(folders, "tli", 6_000, 0.05)
+    assert found.verdict is AuditVerdict.BIAS, found.line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["tli", "slem", "slem:sampled=true"])
+def test_audits_hold(folders: dict[str, str], drafter: str) -> None:
+    found = audited(folders, drafter, 3_000, 0.1)
+    assert found.verdict is AuditVerdict.HELD, found.line
+
+
+def test_what_cannot_work_is_refused_with_its_reason(folders: dict[str, str]) -> None:
+    cell = pair(folders).cell.but(drafter=Spec("model"))
+    with pytest.raises(DataError, match=r"expected one vocabulary. Draft in its own tokens with"):
+        Shelf(offline=True).load(cell)
+    none = Overlap({}, 9, 9, text=0.0)
+    with (
+        patch("spsbench.models.translation.overlap.Vocabularies.overlap", none),
+        pytest.raises(DataError, match="no token of the draft model is one of the target's"),
+    ):
+        pair(folders, drafter="tli").generate(WORDS[0])
+
+
+def test_a_pair_of_one_tokenizer_is_left_as_it_was(tmp_path: Path) -> None:
+    made = tiny("llama", vocab=len(of_bytes()), dtype=torch.float32)
+    one = {name: str(save(tmp_path / name, made, of_bytes())) for name in ("target", "draft")}
+    assert pair(one).cell.method.drafter.name == "model"
+    assert pair(one, drafter="tli").generate("the cat").metrics.alpha == pytest.approx(1, abs=1e-5)

@@ -1,0 +1,186 @@
+"""Views: a model less some layers is the model from which they were deleted."""
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, prove
+from spsbench.engines import views
+from spsbench.engines.choice import prepared
+from spsbench.engines.eager import EagerLM, UnsupportedModelError
+from spsbench.engines.graphs import GraphLM
+from spsbench.engines.preparing import prepare
+from spsbench.engines.session import FastLM
+from spsbench.engines.views import view
+from spsbench.errors import UsageError
+from spsbench.loop.site import Variant
+from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.sps import Sps
+from tests.tiny_models import ARCHITECTURES, laws, tiny
+
+X = [1, 2, 3, 4, 5, 6, 7]
+SESSIONS = {"eager": EagerLM, "fast": FastLM, "graphs": GraphLM}
+VARIANTS = (
+    Variant(frozenset({1, 2})),
+    Variant(frozenset({0})),
+    Variant(frozenset({3}), frozenset({0}), frozenset({1})),
+)
+
+
+def deep(architecture: str, **more: Any) -> PreTrainedModel:
+    layers = {"n_layer": 4} if architecture == "gpt2" else {"num_hidden_layers": 4}
+    return tiny(architecture, **layers, **more)
+
+
+def without(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
+    """A copy whose layers are deleted; of parts the last matrix is zero: they add nothing."""
+    made = copy.deepcopy(model)
+    inner: Any = made.transformer if hasattr(made, "transformer") else made.model
+    name = "h" if hasattr(inner, "h") else "layers"
+    layers: Any = getattr(inner, name)
+    for index, layer in enumerate(layers):
+        attention = layer.attn.c_proj if name == "h" else layer.self_attn.o_proj
+        mlp = layer.mlp.c_proj if name == "h" else layer.mlp.down_proj
+        for last, gone in ((attention, variant.attention), (mlp, variant.mlp)):
+            if index in gone:
+                for weight in last.parameters():
+                    weight.zero_()
+    setattr(inner, name, nn.ModuleList(x for i, x in enumerate(layers) if i not in variant.layers))
+    made.config.num_hidden_layers = len(getattr(inner, name))
+    return made
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_view_is_the_model_without_those_layers(architecture: str, session: str) -> None:
+    model = deep(architecture)
+    whole = laws(model, X)
+    for variant in VARIANTS:
+        expected = laws(without(model, variant), X)
+        lm = SESSIONS[session](view(model, variant))
+        lm.append(torch.tensor(X[:3]), keep=0)
+        lm.append(torch.tensor([9, 9]), keep=2)
+        lm.commit(3)  # rejected
+        got = lm.append(torch.tensor(X[3:]), keep=4).logits
+        torch.testing.assert_close(got, expected[3:], rtol=0, atol=1e-10)
+        assert view(model, variant) is view(model, variant)
+    torch.testing.assert_close(laws(model, X), whole, rtol=0, atol=0)  # and it is as it was
+
+
+def test_it_shares_the_weights_and_leaves_the_model_alone() -> None:
+    model = deep("llama")
+    made = view(model, VARIANTS[0])
+    assert {id(weight) for weight in made.parameters()} < {id(w) for w in model.parameters()}
+    assert (made.config.num_hidden_layers, model.config.num_hidden_layers) == (2, 4)
+    assert [layer.self_attn.layer_idx for layer in model.model.layers] == [0, 1, 2, 3]
+    assert [layer.self_attn.layer_idx for layer in made.model.layers] == [0, 1]
+
+
+def test_of_a_prepared_model_the_view_is_replayed_as_well() -> None:
+    model = deep("llama", dtype=torch.float32)
+    expected = laws(view(model, VARIANTS[0]), X)
+    fast = deep("llama", dtype=torch.float32)
+    prepare(fast)
+    made = view(fast, VARIANTS[0])
+    for _ in range(3):  # traced, compared, replayed
+        lm = FastLM(made)
+        lm.append(torch.tensor(X[:3]), keep=0)
+        got = lm.append(torch.tensor(X[3:]), keep=4).logits
+        torch.testing.assert_close(got, expected[3:], rtol=1e-4, atol=1e-4)
+    tape = prepared(made).tape
+    assert tape is not None
+    assert tape.refused is None
+    assert tape.traces
+    assert tape is not prepared(fast).tape
+
+
+@pytest.mark.parametrize(
+    ("variant", "line"),
+    [
+        (Variant(frozenset({4, 9})), "layers 4, 9 left out of a model that has 4: expected 0 to 3"),
+        (Variant(frozenset({0, 1, 2, 3})), "all attention of 4 layers left out"),
+        (Variant(frozenset({0, 1}), frozenset({2, 3})), "all attention of 4 layers left out"),
+    ],
+)
+def test_what_cannot_be_left_out_is_refused(variant: Variant, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        view(deep("llama"), variant)
+
+
+def test_a_model_without_a_list_of_layers_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="no list of layers"):
+        views.layers_of(nn.Linear(2, 2))
+
+
+def law_of(model: PreTrainedModel) -> Callable[[tuple[int, ...]], tuple[float, ...]]:
+    known: dict[tuple[int, ...], tuple[float, ...]] = {}
+
+    def law(prefix: tuple[int, ...]) -> tuple[float, ...]:
+        if prefix not in known:
+            known[prefix] = tuple(laws(model, list(prefix))[-1].softmax(-1).tolist())
+        return known[prefix]
+
+    return law
+
+
+def self_speculating(variant: Variant, tokens: int) -> Case:
+    """The drafter over a real target, with the caches of both."""
+    target = tiny("llama", vocab=3, context=16, num_hidden_layers=3)
+    draft = view(target, variant)
+    rule = Sps()
+    return Case(
+        rule,
+        DiscoveredRule(rule),
+        law_of(target),
+        law_of(without(target, variant)),
+        3,
+        lm=lambda case, text, is_target: EagerLM(target if is_target else draft),
+        drafter=SelfDrafter,
+        schedule=Constant(2),
+        tokens=tokens,
+    )
+
+
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_law_of_self_speculation_is_the_target_s(tokens: int) -> None:
+    proof = prove(self_speculating(Variant(frozenset({1})), tokens))
+    assert proof.constant
+    assert proof.mass == pytest.approx(1, abs=1e-12)
+    assert proof.distance < 1e-9
+    assert {"none", "all"} <= proof.kinds
+    assert tokens == 2 or "some" in proof.kinds
+
+
+def test_layers_that_keep_their_numbers_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_renumber", lambda layer, number: None)
+    with pytest.raises(UnsupportedModelError, match="after a rollback"):
+        view(deep("qwen3"), Variant(frozenset({0, 1})))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [(3, {3}), ("", set()), ("2+4", {2, 4}), ("8-11", {8, 9, 10, 11}), ("1+3-4", {1, 3, 4})],
+)
+def test_layers_are_read(given: str | int, found: set[int]) -> None:
+    assert numbers("skip", given) == found
+
+
+@pytest.mark.parametrize("given", ["x", "-3", "3-", "5-4", "1+", "1.5", -2])
+def test_what_names_no_layers_is_refused(given: str | int) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"skip is {given!r}: expected layers")):
+        numbers("skip", given)
+
+
+def test_nothing_left_out_is_refused_and_a_guess_is_made() -> None:
+    with pytest.raises(ValueError, match="nothing is left out"):
+        variant_of(8, "none", "", "")
+    assert variant_of(8, "half", "", "").layers == {2, 4}
+    assert variant_of(2, "half", "", "").layers == {1}

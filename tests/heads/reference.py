@@ -1,0 +1,92 @@
+"""What a head computes, written anew from the tensors of its file and transformers' own layers.
+
+Whole sequences, no cache, names as they are in the file; nothing of `spsbench.methods.heads`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+
+def config_of(values: Mapping[str, Any]) -> PreTrainedConfig:
+    kind = Qwen3Config if values["model_type"] == "qwen3" else LlamaConfig
+    made = kind(**{key: value for key, value in values.items() if key != "architectures"})
+    made._attn_implementation = "eager"
+    return made
+
+
+def run(layer: nn.Module, config: PreTrainedConfig, x: Tensor) -> Tensor:
+    """A decoder layer over a whole sequence."""
+    m = len(x)
+    places = LlamaRotaryEmbedding(config)(x, torch.arange(m)[None])
+    mask = torch.full((m, m), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)[None, None]
+    return layer(x[None], attention_mask=mask, position_embeddings=places)[0]
+
+
+def loaded(config: PreTrainedConfig, tensors: Mapping[str, Tensor], at: str, fed: int) -> nn.Module:
+    """A decoder layer with the weights at `at`; without an input norm where there is none."""
+    kind = Qwen3DecoderLayer if config.model_type == "qwen3" else LlamaDecoderLayer
+    layer = kind(config, 0).double()
+    for name in ("q_proj", "k_proj", "v_proj"):
+        old = getattr(layer.self_attn, name)
+        new = nn.Linear(fed, old.out_features, bias=old.bias is not None).double()
+        setattr(layer.self_attn, name, new)
+    own = {n.removeprefix(f"{at}."): t for n, t in tensors.items() if n.startswith(f"{at}.")}
+    own.pop("hidden_norm.weight", None)
+    if "input_layernorm.weight" not in own:
+        layer.input_layernorm = nn.Identity()
+    layer.load_state_dict(own)
+    return layer.eval()
+
+
+def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def eagle(values: Mapping[str, Any], tensors: Mapping[str, Tensor], f: Tensor, e: Tensor) -> Tensor:
+    """EAGLE-1: [m, H] features and embeddings -> [m, H], which the target's head reads."""
+    config = config_of(values)
+    x = torch.cat([e, f], -1) @ tensors["fc.weight"].T
+    x = x + tensors["fc.bias"] if "fc.bias" in tensors else x
+    return run(loaded(config, tensors, "layers.0", values["hidden_size"]), config, x)
+
+
+def eagle3(
+    values: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    at: str,
+    hidden: list[Tensor],
+    e: Tensor,
+    *,
+    residual_normed: bool = False,
+    each: bool = False,
+    whole: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """EAGLE-3: hidden states, [m, H] embeddings -> [m, H] before its norm, and [m, Vd] logits."""
+    config, eps = config_of(values), values["rms_norm_eps"]
+    if each:
+        hidden = [normed(h, tensors[f"fc_norm.{i}.weight"], eps) for i, h in enumerate(hidden)]
+    joined = torch.cat(hidden, -1)
+    if whole:
+        joined = normed(joined, tensors["input_norm.weight"], eps)
+    g = joined @ tensors["fc.weight"].T
+    layer = loaded(config, tensors, at, 2 * values["hidden_size"])
+    calm = normed(g, tensors[f"{at}.hidden_norm.weight"], eps)
+    both = torch.cat([normed(e, tensors[f"{at}.input_layernorm.weight"], eps), calm], -1)
+    layer.input_layernorm = nn.Identity()
+    mlp, after = layer.mlp, layer.post_attention_layernorm
+    # The layer adds its input, twice as wide: only its attention is taken.
+    m = len(e)
+    places = LlamaRotaryEmbedding(config)(e, torch.arange(m)[None])
+    mask = torch.full((m, m), torch.finfo(e.dtype).min, dtype=e.dtype).triu(1)[None, None]
+    kept, _ = layer.self_attn(both[None], attention_mask=mask, position_embeddings=places)
+    x = (calm if residual_normed else g) + kept[0]
+    x = x + mlp(after(x[None]))[0]
+    for i in range(1, values["num_hidden_layers"]):
+        x = run(loaded(config, tensors, f"layers.{i}", values["hidden_size"]), config, x)
+    return x, normed(x, tensors["norm.weight"], eps) @ tensors["lm_head.weight"].T

@@ -1,0 +1,231 @@
+"""A head over a tiny target, without the command line: its site, its laws, its walk."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, Proof, prove
+from spsbench.audit.law.thresholds import Facts
+from spsbench.engines.cache import PreallocatedCache
+from spsbench.engines.eager import EagerLM
+from spsbench.loop.sampling import Warp
+from spsbench.loop.site import HeadWeights, TargetParts
+from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
+from spsbench.methods.heads.drafting import HeadDrafter
+from spsbench.models.heads.checkpoint import checkpoint
+from spsbench.models.heads.reading import described, format_of
+from spsbench.models.heads.weights import by_name
+from spsbench.plugins import make
+from spsbench.spec import Spec
+
+
+class HeadSite:
+    """A site whose head is in `folder`, in the target's dtype."""
+
+    def __init__(self, folder: Path, model: PreTrainedModel, **answers: Any) -> None:
+        family = format_of(checkpoint(folder)).family
+        files, found = described(
+            folder,
+            model.config.to_dict(),
+            names=("target", "head"),
+            family=family,
+            answers=answers,
+            allow_pickle=True,
+        )
+        read = by_name(files, set(found.names.values()))
+        tensors = {
+            own: read[name].to(model.dtype) if read[name].is_floating_point() else read[name]
+            for own, name in found.names.items()
+        }
+        self._head, self._model, self._answers = HeadWeights(found, tensors), model, answers
+        self.vocab_size = model.config.vocab_size
+        self.tokenizer = None
+        self._made: Any = None
+
+    def head(self) -> HeadWeights:
+        return self._head
+
+    def network(self, make: Callable[[], Any]) -> Any:
+        self._made = self._made or make()
+        return self._made
+
+    def target(self) -> TargetParts:
+        model = self._model
+        return TargetParts(
+            config=model.config,
+            vocab_size=self.vocab_size,
+            device=model.device,
+            dtype=model.dtype,
+            embed=model.get_input_embeddings(),
+            head=model.get_output_embeddings(),
+        )
+
+    def cache(self, most: int | None = None) -> Any:
+        return PreallocatedCache(most)
+
+    def drafter(self, **more: Any) -> Drafter:
+        """A new drafter over the one network."""
+        given = tuple({**self._answers, **more}.items())
+        return make("drafters", Spec(self._head.description.family, given), self)
+
+
+class Known:
+    """What a target says of each prefix: computed once, without a cache."""
+
+    def __init__(self, model: PreTrainedModel, layers: tuple[int, ...]) -> None:
+        self.model, self.layers = model, layers
+        self._rows: dict[tuple[int, ...], tuple[Tensor, Mapping[int, Tensor]]] = {}
+
+    @torch.inference_mode()
+    def row(self, prefix: tuple[int, ...]) -> tuple[Tensor, Mapping[int, Tensor]]:
+        """[V] logits after a prefix, and the [D] hidden states of its last token."""
+        if prefix not in self._rows:
+            out = self.model(
+                input_ids=torch.tensor([prefix]), use_cache=False, output_hidden_states=True
+            )
+            states = {layer: out.hidden_states[layer][0, -1] for layer in self.layers}
+            self._rows[prefix] = out.logits[0, -1], states
+        return self._rows[prefix]
+
+    def q(self, prefix: tuple[int, ...]) -> tuple[float, ...]:
+        """The target's law, before the warp."""
+        return tuple(self.row(prefix)[0].softmax(-1).tolist())
+
+    def hidden(self, prefix: tuple[int, ...]) -> list[Tensor]:
+        """Of each layer the states [n, D] of every token of `prefix`."""
+        rows = [self.row(prefix[: i + 1])[1] for i in range(len(prefix))]
+        return [torch.stack([row[layer] for row in rows]) for layer in self.layers]
+
+
+class KnownLM:
+    """A session over `Known`, for walks of many paths."""
+
+    limit = None
+
+    def __init__(self, known: Known) -> None:
+        self.vocab_size = known.model.config.vocab_size
+        self._known, self._cache = known, []
+
+    @property
+    def length(self) -> int:
+        return len(self._cache)
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        fed = tokens.tolist()
+        n = 0 if parents is None else len(parents)
+        base = self._cache[: len(self._cache)]
+        paths: list[list[int]] = []
+        for i, token in enumerate(fed):
+            if i < len(fed) - n:
+                base = [*base, token]
+                paths.append(base)
+            else:
+                above = int(parents[i - (len(fed) - n)])
+                before = base if above < 0 else paths[above + len(fed) - n]
+                paths.append([*before, token])
+        rows = [self._known.row(tuple(path)) for path in paths]
+        self._paths, self._cache = paths, self._cache + fed
+        hidden = {
+            layer: torch.stack([states[layer] for _, states in rows])
+            if rows
+            else torch.empty(0, self._known.model.config.hidden_size)
+            for layer in self._known.layers
+        }
+        kept = [logits for logits, _ in rows[len(rows) - keep :]]
+        empty = torch.empty(0, self.vocab_size)
+        return Scores(torch.stack(kept) if kept else empty, hidden)
+
+    def commit(self, length: int, path: Any = None) -> None:
+        if path:
+            self._cache = list(self._paths[len(self._paths) - self._nodes() + path[-1]])
+        else:
+            self._cache = self._cache[:length]
+
+    def _nodes(self) -> int:
+        return len(self._paths) - 1
+
+
+def scratch(drafter: HeadDrafter, known: Known, warp: Warp) -> Callable[..., Tensor]:
+    """The head's law [V] after a text and tokens drafted after it, all computed from scratch.
+
+    Features are the target's for the text, and the head's own guesses after it; nothing is cached.
+    """
+    network, target = drafter.network, drafter._target
+    ids = network.ids
+
+    @torch.inference_mode()
+    def law(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
+        features = network.fuse(known.hidden(text[:-1]))
+        tokens = list(text[1:])
+        while True:
+            m = len(tokens)
+            embedded = network.embed(torch.tensor(tokens), target.embed)
+            sees = torch.ones(m, m, dtype=torch.bool).tril()
+            out = network.step(features, embedded, torch.arange(m), PreallocatedCache(None), sees)
+            done = m - (len(text) - 1)
+            if done == len(drafted):
+                break
+            features = torch.cat([features, out[-1:]])
+            tokens.append(drafted[done])
+        found = warp(network.scores(out[-1:], target.head))[0]
+        if ids is None:
+            return found
+        return found.new_zeros(known.model.config.vocab_size).index_copy(0, ids, found)
+
+    return law
+
+
+def proof_of(
+    verifier: Verifier,
+    site: HeadSite,
+    known: Known,
+    *,
+    real: bool = False,
+    spoil: Callable[[HeadDrafter], None] = lambda drafter: None,
+    warp: Mapping[str, Any] | None = None,
+    sampled: bool = True,
+    **fields: Any,
+) -> Proof:
+    """Walk every path of a small generation with a head.
+
+    Args:
+        real: with the engine's sessions and caches, instead of what is known of the target.
+        spoil: is given each drafter, to plant a fault in it.
+    """
+    settings = dict(warp or {})
+    laws = scratch(site.drafter(), known, Warp(**settings))
+    kept: dict[Any, list[float]] = {}
+
+    def drawn(facts: Facts, slot: int) -> list[float]:
+        before = tuple(facts.picked[Purpose.DRAFT, i] for i in range(slot))
+        key = facts.text, before
+        if key not in kept:
+            kept[key] = laws(*key).tolist()
+        return kept[key]
+
+    def session(case: Case, text: list[int], target: bool) -> LM:
+        return EagerLM(known.model, layers=known.layers) if real else KnownLM(known)
+
+    def drafter(lm: LM) -> Drafter:
+        made = site.drafter(sampled=sampled)
+        spoil(made)
+        return made
+
+    return prove(
+        Case(
+            verifier,
+            DiscoveredRule(verifier, drawn),
+            known.q,
+            known.q,
+            known.model.config.vocab_size,
+            drafter=drafter,
+            warp=settings,
+            lm=session,
+            **fields,
+        )
+    )

@@ -1,0 +1,127 @@
+"""Networks of heads beside an independent computation from the same file, number by number."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from spsbench.engines.cache import PreallocatedCache
+from tests.heads import reference, writers
+from tests.heads.stage import HeadSite
+from tests.tiny_models import tiny
+
+ROWS = 7
+NEAR = {"rtol": 1e-4, "atol": 1e-5}  # transformers turns and norms in float32
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny("llama", vocab=20, num_hidden_layers=6)
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    config = json.loads((folder / "config.json").read_text())
+    return config, {n: t.double() for n, t in load_file(folder / "model.safetensors").items()}
+
+
+def numbers(target: Any, n: int) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(4)
+    shape = ROWS, target.config.hidden_size
+    return [torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(n)]
+
+
+def in_pieces(network: Any, features: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+    """[m, H] through a cache: three rows, then two, then one by one."""
+    cache, made, done = PreallocatedCache(None), [], 0
+    for m in (3, 2, 1, 1):
+        part = slice(done, done + m)
+        sees = torch.ones(m, done + m, dtype=torch.bool).tril(done)
+        places = torch.arange(done, done + m)
+        made.append(network.step(features[part], embedded[part], places, cache, sees))
+        done += m
+    return torch.cat(made)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"bias": False}, {"rope_scaling": LLAMA3}, {"model_type": "qwen3", "head_dim": 16}],
+    ids=["bias", "none", "llama3", "qwen3"],
+)
+def test_eagle(target: Any, tmp_path: Path, more: dict[str, Any]) -> None:
+    folder = writers.eagle(tmp_path, target, **more)
+    network = HeadSite(folder, target).drafter().network
+    f, e = numbers(target, 2)
+    expected = reference.eagle(*read(folder), f, e)
+    torch.testing.assert_close(in_pieces(network, network.fuse([f]), e), expected, **NEAR)
+    torch.testing.assert_close(network.scores(f, target.lm_head), f @ target.lm_head.weight.T)
+
+
+DIALECTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "eagle": (lambda at, t: writers.eagle3(at, t), "midlayer", {}),
+    "specforge": (lambda at, t: writers.specforge(at, t, [0, 2, 4]), "midlayer", {}),
+    "3.1": (lambda at, t: writers.eagle31(at, t), "layers.0", {"each": True}),
+    "speculators": (
+        lambda at, t: writers.speculators(at, t, layers=2, norm_before_fc=True),
+        "layers.0",
+        {"residual_normed": True, "whole": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_eagle3(target: Any, tmp_path: Path, dialect: str) -> None:
+    write, at, how = DIALECTS[dialect]
+    folder = write(tmp_path, target)
+    drafter = HeadSite(folder, target).drafter()
+    network = drafter.network
+    assert drafter.layers == ((1, 3, 5) if dialect == "specforge" else (2, 3, 3))
+    config, tensors = read(folder)
+    tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    *hidden, e = numbers(target, 4)
+    flat = config.get("transformer_layer_config", config)
+    x, logits = reference.eagle3(flat, tensors, at, hidden, e, **how)
+    made = in_pieces(network, network.fuse(hidden), e)
+    torch.testing.assert_close(made, x, **NEAR)
+    torch.testing.assert_close(network.scores(made, target.lm_head), logits, **NEAR)
+    tokens = torch.arange(5)
+    if "embed_tokens.weight" in tensors:
+        embedded = network.embed(tokens, target.get_input_embeddings())
+        torch.testing.assert_close(embedded, tensors["embed_tokens.weight"][:5])
+    if "d2t" in tensors:
+        ids = network.ids
+        assert ids is not None
+        assert tensors["t2d"].bool()[ids].all()
+        assert len(ids.unique()) == writers.DRAFT_VOCAB
+
+
+def test_norm_output_means_one_thing_to_each_writer(target: Any, tmp_path: Path) -> None:
+    """SpecForge: a norm before the head, or none. speculators: the normed feature is fed back."""
+    forged = writers.specforge(tmp_path / "a", target, [1, 2, 3], norm_output=False)
+    theirs = writers.speculators(tmp_path / "b", target, norm_output=True)
+    x = numbers(target, 1)[0]
+    for folder, fed_back in ((forged, False), (theirs, True)):
+        network = HeadSite(folder, target).drafter().network
+        _, tensors = read(folder)
+        logits = network.scores(x, target.lm_head)
+        torch.testing.assert_close(logits, x @ tensors["lm_head.weight"].T)
+        features = network.step(x, x, torch.arange(ROWS), PreallocatedCache(None), None)
+        weight = tensors["norm.weight"]
+        flat = reference.normed(features / weight, torch.ones_like(weight), 0.0)
+        assert torch.allclose(flat, features / weight, rtol=1e-4) == fed_back
+
+
+def test_embeddings_that_are_the_target_s_are_not_kept_twice(target: Any, tmp_path: Path) -> None:
+    network = HeadSite(writers.eagle(tmp_path / "a", target), target).drafter().network
+    # the file is float32, the target float64: equal only if nothing was lost on the way
+    own = target.get_input_embeddings().weight
+    assert hasattr(network, "embed_tokens") != bool(torch.equal(own.float().double(), own))

@@ -1,0 +1,199 @@
+"""Heads are told from their files; what does not fit is a line that names it, before any weight."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spsbench.errors import DataError, SpsError, UsageError
+from spsbench.models.heads.checkpoint import checkpoint
+from spsbench.models.heads.pickled import pickled_headers
+from spsbench.models.heads.reading import described, family_of
+from spsbench.models.heads.weights import head_weights
+from spsbench.settings.models import ModelSpec
+from tests.heads import writers
+from tests.heads.stage import HeadSite
+from tests.tiny_models import tiny
+
+LAYERS = 8  # of the target
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny("llama", vocab=20, num_hidden_layers=LAYERS, dtype=torch.float32)
+
+
+def look(folder: Path, target: Any, family: str = "eagle3", **answers: Any) -> Any:
+    """Its description, as before any weight is read."""
+    return described(
+        folder,
+        target.config.to_dict(),
+        names=("org/target", "org/head"),
+        family=family,
+        answers=answers,
+        allow_pickle=False,
+    )[1]
+
+
+FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
+    "EAGLE-1": (writers.eagle, "eagle", "EAGLE", ()),
+    "EAGLE-3": (writers.eagle3, "eagle3", "EAGLE", (2, 4, 5)),
+    "EAGLE-3.1": (writers.eagle31, "eagle3", "EAGLE", (2, 4, 5)),
+    "SpecForge": (
+        lambda f, t: writers.specforge(f, t, [1, 3, 6]),
+        "eagle3",
+        "SpecForge",
+        (2, 4, 7),
+    ),
+    "speculators": (
+        lambda f, t: writers.speculators(f, t, ids=[2, 4, 7], layers=2),
+        "eagle3",
+        "speculators",
+        (2, 4, 7),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_is_told_from_its_files(target: Any, tmp_path: Path, name: str) -> None:
+    write, family, writer, features = FORMATS[name]
+    folder = write(tmp_path, target)
+    assert family_of(folder) == family
+    found = look(folder, target, family)
+    assert (found.family, found.writer) == (family, writer)
+    assert getattr(found.shape, "features", ()) == features
+    assert sorted(found.names.values()) == sorted(checkpoint(folder).headers)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("harm", ["renamed", "missing", "added", "turned", "half"])
+def test_files_that_do_not_fit(target: Any, tmp_path: Path, name: str, harm: str) -> None:
+    write, family, _, _ = FORMATS[name]
+    folder = write(tmp_path, target)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    odd = next(each for each in tensors if "mlp.gate_proj" in each)
+    says = odd
+    if harm == "renamed":
+        tensors[f"{odd}_"] = tensors.pop(odd)
+    elif harm == "missing":
+        del tensors[odd]
+    elif harm == "added":
+        tensors["extra.weight"], says = torch.zeros(2), "extra.weight"
+    elif harm == "turned":
+        tensors[odd] = tensors[odd].T.contiguous()
+    save_file(tensors, path)
+    if harm == "half":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        says = "model.safetensors"
+    with pytest.raises(DataError, match=says.replace(".", r"\.")) as told:
+        look(folder, target, family)
+    assert "\n" not in str(told.value)
+
+
+def test_heads_for_another_target_are_refused_with_both_names(target: Any, tmp_path: Path) -> None:
+    for other in (
+        tiny("llama", vocab=21, num_hidden_layers=LAYERS),
+        tiny("llama", vocab=20, num_hidden_layers=LAYERS, hidden_size=40),
+    ):
+        folder = writers.speculators(tmp_path / str(other.config.vocab_size), other, ids=[1, 2, 3])
+        with pytest.raises(DataError, match="org/head is a head for org/tiny, not for org/target"):
+            look(folder, target)
+    deep = writers.speculators(tmp_path / "deep", target, ids=[1, 2, LAYERS])
+    with pytest.raises(DataError, match=f"it reads hidden state {LAYERS}, and the target has"):
+        look(deep, target)
+
+
+def test_flags_with_two_meanings_are_asked(target: Any, tmp_path: Path) -> None:
+    silent = writers.speculators(tmp_path / "a", target, norm_before_residual="absent")
+    with pytest.raises(UsageError, match="--drafter eagle3:residual=normed, or residual=raw"):
+        look(silent, target)
+    for said, normed in (("normed", True), ("raw", False)):
+        assert look(silent, target, residual=said).shape.normed_residual is normed
+    forged = writers.speculators(tmp_path / "b", target, ids=[1, LAYERS // 2 - 1, LAYERS - 4])
+    with pytest.raises(UsageError, match="features=1-3-4, or features=2-4-5"):
+        look(forged, target)
+    assert look(forged, target, features="2-4-5").shape.features == (2, 4, 5)
+    more = writers.specforge(tmp_path / "c", target, [1, 2, 3, 4])
+    config = json.loads((more / "config.json").read_text())
+    del config["eagle_config"]
+    (more / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="does not say which 4 hidden states"):
+        look(more, target)
+
+
+def test_maps_that_are_no_offsets_are_refused(target: Any, tmp_path: Path) -> None:
+    folder = writers.eagle3(tmp_path, target)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["d2t"] += torch.arange(len(tensors["d2t"]))
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(DataError, match="expected offsets"):
+        HeadSite(folder, target).drafter()
+
+
+def test_numbers_that_are_none_are_refused(target: Any, tmp_path: Path) -> None:
+    folder = writers.eagle3(tmp_path, target)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["norm.weight"][1] = float("nan")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(DataError, match=r"norm\.weight has numbers that are not finite"):
+        weights(folder, target)
+
+
+def weights(folder: Path, target: Any, family: str = "eagle3", pickle: bool = False) -> Any:
+    return head_weights(
+        ModelSpec(str(folder)),
+        family=family,
+        answers={},
+        target=("org/target", target.config.to_dict()),
+        offline=True,
+        allow_pickle=pickle,
+        say=lambda line: None,
+    )
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch evil",)
+
+
+def test_pickles_are_looked_at_without_being_run(
+    target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = writers.eagle(tmp_path / "a", target, pickle=True)
+    assert family_of(folder) == "eagle"
+    with pytest.raises(DataError, match="--allow-pickle"):
+        weights(folder, target, "eagle")
+    read = weights(folder, target, "eagle", pickle=True)
+    whole = torch.load(folder / "pytorch_model.bin", weights_only=True)
+    assert torch.equal(read.tensors["fc.weight"], whole["fc.weight"])
+    torch.save({"fc.weight": Evil()}, folder / "pytorch_model.bin")
+    for harmful in (pickle.dumps(Evil()), (folder / "pytorch_model.bin").read_bytes()):
+        (folder / "pytorch_model.bin").write_bytes(harmful)
+        with pytest.raises(DataError, match=r"pytorch_model\.bin cannot be read"):
+            pickled_headers(folder / "pytorch_model.bin")
+        with pytest.raises(SpsError):
+            weights(folder, target, "eagle", pickle=True)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_the_wrong_drafter_and_no_head_at_all(target: Any, tmp_path: Path) -> None:
+    folder = writers.eagle3(tmp_path / "a", target)
+    with pytest.raises(UsageError, match="that is a head of eagle3"):
+        look(folder, target, "eagle")
+    save_file({"x": torch.zeros(1)}, folder / "model.safetensors")
+    assert family_of(folder) is None
+    with pytest.raises(DataError, match="no head that is known"):
+        look(folder, target)
+
+
+def test_a_language_model_is_no_head(tmp_path: Path, target: Any) -> None:
+    target.save_pretrained(tmp_path)
+    assert family_of(tmp_path) is None

@@ -1,0 +1,221 @@
+"""A writer for each format of a head, with random weights in the shapes of a tiny target.
+
+Each makes a folder in exactly the names and keys of the public writers: SafeAILab/EAGLE, SpecForge
+and SGLang, AngelSlim, vllm-project/speculators. What they write is what the readers must read.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+INNER, DRAFT_VOCAB = 24, 7
+
+
+def sizes(target: PreTrainedModel, **more: Any) -> dict[str, Any]:
+    """The config of a Llama of one layer, as wide as the target."""
+    text = target.config.get_text_config()
+    return {
+        "model_type": "llama",
+        "hidden_size": text.hidden_size,
+        "intermediate_size": INNER,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "vocab_size": text.vocab_size,
+        "max_position_embeddings": 512,
+        **more,
+    }
+
+
+def drawn(shapes: Mapping[str, tuple[int, ...]], seed: int = 0) -> dict[str, Tensor]:
+    """Random weights, large enough for peaked laws; norms near 1."""
+    draw = torch.Generator().manual_seed(seed)
+    made = {}
+    for name, shape in shapes.items():
+        numbers = torch.randn(shape, generator=draw, dtype=torch.float32)
+        if len(shape) == 1:
+            made[name] = numbers * 0.2 + ("norm" in name)
+        else:
+            made[name] = numbers * (3.0 if "lm_head" in name else 1.0) / shape[-1] ** 0.5
+    return made
+
+
+def layer(config: Mapping[str, Any], at: str, fed: int, normed: bool) -> dict[str, tuple[int, ...]]:
+    """The weights of a Llama layer, with `fed` inputs of its attention."""
+    wide, heads = config["hidden_size"], config["num_attention_heads"]
+    dim = config.get("head_dim", wide // heads)
+    shared, inner = config["num_key_value_heads"] * dim, config["intermediate_size"]
+    made = {
+        f"{at}.self_attn.q_proj.weight": (heads * dim, fed),
+        f"{at}.self_attn.k_proj.weight": (shared, fed),
+        f"{at}.self_attn.v_proj.weight": (shared, fed),
+        f"{at}.self_attn.o_proj.weight": (wide, heads * dim),
+        f"{at}.mlp.gate_proj.weight": (inner, wide),
+        f"{at}.mlp.up_proj.weight": (inner, wide),
+        f"{at}.mlp.down_proj.weight": (wide, inner),
+        f"{at}.post_attention_layernorm.weight": (wide,),
+    }
+    if normed:
+        made[f"{at}.input_layernorm.weight"] = (wide,)
+    if config["model_type"].startswith("qwen3"):
+        made |= {f"{at}.self_attn.{name}_norm.weight": (dim,) for name in "qk"}
+    return made
+
+
+def eagle_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    wide, vocab = config["hidden_size"], config["vocab_size"]
+    made = {"embed_tokens.weight": (vocab, wide), "fc.weight": (wide, 2 * wide)}
+    if config.get("bias", True):
+        made["fc.bias"] = (wide,)
+    return made | layer(config, "layers.0", wide, normed=False)
+
+
+def eagle(folder: Path, target: PreTrainedModel, pickle: bool = False, **more: Any) -> Path:
+    """EAGLE-1, EAGLE-2 and HASS; the embeddings are those of the target."""
+    config = sizes(target, architectures=["LlamaForCausalLM"], **more)
+    tensors = drawn(eagle_shapes(config))
+    own = target.get_input_embeddings().weight.detach().float()
+    tensors["embed_tokens.weight"] = own.clone()
+    return written(folder, config, tensors, pickle)
+
+
+def first_layer(config: Mapping[str, Any], at: str) -> dict[str, tuple[int, ...]]:
+    wide = config["hidden_size"]
+    return {
+        f"{at}.hidden_norm.weight": (wide,),
+        **layer(config, at, 2 * wide, normed=True),
+    }
+
+
+def eagle3_shapes(
+    config: Mapping[str, Any], at: str, features: int = 3, target_width: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    wide = config["hidden_size"]
+    return {
+        "fc.weight": (wide, features * (target_width or wide)),
+        **first_layer(config, at),
+        "norm.weight": (wide,),
+        "lm_head.weight": (config.get("draft_vocab_size", config["vocab_size"]), wide),
+    }
+
+
+def maps(vocab: int, draft: int) -> dict[str, Tensor]:
+    """Every second token or so, as offsets, and as a mask."""
+    ids = torch.linspace(0, vocab - 1, draft).long()
+    mask = torch.zeros(vocab, dtype=torch.bool)
+    mask[ids] = True
+    return {"d2t": ids - torch.arange(draft), "t2d": mask}
+
+
+def eagle3(folder: Path, target: PreTrainedModel, pickle: bool = False, **more: Any) -> Path:
+    """EAGLE-3 as its authors write it: `midlayer`, offsets, a head over the commonest tokens."""
+    config = sizes(target, architectures=["LlamaForCausalLM"], draft_vocab_size=DRAFT_VOCAB, **more)
+    tensors = drawn(eagle3_shapes(config, "midlayer")) | maps(config["vocab_size"], DRAFT_VOCAB)
+    return written(folder, config, tensors, pickle)
+
+
+def specforge(folder: Path, target: PreTrainedModel, outputs: list[int], **more: Any) -> Path:
+    """EAGLE-3 as SpecForge writes it for SGLang: embeddings too, layer ids of outputs."""
+    config = sizes(
+        target,
+        architectures=["LlamaForCausalLMEagle3"],
+        draft_vocab_size=DRAFT_VOCAB,
+        tie_word_embeddings=False,
+        eagle_config={"eagle_aux_hidden_state_layer_ids": outputs, "use_aux_hidden_state": True},
+        **more,
+    )
+    wide = target.config.hidden_size
+    shapes = eagle3_shapes(config, "midlayer", len(outputs), wide)
+    shapes["embed_tokens.weight"] = (config["vocab_size"], config["hidden_size"])
+    return written(folder, config, drawn(shapes) | maps(config["vocab_size"], DRAFT_VOCAB))
+
+
+def eagle31(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
+    """EAGLE-3.1: a norm for each hidden state, names with `model.`, and no map."""
+    config = sizes(target, architectures=["Eagle3LlamaForCausalLM"], fc_norm=True, **more)
+    wide = config["hidden_size"]
+    shapes = eagle3_shapes(config, "layers.0") | {f"fc_norm.{i}.weight": (wide,) for i in range(3)}
+    return written(folder, config, {f"model.{n}": t for n, t in drawn(shapes).items()})
+
+
+def speculators(
+    folder: Path,
+    target: PreTrainedModel,
+    ids: list[int] | None = None,
+    layers: int = 1,
+    inner: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Path:
+    """EAGLE-3 as vllm-project/speculators writes it, of Qwen3 layers."""
+    layer_config = sizes(target, model_type="qwen3", head_dim=8, num_hidden_layers=layers)
+    layer_config |= inner or {}
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.3.0",
+        "draft_vocab_size": DRAFT_VOCAB,
+        "norm_before_residual": True,
+        "eagle_aux_hidden_state_layer_ids": ids,
+        "transformer_layer_config": layer_config,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
+        },
+        **more,
+    }
+    config = {key: value for key, value in config.items() if value != "absent"}
+    flat = layer_config | {"draft_vocab_size": config["draft_vocab_size"]}
+    shapes = eagle3_shapes(flat, "layers.0", 3 if ids is None else len(ids))
+    for i in range(1, layers):
+        shapes |= layer(layer_config, f"layers.{i}", layer_config["hidden_size"], normed=True)
+    if config.get("fc_norm"):
+        shapes |= {f"fc_norm.{i}.weight": (flat["hidden_size"],) for i in range(3)}
+    if config.get("norm_before_fc"):
+        shapes["input_norm.weight"] = (shapes["fc.weight"][1],)
+    shapes["embed_tokens.weight"] = (flat["vocab_size"], flat["hidden_size"])
+    return written(folder, config, drawn(shapes) | maps(flat["vocab_size"], DRAFT_VOCAB))
+
+
+def written(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], pickle: bool = False
+) -> Path:
+    """A folder as it is published: no tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    if pickle:
+        torch.save(whole, folder / "pytorch_model.bin")
+    else:
+        save_file(whole, folder / "model.safetensors")
+    return folder
+
+
+@torch.no_grad()
+def fitted(folder: Path, target: PreTrainedModel, texts: list[list[int]]) -> Path:
+    """EAGLE-1 that really foretells: `fc` is a linear fit of the next feature, its layer adds 0."""
+    given, wanted = [], []
+    for ids in texts:
+        out = target(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
+        features = out.hidden_states[-1][0].double()
+        embedded = target.get_input_embeddings()(torch.tensor(ids)).double()
+        given.append(torch.cat([embedded[1:], features[:-1]], -1))
+        wanted.append(features[1:])
+    x, y = torch.cat(given), torch.cat(wanted)
+    pull = x.T @ x + 1e-3 * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+    config = sizes(target, architectures=["LlamaForCausalLM"], bias=False)
+    tensors = drawn(eagle_shapes(config))
+    tensors["fc.weight"] = torch.linalg.solve(pull, x.T @ y).T.float().contiguous()
+    for name in ("self_attn.o_proj", "mlp.down_proj"):
+        tensors[f"layers.0.{name}.weight"].zero_()
+    tensors["embed_tokens.weight"] = target.get_input_embeddings().weight.detach().float().clone()
+    return written(folder, config, tensors)

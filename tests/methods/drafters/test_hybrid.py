@@ -1,0 +1,145 @@
+"""Two drafters in one: who drafts, what the other sees, and the law that comes out."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, Proof, prove
+from spsbench.audit.law.table_site import open_over
+from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.errors import UsageError
+from spsbench.loop.planning import plan_of
+from spsbench.loop.site import Drawn, Plan, Weights
+from spsbench.loop.types import LM, Context, Draft, Drafter, GoOn, Noise, Purpose, Verifier
+from spsbench.methods.drafters.hybrid import HybridDrafter
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.suffix import SuffixDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.spec import Spec
+from tests.methods.drafters.asked import PREFILL, asked
+
+PAIR = Pair(3, 4)
+
+
+def hybrid(first: Drafter, then: Drafter, least: int = 2) -> HybridDrafter:
+    return HybridDrafter(first, then, least=least, vocab_size=3)
+
+
+def law(
+    verifier: Verifier, make: Callable[[LM], Drafter], pair: Pair = PAIR, **fields: object
+) -> Proof:
+    rule = DiscoveredRule(verifier)
+    settings = {"prompt": (1, 0, 1, 1, 0), "schedule": Constant(2), **fields}
+    return prove(Case(verifier, rule, pair.q, pair.p, pair.vocab, drafter=make, **settings))
+
+
+@pytest.mark.parametrize("verifier", [Sps(), Block(), Match()])
+@pytest.mark.parametrize("least", [1, 2])
+def test_its_law_is_the_target_s(verifier: Verifier, least: int) -> None:
+    proof = law(
+        verifier,
+        lambda lm: open_over(lm, Spec("hybrid", (("least", least),))),
+        Pair(2, 3, ("plain",)),
+        tokens=4,
+    )
+    assert proof.exact
+    assert {"none", "some", "all"} <= proof.kinds
+
+
+class Mislabelled(HybridDrafter):
+    """Says of tokens by rule that they were drawn evenly."""
+
+    def _certain(self, tokens: Tensor) -> Tensor:
+        return torch.full((len(tokens), self._vocab_size), 1 / self._vocab_size)
+
+
+def test_another_law_than_the_certain_one_is_seen() -> None:
+    def make(lm: LM) -> Drafter:
+        return Mislabelled(SuffixDrafter(), ModelDrafter(lm), least=1, vocab_size=3)
+
+    assert law(Sps(), make).distance > 1e-3
+
+
+class Coin(Drafter):
+    """By rule, as it says; but it looks at the noise of what may be drafted in its place."""
+
+    drawn = Drawn.POINT
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        heads = k > 0 and float(noise.uniform(Purpose.DRAFT, 1)[0]) < 0.5
+        return Draft(torch.tensor([0] if heads else [], dtype=torch.int64), None)
+
+
+def test_a_first_one_that_draws_is_refused() -> None:
+    """Were its noise the other's, the law of what the other draws would be bent."""
+    drafter = hybrid(Coin(), ModelDrafter(TableLM(PAIR.p, 3)))
+    drafter.begin([0, 1], PREFILL)
+    with pytest.raises(UsageError, match="first drafter draws at random"):
+        asked(drafter, [0, 1], 2)
+
+
+def test_the_first_drafts_where_it_has_enough_to_say() -> None:
+    text = [0, 1, 2, 0, 1, 2, 0]
+    model = ModelDrafter(TableLM(PAIR.p, 3, text=text))
+    drafter = hybrid(SuffixDrafter(), model, least=3)
+    drafter.begin(text, PREFILL)
+    draft = asked(drafter, text, 4)
+    assert draft.tokens.tolist() == [1, 2, 0]
+    assert draft.probs is not None
+    assert draft.probs.tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    text += [2, 1]  # nothing followed that; the model takes up all that it has missed
+    drafted = asked(drafter, text, 4)
+    assert len(drafted.tokens) == 4
+    text += [0]  # all was rejected: the model forgets it, though it rests
+    asked(drafter, text, 0)
+    assert model.lm.length <= len(text) - 1
+
+
+def test_a_short_find_serves_where_the_other_has_none() -> None:
+    drafter = hybrid(SuffixDrafter(), SuffixDrafter(min_n=9), least=3)
+    drafter.begin([0, 1, 0], PREFILL)
+    assert asked(drafter, [0, 1, 0], 4).tokens.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "plan"),
+    [
+        ("hybrid", Plan(Drawn.IID, weights=Weights.MODEL)),
+        ("hybrid:first=copy,then=recycling", Plan(Drawn.POINT)),
+        ("hybrid:first=suffix:nodes=8+factor=2.0", Plan(Drawn.POINT, True, Weights.MODEL)),
+        ("hybrid:first=suffix,then=self", Plan(Drawn.IID, target=True)),
+    ],
+)
+def test_its_plan_is_of_both(spec: str, plan: Plan) -> None:
+    assert plan_of(Spec.parse(spec)) == plan
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("hybrid:first=model,then=suffix", "model draws from laws"),
+        ("hybrid:first=hybrid", "hybrid of a hybrid"),
+        ("hybrid:first=suffix:foo=1", "suffix has no 'foo'"),
+        ("hybrid:first=beam", "no drafter 'beam'"),
+        ("hybrid:first=suffix:n", "expected key=value, got 'n', joined by"),
+        ("hybrid:least=0", "least is 0"),
+    ],
+)
+def test_what_cannot_be_joined_is_refused_in_a_line(spec: str, line: str) -> None:
+    with pytest.raises(UsageError, match=line):
+        plan_of(Spec.parse(spec))
+
+
+def test_beyond_the_context_of_one_the_other_goes_on() -> None:
+    text = [0, 1, 2, 0, 1, 2, 0]
+    drafter = hybrid(SuffixDrafter(), ModelDrafter(TableLM(PAIR.p, 3, limit=5)), least=3)
+    drafter.begin(text, PREFILL)
+    assert drafter.limit is None
+    assert asked(drafter, text, 4).tokens.tolist() == [1, 2, 0]
+    assert asked(drafter, [*text, 2, 1], 4).tokens.tolist() == [2]  # short, but all there is

@@ -1,0 +1,175 @@
+"""Schedules that look at the past alone: heuristic, ema, goodput."""
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from spsbench.errors import UsageError
+from spsbench.forecast.costs_file import dumps
+from spsbench.loop.types import Round, Schedule
+from spsbench.methods.schedules.ema import Ema
+from spsbench.methods.schedules.entropy import Entropy
+from spsbench.methods.schedules.folding import Fold, RunningAcceptance, outcome
+from spsbench.methods.schedules.goodput import Goodput
+from spsbench.methods.schedules.heuristic import Heuristic
+from spsbench.plugins import make
+from spsbench.spec import Spec
+from tests.forecast.made import arm, costs
+
+LEARNING = [Heuristic, Ema, Goodput, Entropy]
+
+
+def turn(drafted: int, accepted: int, tested: int | None = None) -> Round:
+    tested = min(accepted + 1, drafted) if tested is None else tested
+    return Round(drafted, tested, accepted, [0] * (accepted + 1), None, 0.1, None)
+
+
+def past(seed: int, rounds: int = 40) -> list[Round]:
+    dice = random.Random(seed)
+    drafts = [dice.randint(0, 6) for _ in range(rounds)]
+    return [turn(n, dice.randint(0, n)) for n in drafts]
+
+
+@pytest.mark.parametrize("kind", LEARNING)
+def test_k_is_a_function_of_the_past_in_any_order_of_asking(kind: type[Schedule]) -> None:
+    growing: list[Round] = []
+    schedule, expected = kind(), []
+    for each in past(1):
+        expected.append((schedule.k(growing), said(schedule)))
+        growing.append(each)
+    for n in random.Random(0).sample(range(40), 40):
+        assert (schedule.k(growing[:n]), said(schedule)) == expected[n]
+    other = past(2)
+    first = kind().k(other)
+    assert schedule.k(other) == first
+    growing[:] = other  # the same list, another past
+    assert schedule.k(growing) == first
+
+
+def said(schedule: Schedule) -> list[bool]:
+    laws = torch.linspace(0.3, 0.99, 40)
+    return [bool(schedule.go_on(torch.stack([x, 1 - x]))) for x in laws]
+
+
+def test_a_growing_list_is_looked_at_once() -> None:
+    looked: list[int] = []
+    fold = Fold(0, lambda state, turn: looked.append(turn.drafted) or state + turn.drafted)
+    history: list[Round] = []
+    for n in range(1, 6):
+        history.append(turn(n, 0))
+        assert fold(history) == sum(range(n + 1))
+    assert looked == [1, 2, 3, 4, 5]
+
+
+def test_heuristic_is_transformers_rule_within_its_ends() -> None:
+    schedule = Heuristic(start=3, most=6)
+    history: list[Round] = []
+    ks = []
+    for full in (True, True, True, False, False, False, False, False, False, True):
+        k = schedule.k(history)
+        ks.append(k)
+        history.append(turn(k, k if full else 0))
+    assert ks == [3, 5, 6, 6, 5, 4, 3, 2, 1, 1]
+    assert schedule.k(history) == 3
+    assert schedule.k([*history, turn(0, 0)]) == 3  # nothing was drafted: nothing was learned
+
+
+def test_outcomes_are_counted_whatever_the_rule_tests() -> None:
+    assert outcome(turn(4, 2)) == (2, 3)
+    assert outcome(turn(4, 4)) == (4, 4)
+    assert outcome(turn(4, 2, tested=-1)) == (2, 3)
+    assert outcome(turn(0, 0)) == (0, 0)
+
+
+def test_the_running_acceptance_finds_the_rate_and_forgets_it() -> None:
+    dice = random.Random(3)
+    history = []
+    for _ in range(600):
+        kept = next((i for i in range(8) if dice.random() >= 0.6), 8)
+        history.append(turn(8, kept))
+    estimate = RunningAcceptance(0.98, 0.9)
+    assert estimate(history) == pytest.approx(0.6, abs=0.06)
+    assert estimate([*history, *[turn(0, 0)] * 400]) == pytest.approx(0.9, abs=0.01)
+    assert estimate([]) == pytest.approx(0.9)
+
+
+def test_ema_reaches_as_deep_as_tokens_are_likely() -> None:
+    assert Ema(least=0.3, alpha=0.7).k([]) == 3  # 0.7 ** 3 = 0.343, 0.7 ** 4 = 0.24
+    assert Ema(most=6).k([turn(4, 4)] * 60) == 6
+    assert Ema().k([turn(4, 0)] * 60) == 1
+
+
+def test_goodput_is_the_best_of_all_k() -> None:
+    for alpha in (0.05, 0.3, 0.6, 0.8, 0.95):
+        for draft, row, fixed in ((0.05, 0.0, 0.0), (0.3, 0.05, 0.2), (0.9, 0.1, 0.0)):
+            rates = [
+                sum(alpha**i for i in range(k + 1)) / (1 + (fixed if k else 0) + k * (draft + row))
+                for k in range(21)
+            ]
+            schedule = Goodput(draft=draft, row=row, fixed=fixed, alpha=alpha)
+            assert schedule.k([]) == rates.index(max(rates))
+
+
+def test_goodput_stops_drafting_and_tries_again() -> None:
+    schedule = Goodput(draft=0.4, row=0.1, alpha=0.75)
+    history: list[Round] = []
+    ks = []
+    for _ in range(80):
+        ks.append(schedule.k(history))
+        history.append(turn(ks[-1], 0))
+    assert ks[0] > 0
+    assert 0 in ks
+    again = ks.index(0)
+    assert any(ks[again:]), "it never tries again"
+
+
+def test_goodput_takes_the_costs_of_a_file(tmp_path: Path) -> None:
+    table = costs()
+    file = tmp_path / "costs.json"
+    file.write_text(dumps(table))
+    schedule = Goodput(costs=str(file), context=100, most=6)
+    seconds = [table.round_seconds("none", 0, 100).total.value]
+    seconds += [table.round_seconds("model small", k, 100).total.value for k in range(1, 7)]
+    rates = [sum(0.7**i for i in range(k + 1)) / seconds[k] for k in range(7)]
+    assert schedule.k([]) == rates.index(max(rates))
+    two = costs(arms={"none": arm(0.0), "a": arm(1.0), "b": arm(2.0)})
+    file.write_text(dumps(two))
+    assert Goodput(costs=str(file), arm="b").k([]) <= Goodput(costs=str(file), arm="a").k([])
+    with pytest.raises(ValueError, match="arm is '': expected one of a, b"):
+        Goodput(costs=str(file))
+    with pytest.raises(UsageError, match="arm is 'c'"):
+        make("schedules", Spec("goodput", (("costs", str(file)), ("arm", "c"))))
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("heuristic:start=0", "start is 0: expected 1 to most"),
+        ("heuristic:most=0", "most is 0: expected 1 or more"),
+        ("ema:least=1.0", "least is 1.0: expected more than 0 and less than 1"),
+        ("ema:decay=1.0", "decay is 1.0"),
+        ("goodput:draft=-1.0", "draft is -1.0: expected 0 or more"),
+        ("goodput:alpha=0", "alpha is 0.0"),
+        ("confidence:t=1.5", "t is 1.5: expected 0 to 1"),
+        ("confidence:t=nan", "t is nan"),
+        ("entropy:gamma=-0.1", "gamma is -0.1"),
+        ("entropy:step=2", "step is 2.0"),
+        ("disco:t=-1", "t is -1.0"),
+        ("disco:bias=inf", "bias is inf"),
+        ("confidence:k=3", "confidence has no 'k': expected t, most"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(spec: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says) as told:
+        make("schedules", Spec.parse(spec))
+    assert "\n" not in str(told.value)
+
+
+def test_alpha_never_leaves_the_open_interval() -> None:
+    for end in ([turn(9, 9)] * 500, [turn(9, 0)] * 500):
+        assert 0 < RunningAcceptance(0.999, 0.7)(end) < 1
+        assert 1 <= Ema(decay=0.999).k(end) <= 20
+        assert math.isfinite(Goodput(decay=0.999).k(end))

@@ -1,0 +1,162 @@
+"""Schedules that stop by the law of a slot: confidence, entropy, disco."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.forecast.disco import Classifier, fit, read_classifier, write_classifier
+from spsbench.loop.decode import NonFiniteError, decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp, unsharpened
+from spsbench.loop.types import Limits, Round, Schedule, Scores
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.confidence import Confidence
+from spsbench.methods.schedules.disco import Disco
+from spsbench.methods.schedules.entropy import Entropy
+from spsbench.methods.verifiers.sps import Sps
+
+SURE, FLAT = torch.tensor([0.98, 0.01, 0.01]), torch.tensor([0.4, 0.3, 0.3])
+STOPPING = [Confidence(0.5), Entropy(0.6), Disco(t=0.5)]
+stopping = pytest.mark.parametrize("schedule", STOPPING, ids=lambda s: type(s).__name__)
+
+
+@stopping
+def test_a_sure_slot_is_drafted_and_a_flat_one_is_not(schedule: Schedule) -> None:
+    assert schedule.k([]) == 20
+    assert [bool(schedule.go_on(law)) for law in (SURE, FLAT)] == [True, False]
+    assert schedule.go_on(SURE).shape == ()
+
+
+@stopping
+def test_a_law_that_is_no_number_goes_on_and_is_reported_by_the_loop(schedule: Schedule) -> None:
+    schedule.k([])
+    assert bool(schedule.go_on(torch.full((3,), torch.nan)))
+
+    class Broken(TableLM):
+        def append(self, *given: object, **more: object) -> Scores:
+            return super().append(*given, **more)._replace(logits=torch.full((1, 3), torch.nan))
+
+    pair = Pair(3, 2, ("plain",))
+    rounds = decode(
+        (0, 1),
+        target=TableLM(pair.q, 3),
+        drafter=ModelDrafter(Broken(pair.p, 3)),
+        verifier=Sps(),
+        schedule=schedule,
+        warp=Warp(),
+        noise=PhiloxStream(0),
+        limits=Limits(6),
+    )
+    with pytest.raises(NonFiniteError, match="draft model"):
+        list(rounds)
+
+
+def test_disco_stops_by_the_product_over_the_slots() -> None:
+    schedule = Disco(t=0.5, bias=0.0, entropy=-1.0, peak=2.0)
+    by = Classifier(0.0, -1.0, 2.0)
+    law = torch.tensor([0.9, 0.1])
+    one = float(by.chances(np.array([0.325083]), np.array([0.9]))[0])
+    schedule.k([])
+    answers = [bool(schedule.go_on(law)) for _ in range(4)]
+    assert answers == [one**i >= 0.5 for i in range(1, 5)]
+    assert answers == [True, True, True, False]
+    schedule.k([])  # the next round begins anew
+    assert bool(schedule.go_on(law))
+
+
+def test_the_threshold_of_entropy_follows_what_was_kept() -> None:
+    lost, kept = ([Round(4, 1 + 3 * a, 4 * a, [0], None, 0.1, None)] * 30 for a in (0, 1))
+    schedule = Entropy(t=0.5, step=0.01)
+    law = torch.tensor([0.8, 0.2])  # 1 - sqrt(0.2 * 0.5004) = 0.684
+    for history, expected in (([], True), (lost, False), (kept, True)):
+        schedule.k(history)
+        assert bool(schedule.go_on(law)) is expected
+    steady = Entropy(t=0.5, step=0.0)
+    steady.k(lost)
+    assert bool(steady.go_on(law))
+
+
+def test_at_temperature_0_they_see_the_law_before_the_cut() -> None:
+    logits = torch.tensor([[1.0, 0.9, 0.8]])
+    for warp, sure in ((Warp(0.0), False), (Warp(0.05), True)):
+        law = warp(logits)[0]
+        assert bool(Confidence(0.6).go_on(unsharpened(warp, logits[0], law))) is sure
+    assert unsharpened(Warp(0.5), logits, law) is law
+    pair = Pair(3, 5, ("plain",))
+
+    def drafted(schedule: Schedule) -> list[int]:
+        rounds = decode(
+            (0, 1, 2),
+            target=TableLM(pair.q, 3),
+            drafter=ModelDrafter(TableLM(pair.p, 3)),
+            verifier=Sps(),
+            schedule=schedule,
+            warp=Warp(0.0),
+            noise=PhiloxStream(0),
+            limits=Limits(12),
+        )
+        return [turn.drafted for turn in rounds]
+
+    assert max(drafted(Confidence(0.5))) < max(drafted(Confidence(0.0)))
+
+
+def made(positions: int = 4000) -> tuple[np.ndarray, ...]:
+    dice = np.random.default_rng(0)
+    entropies, peaks = dice.uniform(0, 3, positions), dice.uniform(0, 1, positions)
+    return entropies, peaks, Classifier(0.4, -1.3, 2.2).chances(entropies, peaks)
+
+
+def test_a_fit_finds_what_made_the_trace(tmp_path: Path) -> None:
+    found = fit(*made())
+    values = found.classifier
+    assert (values.bias, values.entropy, values.peak) == pytest.approx((0.4, -1.3, 2.2), abs=1e-3)
+    assert found.loss < found.plain
+    coins = np.random.default_rng(1).random(4000) < made()[2]
+    noisy = fit(*made()[:2], coins).classifier
+    assert noisy.entropy == pytest.approx(-1.3, abs=0.25)
+    write_classifier(tmp_path / "c.json", found)
+    assert read_classifier(tmp_path / "c.json") == values
+    disco = Disco(path=str(tmp_path / "c.json"), t=0.3)
+    disco.k([])
+    p = torch.tensor([0.7, 0.3])
+    entropy = float(torch.special.entr(p).sum())
+    assert bool(disco.go_on(p)) == bool(values.chances(np.array([entropy]), np.array([0.7])) > 0.3)
+
+
+def test_labels_that_are_all_alike_give_finite_numbers() -> None:
+    entropies, peaks, _ = made(200)
+    for label in (0.0, 1.0):
+        values = fit(entropies, peaks, np.full(200, label)).classifier
+        assert np.isfinite(list(vars(values).values())).all()
+    same = fit(np.ones(200), np.ones(200), np.full(200, 0.3)).classifier
+    assert same.chances(np.ones(1), np.ones(1))[0] == pytest.approx(0.3, abs=1e-6)
+
+
+def test_what_cannot_be_fitted_or_read_is_one_line(tmp_path: Path) -> None:
+    entropies, peaks, kept = made(200)
+    with pytest.raises(UsageError, match="99 positions to fit on: expected 100"):
+        fit(entropies[:99], peaks[:99], kept[:99])
+    with pytest.raises(UsageError, match="no number"):
+        fit(np.full(200, np.nan), peaks, kept)
+    with pytest.raises(UsageError, match="outside 0 to 1"):
+        fit(entropies, peaks, kept + 1)
+    with pytest.raises(MissingError, match="cannot read"):
+        Disco(path=str(tmp_path / "none.json"))
+    for number, text in enumerate(("", "[]", "{}", json.dumps({"kind": "spsbench costs"}))):
+        file = tmp_path / f"{number}.json"
+        file.write_text(text)
+        with pytest.raises(DataError, match="holds no classifier"):
+            read_classifier(file)
+    with pytest.raises(MissingError, match="cannot write"):
+        write_classifier(tmp_path / "none" / "c.json", fit(entropies, peaks, kept))
+
+
+def test_an_entropy_of_zeros_is_none() -> None:
+    p: Tensor = torch.tensor([1.0, 0.0])
+    assert bool(Entropy(t=1.0).go_on(p))

@@ -1,0 +1,306 @@
+"""Drafts in another vocabulary: the law that comes out, and what the draft model is fed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import pytest
+from torch import Tensor
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.oracle import warped
+from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.law.thresholds import Facts
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Drafter,
+    Limits,
+    Purpose,
+    Round,
+    Scores,
+    Verifier,
+)
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.slem import StringDrafter
+from spsbench.methods.drafters.tli import SharedTokensDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.translated import common
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.models.translation.overlap import Vocabularies
+from spsbench.models.translation.translator import ByText, SameTokens
+from spsbench.models.translation.vocabulary import Tokens, Vocabulary
+from tests.parts import ByHistory, ByLaw
+
+OURS = ("a", "b", "ba")
+THEIRS = ("b", "ab", "a", "bb")
+SHARED = {0: 2, 1: 0}  # the target's id -> the draft's
+WARPS = [{}, {"temperature": 0.0}, {"temperature": 1.5, "top_k": 2, "top_p": 0.7}]
+PAIR, DRAFT = Pair(3, 4), Pair(4, 11, ("plain", "plain", "zeros"))
+
+
+def cut(text: str, words: Sequence[str]) -> list[int]:
+    """By the longest word at each place."""
+    ids = []
+    while text:
+        best = max((w for w in words if text.startswith(w)), key=len)
+        ids.append(words.index(best))
+        text = text[len(best) :]
+    return ids
+
+
+def vocabulary(words: Sequence[str]) -> Vocabulary:
+    def cutter(text: str) -> Tokens:
+        letters = "".join(letter for letter in text if letter in "ab")
+        ids, lead = cut(letters, words), len(text) - len(letters)
+        return Tokens(ids, [lead + end for end in accumulate(len(words[i]) for i in ids)])
+
+    return Vocabulary([word.encode() for word in words], cutter)
+
+
+def both() -> Vocabularies:
+    return Vocabularies(vocabulary(OURS), vocabulary(THEIRS))
+
+
+def in_theirs(prefix: Sequence[int]) -> tuple[int, ...]:
+    return tuple(cut("".join(OURS[i] for i in prefix), THEIRS))
+
+
+def restricted(warp: dict[str, float]) -> Callable[[Facts, int], list[float]]:
+    """Cells of DRAFT: the draft's law, in its own tokens, on those that both have; then warped."""
+
+    def drawn(facts: Facts, slot: int) -> list[float]:
+        before = tuple(SHARED[facts.picked[Purpose.DRAFT, i]] for i in range(slot))
+        row = DRAFT.p(in_theirs(facts.text) + before)
+        weights = [row[SHARED[i]] if i in SHARED else 0.0 for i in range(len(OURS))]
+        law = tuple(w / sum(weights) for w in weights)
+        return list(warped(lambda prefix: law, **warp)(()))
+
+    return drawn
+
+
+def tables(case: Case, text: list[int], target: bool) -> LM:
+    if target:
+        return TableLM(case.q, 3, limit=case.target_limit, text=text, target=True)
+    return TableLM(DRAFT.p, 4)
+
+
+def shared(lm: LM) -> Drafter:
+    return SharedTokensDrafter(lm, ByText(both().target, both().draft), both().overlap.pairs, 3)
+
+
+def strings(lm: LM, sampled: bool = False) -> Drafter:
+    return StringDrafter(lm, ByText(both().target, both().draft), sampled)
+
+
+def test_what_is_shared() -> None:
+    assert both().overlap.pairs == SHARED
+
+
+def proved(verifier: Verifier, drafter: Callable[[LM], Drafter], **fields: object) -> None:
+    rule = DiscoveredRule(verifier, restricted(fields.get("warp", {})))
+    given = {"drafter": drafter, "lm": tables, "prompt": (2, 0)} | fields
+    proof = prove(Case(verifier, rule, PAIR.q, DRAFT.p, 3, **given))
+    assert proof.constant, "a decision changed inside a cell"
+    assert proof.mass == pytest.approx(1, abs=1e-12)
+    assert proof.distance < 1e-12
+
+
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+@pytest.mark.parametrize("rule", [Sps(), Block()], ids=lambda rule: type(rule).__name__)
+def test_shared_tokens_have_the_targets_law(rule: Verifier, warp: dict) -> None:
+    proved(rule, shared, warp=warp)
+
+
+@pytest.mark.parametrize("schedule", [ByHistory(), ByLaw()], ids=str)
+def test_shared_tokens_under_other_schedules(schedule: object) -> None:
+    proved(Sps(), shared, schedule=schedule, eos=frozenset({1}))
+
+
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_strings_have_the_targets_law(warp: dict) -> None:
+    proved(Match(), strings, warp=warp)
+
+
+def drawn_strings(facts: Facts, slot: int) -> list[float]:
+    before = tuple(facts.picked[Purpose.DRAFT, i] for i in range(slot))
+    return list(DRAFT.p(in_theirs(facts.text) + before))
+
+
+def test_drawn_strings_have_the_targets_law() -> None:
+    case = Case(
+        Match(),
+        DiscoveredRule(Match(), drawn_strings),
+        PAIR.q,
+        DRAFT.p,
+        3,
+        tokens=2,
+        schedule=Constant(1),
+        drafter=lambda lm: strings(lm, sampled=True),
+        prompt=(2, 0),
+        lm=tables,
+    )
+    assert prove(case).exact
+
+
+class Permuted(SharedTokensDrafter):
+    """The law that is handed over has its columns in another order than they were drawn in."""
+
+    def draft(self, *given: object) -> object:
+        made = super().draft(*given)
+        if made.probs is None:
+            return made
+        return type(made)(made.tokens, made.probs[:, [1, 0, 2]])
+
+
+class Unrestricted(SharedTokensDrafter):
+    """The law that is handed over is not rescaled: tokens the target lacks keep their weight."""
+
+    def draft(self, *given: object) -> object:
+        made = super().draft(*given)
+        return made if made.probs is None else type(made)(made.tokens, made.probs * 0.6)
+
+
+@pytest.mark.parametrize("wrong", [Permuted, Unrestricted], ids=lambda w: w.__name__)
+def test_a_law_that_was_not_drawn_from_is_seen(wrong: type[SharedTokensDrafter]) -> None:
+    def make(lm: LM) -> Drafter:
+        return wrong(lm, ByText(both().target, both().draft), SHARED, 3)
+
+    rule = DiscoveredRule(Sps(), restricted({}))
+    case = Case(Sps(), rule, PAIR.q, DRAFT.p, 3, drafter=make, lm=tables, prompt=(2, 0))
+    assert prove(case).distance > 0.01
+
+
+@dataclass
+class Recorder:
+    """An `LM` over a table that keeps what it was fed."""
+
+    inner: TableLM
+    fed: int = 0
+    read: list[tuple[int, ...]] = field(default_factory=list)
+
+    vocab_size = 4
+    limit: int | None = None
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        assert len(tokens) > 0 or keep == 0
+        self.fed += len(tokens)
+        scores = self.inner.append(tokens, keep, parents)
+        if keep:
+            self.read.append(tuple(self.inner._cache))
+        return scores
+
+    def commit(self, length: int, path: Sequence[int] | None = None) -> None:
+        self.inner.commit(length, path)
+
+
+class Sometimes(Constant):
+    """Every third round drafts."""
+
+    def k(self, history: Sequence[Round]) -> int:
+        return 2 if len(history) % 3 == 0 else 0
+
+
+PROMPT = [2, 0, 1, 1, 0] * 4
+
+
+def run(
+    drafter: Drafter, verifier: Verifier, tokens: int = 60, schedule: object = Constant(3)
+) -> list[int]:
+    target = TableLM(Pair(3, 4, ("plain",)).q, 3)
+    rounds = decode(
+        PROMPT,
+        target=target,
+        drafter=drafter,
+        verifier=verifier,
+        schedule=schedule or Constant(3),
+        warp=Warp(),
+        noise=PhiloxStream(3),
+        limits=Limits(tokens),
+    )
+    return [token for done in rounds for token in done.tokens]
+
+
+@pytest.mark.parametrize("kind", ["shared", "strings", "drawn strings"])
+def test_the_cache_is_realigned_and_not_made_anew(kind: str) -> None:
+    """The first law of each round follows the text in the draft's own tokens, and no others."""
+    lm = Recorder(TableLM(DRAFT.p, 4))
+    drafter = shared(lm) if kind == "shared" else strings(lm, sampled="drawn" in kind)
+    inner, firsts = drafter.draft, []
+
+    def watched(context: Context, *given: object) -> object:
+        before = len(lm.read)
+        made = inner(context, *given)
+        if len(lm.read) > before:
+            firsts.append((lm.read[before], in_theirs(context.tokens)))
+        return made
+
+    drafter.draft = watched
+    run(drafter, Sps() if kind == "shared" else Match())
+    assert len(firsts) > 15
+    assert all(cached == text for cached, text in firsts)
+    assert lm.fed < len(in_theirs(PROMPT)) + 2.5 * len(lm.read)
+
+
+def test_of_one_vocabulary_it_is_the_model_itself() -> None:
+    def lm() -> LM:
+        return TableLM(PAIR.p, 3)
+
+    same = SharedTokensDrafter(lm(), SameTokens(), {i: i for i in range(3)}, 3)
+    assert run(same, Sps()) == run(ModelDrafter(lm()), Sps())
+    assert len(run(StringDrafter(lm(), SameTokens()), Match())) == 60
+
+
+@pytest.mark.parametrize("make", [shared, strings])
+def test_a_round_without_a_draft_leaves_its_tokens_to_the_next(make: object) -> None:
+    """Nothing was fed in it, so that nothing of it is in the cache."""
+    lm = Recorder(TableLM(DRAFT.p, 4))
+    run(make(lm), Sps() if make is shared else Match(), schedule=Sometimes(2))
+    texts = {in_theirs(PROMPT)[:n] for n in range(9)}
+    assert lm.read
+    assert all(cached[:8] in texts for cached in lm.read)
+
+
+@pytest.mark.parametrize("make", [shared, strings])
+def test_beyond_the_drafts_context_the_target_goes_on_alone(make: object) -> None:
+    lm = TableLM(DRAFT.p, 4, limit=30)
+    assert len(run(make(lm), Sps() if make is shared else Match(), tokens=40)) == 40
+    assert lm.length <= 30
+
+
+def test_strings_become_as_many_of_the_targets_tokens_as_were_asked_for() -> None:
+    seen: list[int] = []
+
+    class Counted(StringDrafter):
+        def draft(self, *given: object) -> object:
+            made = super().draft(*given)
+            seen.append(len(made.tokens))
+            return made
+
+    run(
+        Counted(TableLM(DRAFT.p, 4), ByText(both().target, both().draft)),
+        Match(),
+        schedule=Constant(4),
+    )
+    assert set(seen[:-4]) == {4}
+
+
+def test_common_beginnings() -> None:
+    for one, other, length in (
+        ([], [1], 0),
+        ([1, 2, 3], [1, 2, 3], 3),
+        ([1, 2, 3, 4], [1, 2, 9, 4], 2),
+        ([9], [1], 0),
+        (list(range(99)), list(range(77)), 77),
+    ):
+        assert common(one, other) == length

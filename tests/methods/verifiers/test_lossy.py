@@ -1,0 +1,167 @@
+"""Lossy rules keep the law that they state, and are labelled."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.kinds import FixedDrafter
+from spsbench.audit.law.tables import Pair
+from spsbench.errors import UsageError
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.types import Draft, Drawn, Guarantee
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.allowing import longest
+from spsbench.methods.verifiers.distance import Distance
+from spsbench.methods.verifiers.ensemble import Ensemble
+from spsbench.methods.verifiers.lenient import Lenient
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.topk import TopK
+from spsbench.methods.verifiers.typical import Typical
+from spsbench.plugins import make
+from spsbench.registry import entries
+from spsbench.spec import Spec
+
+RULES = [
+    Lenient(0.3),
+    Lenient(0.9),
+    Ensemble(0.4),
+    Typical(),
+    Typical(0.35, 1.0),
+    TopK(2),
+    Distance(1),
+]
+every = pytest.mark.parametrize("rule", RULES, ids=str)
+PROMPT = (0, 1)
+
+
+def first_token(rule: Any, pair: Pair, **more: Any) -> list[float]:
+    """The law of the first token, by enumeration of the shipping loop at K = 1."""
+    drawn = {} if "drafter" not in more else {"drafter": more.pop("drafter")}
+    setting = {"tokens": 2, "schedule": Constant(1), "prompt": PROMPT} | more
+    case = Case(rule, DiscoveredRule(rule), pair.q, pair.p, pair.vocab, **drawn, **setting)
+    proof = prove(case)
+    assert proof.whole
+    return [
+        sum(chance for (text, _), chance in proof.low.items() if text[0] == x)
+        for x in range(pair.vocab)
+    ]
+
+
+def laws(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(torch.tensor(law(PROMPT), dtype=torch.float64) for law in (pair.q, pair.p))
+
+
+@every
+@pytest.mark.parametrize("pair", [Pair(3, 2, ("plain",)), Pair(4, 7, ("zeros",))], ids=["a", "b"])
+def test_the_stated_law_is_what_comes_out(rule: Any, pair: Pair) -> None:
+    q, p = laws(pair)
+    stated = rule.law(q, p)
+    assert float(stated.sum()) == pytest.approx(1, abs=1e-12)
+    assert first_token(rule, pair) == pytest.approx(stated.tolist(), abs=1e-12)
+
+
+def test_lenience_bounds_each_token_and_the_mixture_its_distance() -> None:
+    for seed in range(6):
+        q, p = laws(Pair(4, seed, ("plain",)))
+        assert bool((Lenient(0.4).law(q, p) <= q / 0.4 + 1e-12).all())
+        distance = float((Ensemble(0.3).law(q, p) - q).abs().sum() / 2)
+        assert distance == pytest.approx(0.3 * float((p - q).abs().sum() / 2), abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", [Lenient(1.0), Ensemble(0.0)], ids=str)
+def test_at_one_end_they_are_sps(rule: Any) -> None:
+    q = torch.rand(5, 9, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    p = q.roll(1, 0)[:4].softmax(-1)
+    for index in range(50):
+        draft = Draft(torch.tensor([1, 2, 3, 4]), p)
+        noise = PhiloxStream(3).round(index)
+        for mine, exact in zip(rule(draft, q, noise), Sps()(draft, q, noise), strict=True):
+            assert torch.equal(mine, exact)
+
+
+@pytest.mark.parametrize("rule", [Lenient(0.2), Typical(), TopK(3), Distance(0)], ids=str)
+def test_greedy_decoding_stays_what_it_is(rule: Any) -> None:
+    pair = Pair(3, 4)
+    greedy = {"warp": {"temperature": 0.0}, "tokens": 3, "schedule": Constant(2)}
+    assert prove(Case(rule, DiscoveredRule(rule), pair.q, pair.p, 3, **greedy)).exact
+
+
+@pytest.mark.parametrize("rule", [Typical(0.2, 1.0), TopK(2), Distance(1)], ids=str)
+def test_of_drafts_by_rule_what_is_allowed_comes_with_certainty(rule: Any) -> None:
+    pair = Pair(3, 2, ("plain",))
+    q, _ = laws(pair)
+    for token in range(3):
+        found = first_token(rule, pair, drafter=lambda lm, t=token: FixedDrafter([t]))
+        certain = [float(x == token) for x in range(3)]
+        allowed = bool(rule.allowed(q)[token])
+        assert found == pytest.approx(certain if allowed else q.tolist(), abs=1e-12)
+
+
+def test_what_is_allowed() -> None:
+    q = torch.tensor([0.5, 0.3, 0.1, 0.1, 0.0])
+    assert TopK(2).allowed(q).tolist() == [True, True, False, False, False]
+    assert TopK(3).allowed(q).tolist() == [True, True, True, True, False]  # a tie
+    assert TopK(5).allowed(q).tolist() == [True, True, True, True, False]
+    assert TopK(50).allowed(q).tolist() == [True, True, True, True, False]
+    assert Distance(1).allowed(q).tolist() == [True, True, False, False, False]
+    # H = 1.168 nats: 0.3 exp(-H) = 0.0933, more than epsilon
+    assert Typical(0.09, 0.3).allowed(q).tolist() == [True, True, True, True, False]
+    assert Typical(0.11, 0.3).allowed(q).tolist() == [True, True, True, True, False]
+    assert Typical(0.11, 0.4).allowed(q).tolist() == [True, True, False, False, False]
+
+
+def test_the_longest_path_and_of_equal_ones_the_likeliest() -> None:
+    parents = [-1, -1, 0, 1, 1, 3]
+    chances = [-1.0, -2.0, -1.0, -0.1, -3.0, -9.0]
+    assert longest(parents, [True] * 6, chances) == [1, 3, 5]
+    assert longest(parents, [True] * 5 + [False], chances) == [0, 2]  # -2.0 beats -2.1
+    assert longest(parents, [False, True, True, False, True, True], chances) == [1, 4]
+    assert longest(parents, [False] * 6, chances) == []
+    assert longest([-1, -1], [True, True], [-1.0, -1.0]) == [0]
+
+
+def test_a_tree_of_width_one_is_a_chain() -> None:
+    q = torch.rand(5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    q /= q.sum(-1, keepdim=True)
+    for seed in range(40):
+        tokens = torch.randint(0, 6, (4,), generator=torch.Generator().manual_seed(seed))
+        chain, tree = Draft(tokens, None), Draft(tokens, None, torch.arange(4) - 1)
+        noise = PhiloxStream(seed).round(0)
+        for rule in RULES[3:]:
+            path, token, _ = rule(chain, q, noise)
+            again, same, tested = rule(tree, q, noise)
+            assert (path.tolist(), int(token)) == (again.tolist(), int(same))
+            assert int(tested) == -1
+
+
+def test_they_are_labelled_and_refuse_what_has_no_law() -> None:
+    listed = {each.name: each.guarantee for each in entries("verifiers")}
+    for name in ("lenient", "ensemble", "typical", "topk", "distance"):
+        rule = make("verifiers", Spec(name))
+        assert (listed[name], rule.guarantee) == ("lossy", Guarantee.LOSSY)
+        divides = name in ("lenient", "ensemble")
+        assert (rule.refuses(Drawn.POINT, False) is not None) is divides
+        assert (rule.refuses(Drawn.IID, True) is not None) is divides
+        assert rule.refuses(Drawn.IID, False) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("lenient:l=0", "l is 0.0: expected more than 0, up to 1"),
+        ("lenient:l=1.5", "l is 1.5"),
+        ("lenient:l=nan", "l is nan"),
+        ("ensemble:w=-0.1", "w is -0.1: expected 0 to 1"),
+        ("typical:epsilon=2", "epsilon is 2.0"),
+        ("typical:delta=nan", "delta is nan"),
+        ("topk:n=0", "n is 0: expected 1 or more"),
+        ("topk:n=1.5", "n is 1.5: expected int"),
+        ("distance:e=-1", "e is -1: expected 0 or more"),
+    ],
+)
+def test_arguments_that_cannot_be_meant(spec: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make("verifiers", Spec.parse(spec))

@@ -83,7 +83,7 @@ def test_one_json_object(generate: Callable[..., Ran], pair: Pair) -> None:
         "draft_seconds",
         "target_seconds",
         "processor_seconds",
-            "tree",
+        "tree",
     }
     assert made["prompt_sha256"] == hashlib.sha256(b"the cat").hexdigest()
     digests = {name: digest(hash_files(Path(name))) for name in pair}

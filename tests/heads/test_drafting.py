@@ -5,12 +5,14 @@ with `stage.scratch`, which has no cache and takes the target's features for the
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.fast import Fast
@@ -114,6 +116,38 @@ def test_every_law_is_as_from_scratch(sites: dict[str, HeadSite], target: Any, h
     seen = compared(sites[head], target, sound)
     assert seen.seen > TOKENS
     assert seen.worst < 1e-12
+
+
+def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path) -> None:
+    """Slot i is what masks in place of i drafted tokens and of their features give."""
+    site = HeadSite(writers.peagle(tmp_path, target), target)
+    network, parts = site.drafter()._frontier.network, site.target()
+
+    def laws(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
+        known = Known(target, network.layers).hidden(text[:-1])
+        n, mask = len(drafted), list(network.mask_hidden[0].chunk(3, -1))
+        features = torch.cat([network.fuse(known), *([network.fuse(mask)] * n)])
+        tokens = torch.tensor([*text[1:], *[network.shape.mask_token] * n])
+        m = len(tokens)
+        embedded, sees = network.embed(tokens, parts.embed), torch.ones(m, m).tril().bool()
+        states = network.step(features, embedded, torch.arange(m), PreallocatedCache(None), sees)
+        law = WARP(network.scores(states[-1:], parts.head))[0]
+        return law.new_zeros(VOCAB).index_copy(0, network.ids, law)
+
+    watched = Compared(site.drafter(), laws)
+    for _ in decode(
+        PROMPT,
+        target=EagerLM(target, layers=watched.layers),
+        drafter=watched,
+        verifier=Sps(),
+        schedule=Constant(6),  # more than the head was trained for at once
+        warp=WARP,
+        noise=PhiloxStream(1),
+        limits=Limits(TOKENS),
+    ):
+        pass
+    assert watched.seen > TOKENS
+    assert watched.worst < 1e-12
 
 
 @pytest.mark.parametrize("siblings", ["distinct", "iid"])

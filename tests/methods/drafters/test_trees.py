@@ -31,6 +31,7 @@ from spsbench.methods.drafters.tree import TreeDrafter, parents_of
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.plugins import make as make_plug_in
 from spsbench.spec import Spec
 from tests.engines.test_sessions import over_caches
 from tests.tiny_models import ARCHITECTURES, tiny
@@ -43,6 +44,7 @@ MAKE: dict[str, Callable[[LM], Drafter]] = {
     "ragged": lambda lm: ShapedDrafter(lm, (-1, -1, -1, 0, 0, 2, 3, 5, 5), Drawn.IID),
     "topk": lambda lm: TopkDrafter(lm, 3, 0, 7),
     "chains": lambda lm: ChainsDrafter(lm, 3),
+    "apart": lambda lm: ChainsDrafter(lm, 2, share=False),
 }
 every = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
@@ -236,6 +238,27 @@ def test_wrong_arguments_are_refused() -> None:
     for make in (lambda: ChainsDrafter(lm, 0), lambda: TopkDrafter(lm, nodes=0)):
         with pytest.raises(ValueError, match="is 0: expected"):
             make()
+
+
+RULES_OF_CHAINS = {
+    ("chains:n=2", "recursive"),
+    ("chains:n=2", "spectr"),
+    ("chains:n=2,share=false", "spectr"),
+    ("chains:n=2,share=false", "gbv"),
+    ("chains:n=2,share=false", "traversal"),
+}
+
+
+@pytest.mark.parametrize(("spec", "rule"), sorted(RULES_OF_CHAINS))
+@pytest.mark.slow
+def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec: str, rule: str) -> None:
+    """Two tokens, so that chains often begin alike."""
+    pair, verifier = Pair(2, 3, ("plain",)), make_plug_in("verifiers", Spec(rule))
+    rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
+    more = {"drafter": lambda lm: open_over(lm, Spec.parse(spec)), "schedule": Constant(2)}
+    found = prove(Case(verifier, rules, pair.q, pair.p, 2, tokens=3, **more))
+    assert found.whole
+    assert found.distance < 1e-12
 
 
 CASES = {

@@ -13,7 +13,7 @@ from spsbench.spec import Spec
 def resolve(cell: Cell) -> Cell:
     """Check every name, argument and pairing of `cell` before a model is touched.
 
-    An `auto` verifier becomes sps for sampled chains, recursive for sampled trees, and match for
+    An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
     drafts that come by rule.
 
     Raises:
@@ -46,7 +46,7 @@ def resolve(cell: Cell) -> Cell:
 def usual(plan: Plan) -> str:
     """The verifier where nobody named one."""
     if plan.tree:
-        return "match" if plan.drawn is Drawn.POINT else "recursive"
+        return "match" if plan.drawn is Drawn.POINT else "traversal"
     return "sps" if plan.drawn is Drawn.IID else "match"
 
 

@@ -212,7 +212,7 @@ class Planner:
             watch=lambda pace: self._show("costs", pace),
         )
         replace_file(path, dumps(costs).encode("ascii"))
-        return costs.scaled(**self._factors())
+        return read_costs(path).scaled(**self._factors())
 
     def _pairs(self) -> list[tuple[Cell, Loaded]]:
         """A cell for each draft and rule, with its models."""

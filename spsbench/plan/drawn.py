@@ -140,10 +140,10 @@ def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Fi
             found = measured.get(str(each.candidate))
             if found is None or not each.candidate.k:
                 continue
-            label = f"{name}, measured"
-            taus.append(Curve(name=label, points=(point(each, found.tau),), line=line + 1))
+            label, other = f"{name}, measured", len(groups) + line
+            taus.append(Curve(name=label, points=(point(each, found.tau),), line=other))
             at = point(each, found.speedup)._replace(loaded=found.loaded)
-            gains.append(Curve(name=label, points=(at,), line=line + 1))
+            gains.append(Curve(name=label, points=(at,), line=other))
         high = outlook.ceilings[str(key)].hindsight
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
     gains.append(Level(name="ArS", y=1.0))

@@ -34,7 +34,7 @@ def look(folder: Path, target: Any, family: str = "eagle3", **answers: Any) -> A
     return described(
         folder,
         target.config.to_dict(),
-        names=("org/target", "org/head"),
+        names=("org/tiny-chat", "org/head"),
         family=family,
         answers=answers,
         allow_pickle=False,
@@ -103,8 +103,16 @@ def test_heads_for_another_target_are_refused_with_both_names(target: Any, tmp_p
         tiny("llama", vocab=20, num_hidden_layers=LAYERS, hidden_size=40),
     ):
         folder = writers.speculators(tmp_path / str(other.config.vocab_size), other, ids=[1, 2, 3])
-        with pytest.raises(DataError, match="org/head is a head for org/tiny, not for org/target"):
+        with pytest.raises(
+            DataError, match="org/head is a head for org/tiny, not for org/tiny-chat"
+        ):
             look(folder, target)
+    near = writers.speculators(tmp_path / "near", target, ids=[1, 2, 3])
+    near_names = {"names": ("other/model", "org/head"), "family": "eagle3", "allow_pickle": False}
+    config = target.config.to_dict()
+    with pytest.raises(DataError, match="org/head is a head for org/tiny, not for other/model"):
+        described(near, config, answers={}, **near_names)
+    assert described(near, config, answers={"anyway": True}, **near_names)
     deep = writers.speculators(tmp_path / "deep", target, ids=[1, 2, LAYERS])
     with pytest.raises(DataError, match=f"it reads hidden state {LAYERS}, and the target has"):
         look(deep, target)
@@ -151,7 +159,7 @@ def weights(folder: Path, target: Any, family: str = "eagle3", pickle: bool = Fa
         ModelSpec(str(folder)),
         family=family,
         answers={},
-        target=("org/target", target.config.to_dict()),
+        target=("org/tiny", target.config.to_dict()),
         offline=True,
         allow_pickle=pickle,
         say=lambda line: None,

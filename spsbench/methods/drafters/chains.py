@@ -48,7 +48,7 @@ class ChainsDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Prefill the draft model."""
-        self._frontier.begin(prompt)
+        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """`n` chains of `k` tokens, up to `context.nodes` nodes."""

@@ -17,7 +17,7 @@ from spsbench.loop.siblings import independent, without_replacement
 from spsbench.loop.site import Weights
 from spsbench.loop.transfer import send
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
-from spsbench.methods.drafters.frontier import Frontier
+from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """How the children of a node may be drawn."""
@@ -43,10 +43,10 @@ class ShapedDrafter(Drafter):
     tree = True
     weights = Weights.MODEL
 
-    def __init__(self, lm: LM, shape: Sequence[int], drawn: Drawn) -> None:
+    def __init__(self, lm: LM | Frontier, shape: Sequence[int], drawn: Drawn) -> None:
         self.drawn, self.shape, self._size = drawn, tuple(shape), len(shape)
         self.limit = lm.limit
-        self._frontier = Frontier(lm)
+        self._frontier = frontier_over(lm)
         self._children: dict[int, list[int]] = {}
         deep: list[int] = []
         for node, parent in enumerate(shape):
@@ -56,7 +56,7 @@ class ShapedDrafter(Drafter):
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Prefill the draft model."""
-        self._frontier.begin(prompt)
+        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """The shape down to depth `k`, its first `context.nodes` nodes."""

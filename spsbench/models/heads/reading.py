@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, SpsError, UsageError
+from spsbench.models.folder import expanded
 from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_target, check_tensors
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
+
+ANSWERS = ("residual", "feedback", "features", "anyway")
+"""Arguments of drafters that settle what a head's files leave open, or say wrongly."""
 
 
 def family_of(folder: Path) -> str | None:
@@ -70,10 +74,31 @@ def described(
     sizes = text if isinstance(text, Mapping) else target
     layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
     found = known.describe(files, layers)
+    if not answers.get("anyway"):
+        check_name(found, *names, folder)
     if target:
         check_target(found, target, *names, folder)
     check_tensors(found, files)
     return files, found
+
+
+def check_name(found: Description, target: str, head: str, where: Path) -> None:
+    """Refuse a head that names another target than the one that was asked for by its name.
+
+    A folder may hold any model, so that its name says nothing: there the sizes must do.
+
+    Raises:
+        DataError: with both names.
+    """
+    trained = found.trained.name
+    if trained is None or expanded(target).exists():
+        return
+    one, two = (name.rstrip("/").rpartition("/")[2].lower() for name in (trained, target))
+    if not one.startswith(two) and not two.startswith(one):  # Qwen3-8B is Qwen3-8B-FP8's, too
+        raise DataError(
+            f"{head} is a head for {trained}, not for {target} ({where}): expected the same model. "
+            f"Choose the head of this target, or say --drafter {found.family}:anyway=true"
+        )
 
 
 def tell(found: Description, name: str, say: Callable[[str], None]) -> None:

@@ -112,8 +112,7 @@ def features(
         UsageError: they are not said anywhere.
         DataError: another number of them than `fc` reads.
     """
-    said = files.answers.get("features", "")
-    chosen = tuple(int(each) for each in str(said).split("-")) if said else tuple(listed)
+    chosen = counted(files.answers.get("features", "")) or tuple(listed)
     fc = next(
         (files.headers[f + "fc.weight"] for f in FRONTS if f + "fc.weight" in files.headers), None
     )
@@ -131,6 +130,21 @@ def features(
             f"in {IDS}. Fetch it again"
         )
     return chosen
+
+
+def counted(said: Any) -> tuple[int, ...]:
+    """Hidden states as a user writes them, `2-16-29`; none of nothing.
+
+    Raises:
+        UsageError: anything else.
+    """
+    parts = str(said).split("-") if said != "" else []
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"eagle3:features={said}: expected hidden states such as 2-16-29. Count them as "
+            "transformers does, 0 being the embeddings"
+        )
+    return tuple(map(int, parts))
 
 
 def default_features(layers: int) -> tuple[int, ...]:

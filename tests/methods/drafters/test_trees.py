@@ -43,8 +43,8 @@ MAKE: dict[str, Callable[[LM], Drafter]] = {
     "distinct": lambda lm: TreeDrafter(lm, "2x3x2", "distinct"),
     "ragged": lambda lm: ShapedDrafter(lm, (-1, -1, -1, 0, 0, 2, 3, 5, 5), Drawn.IID),
     "topk": lambda lm: TopkDrafter(lm, 3, 0, 7),
-    "chains": lambda lm: ChainsDrafter(lm, 3),
-    "apart": lambda lm: ChainsDrafter(lm, 2, share=False),
+    "chains": lambda lm: ChainsDrafter(lm, 3, share=True),
+    "apart": lambda lm: ChainsDrafter(lm, 2),
 }
 every = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
@@ -202,20 +202,21 @@ def test_the_best_nodes_are_kept_best_first() -> None:
         assert got[:3] == pytest.approx(every[:3])  # `width` may hide others
 
 
-def test_equal_children_stay_and_the_first_has_what_is_below() -> None:
-    seen = False
-    for seed in range(20):
+def test_chains_that_share_are_a_trie_and_others_stand_apart() -> None:
+    shared = False
+    for seed in range(12):
         _, _, drafter, _ = run(MAKE["chains"], seed)
         for draft in drafter.drafts:
-            if not len(draft.tokens):
-                continue
-            first: dict[tuple[int, ...], int] = {}
-            for node, path in enumerate(paths(draft)):
-                repeated = first.setdefault(path, node) != node
-                seen |= repeated
-                assert not (repeated and node in draft.parents.tolist())
-            assert sum(len(path) == 1 for path in paths(draft)) in (1, 3)
-    assert seen
+            found = paths(draft) if len(draft.tokens) else []
+            assert len(set(found)) == len(found)
+            shared |= 0 < sum(len(path) == 1 for path in found) < 3
+        _, _, drafter, _ = run(MAKE["apart"], seed, warp=Warp(2.0))
+        for draft in drafter.drafts:
+            if len(draft.tokens) == 6:
+                assert draft.parents.tolist() == [-1, -1, 0, 1, 2, 3]
+    assert shared
+    assert plan_of(Spec.parse("chains:share=true")).drawn is Drawn.POINT
+    assert plan_of(Spec("chains")).drawn is Drawn.IID
 
 
 def test_a_sure_law_has_one_child() -> None:
@@ -243,9 +244,9 @@ def test_wrong_arguments_are_refused() -> None:
 RULES_OF_CHAINS = {
     ("chains:n=2", "recursive"),
     ("chains:n=2", "spectr"),
-    ("chains:n=2,share=false", "spectr"),
-    ("chains:n=2,share=false", "gbv"),
-    ("chains:n=2,share=false", "traversal"),
+    ("chains:n=2", "gbv"),
+    ("chains:n=2", "traversal"),
+    ("chains:n=2,share=true", "match"),
 }
 
 

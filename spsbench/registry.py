@@ -121,6 +121,9 @@ BUILT_IN = (
     ),
     Entry("drafters", "none", ".methods.drafters.none:NoDrafter", "drafts nothing: ArS"),
     Entry("drafters", "eagle", ".methods.drafters.eagle:Eagle", "a head: EAGLE-1, EAGLE-2, HASS"),
+    Entry(
+        "drafters", "peagle", ".methods.drafters.peagle:PEagle", "a head: P-EAGLE, all in one pass"
+    ),
     Entry("drafters", "eagle3", ".methods.drafters.eagle3:Eagle3", "a head: EAGLE-3, 3.1"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),

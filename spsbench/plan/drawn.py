@@ -54,8 +54,10 @@ def report(
     if every:
         shown = list(outlook.forecasts)
     shown.sort(key=lambda f: -f.speedup.mean)
-    best = cells[str(answer.best)]
+    best = cells[answer.best]
     rows = [row(each, cells[str(each.candidate)], outlook, measured) for each in shown]
+    known = {str(each.candidate) for each in outlook.forecasts}
+    rows += [untold(cells[name], found) for name, found in measured.items() if name not in known]
     lines = [str(answer), f"To paste: {command(best, answer)}", *outlook.remarks()]
     if measured:
         lines.append(
@@ -117,6 +119,23 @@ def row(
             "drafted": alone(forecast.drafted),
             "wasted": alone(forecast.wasted),
         },
+    )
+
+
+def untold(cell: Cell, found: Measured) -> Summary:
+    """One that was measured without a prediction."""
+    return Summary(
+        cell=cell,
+        samples=found.speedup.n,
+        n=found.speedup.n,
+        failures=0,
+        cut=0,
+        timed=0,
+        horizon=cell.sampling.max_new_tokens,
+        block_efficiency=found.tau,
+        mean_token_time_ms=found.ms,
+        speedup=found.speedup,
+        with_load={"speedup": found.speedup} if found.loaded else {},
     )
 
 

@@ -23,9 +23,7 @@ def resolve(cell: Cell) -> Cell:
     method = cell.method
     plan = plan_of(method.drafter)
     if method.verifier.name == "auto":
-        sampled = "traversal" if plan.tree else "sps"
-        by_rule = plan.drawn is Drawn.POINT or (plan.drawn is Drawn.DISTINCT and not plan.tree)
-        cell = cell.but(verifier=Spec("match" if by_rule else sampled))
+        cell = cell.but(verifier=Spec(usual(plan)))
         method = cell.method
     verifier = make("verifiers", method.verifier)
     if reason := verifier.refuses(plan.drawn, plan.tree):
@@ -43,6 +41,13 @@ def resolve(cell: Cell) -> Cell:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
+
+
+def usual(plan: Plan) -> str:
+    """The verifier where nobody named one."""
+    if plan.tree:
+        return "match" if plan.drawn is Drawn.POINT else "traversal"
+    return "sps" if plan.drawn is Drawn.IID else "match"
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:

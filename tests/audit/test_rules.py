@@ -92,7 +92,10 @@ def test_our_rules_are_exact_with_sampled_chains(verifier: object) -> None:
     assert found.emitted > 1.3
 
 
-@pytest.mark.parametrize("kind", REFERENCE, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=pytest.mark.slow if k.rounds else (), id=k.name) for k in REFERENCE],
+)
 def test_match_goes_with_every_kind_and_sps_is_rightly_refused(kind: DraftKind) -> None:
     if kind.name != "(i.i.d. siblings)":  # proved below, in a smaller case
         assert row(Match(), kind).verdict == "exact"

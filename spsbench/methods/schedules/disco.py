@@ -24,7 +24,7 @@ class Disco:
     """Draft while the chance of keeping the slot and those before it is `t` or more.
 
     The chance of a slot is the logistic function of `bias + entropy * H(p) + peak * max p`, H in
-    nats; the defaults were fitted on the bundled pair (docs/schedules.md). `path` is a file with others.
+    nats; the defaults were fitted on the bundled pair (docs/schedules.md), `path` holds others.
     Host reads: one a drafted token, and one for the slot that is refused.
     """
 

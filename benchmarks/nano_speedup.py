@@ -1,7 +1,8 @@
 """Speed-up of SpS over ArS for the bundled pair: held-out prompts, both methods interleaved.
 
 Each prompt is continued by both methods in one process, round by round in turn, so that a drifting
-machine slows both alike; the interval is over prompts. One warm-up prompt is not counted.
+machine slows both alike; every figure has its interval over prompts. One warm-up prompt is not
+counted. Prompts during which other work had the processors are marked, with * on the screen.
 
     .venv/bin/python benchmarks/nano_speedup.py
 
@@ -12,7 +13,7 @@ modules that were held out from training; news: articles of the held-out generat
 import argparse
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -20,17 +21,22 @@ import torch
 import transformers
 
 import spsbench
-from spsbench.figures.rates import metrics, speedup
+from spsbench.figures.summaries import summaries
+from spsbench.figures.summary import Summary
+from spsbench.figures.sums import LOADED
+from spsbench.machine.load import loaded as is_loaded
+from spsbench.machine.load import read_clocks
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.runs.generation import Generation, interleave
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import RoundRecord
+from spsbench.settings.records import Record
 from spsbench.tasks.corpora import news, stdlib
 
 PROMPT_TOKENS = 96
+SHOWN = ("alpha", "block_efficiency", "mean_token_time_ms", "speedup", "predicted_speedup")
 OUT = Path(__file__).parents[1] / "results" / "nano-speedup.json"
 
 
@@ -55,27 +61,41 @@ def news_prompts(loaded: Loaded, count: int) -> list[list[int]]:
 
 
 def measure(cell: Cell, loaded: Loaded, prompts: list[list[int]]) -> dict[str, object]:
-    """Pooled figures of both methods and the paired speed-up."""
-    ars_cell = resolve(cell.auto_regressive)
-    arms: tuple[list[list[RoundRecord]], list[list[RoundRecord]]] = ([], [])
+    """Every figure of both methods with its interval over prompts, and the paired speed-up."""
+    cells = [resolve(cell.auto_regressive), cell]
+    records: list[Record] = []
     for number, prompt in enumerate([prompts[0], *prompts]):  # the first is the warm-up
-        pair = [
-            Generation(ars_cell, loaded, prompt, sample=str(number)),
-            Generation(cell, loaded, prompt, sample=str(number)),
-        ]
+        before = read_clocks()
+        pair = [Generation(each, loaded, prompt, sample=str(number)) for each in cells]
         for _ in interleave(*pair):
             pass
-        if number > 0:
-            for arm, generation in zip(arms, pair, strict=True):
-                arm.append(generation.record.rounds)
-    totals = [
-        [(sum(r.seconds for r in rounds), sum(r.emitted for r in rounds)) for rounds in arm]
-        for arm in arms
-    ]
-    pooled = [asdict(metrics([r for rounds in arm for r in rounds], 0.0)) for arm in arms]
-    for figures in pooled:  # per generation, not of a pool
-        del figures["prefill_ms"], figures["ttft_ms"]
-    return {"ars": pooled[0], "sps": pooled[1], "speedup": speedup(*totals)._asdict()}
+        flags = (LOADED,) if is_loaded(before, read_clocks()) else ()
+        records += [
+            replace(generation.record, cell=each.id, sample=str(number), flags=flags)
+            for each, generation in zip(cells, pair, strict=True)
+            if number > 0
+        ]
+    ars, sps = summaries(cells, records)
+    return {"ars": figures(ars), "sps": figures(sps), "speedup": sps.speedup._asdict()}
+
+
+def figures(row: Summary) -> dict[str, object]:
+    """What applies, with `mean`, `low`, `high` and `n`; times under load are marked."""
+    found = {}
+    for name in row.figures:
+        estimate, under_load = row.at_any_load(name)
+        if estimate is not None and "." not in name:
+            found[name] = estimate._asdict() | ({"under_load": True} if under_load else {})
+    return found
+
+
+def in_words(name: str, found: dict[str, float] | None) -> str:
+    """`alpha 0.700 (0.655 to 0.744)`, marked where it was taken under load."""
+    if found is None:
+        return f"{name} n/a"
+    low, high = found["low"], found["high"]
+    ends = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
+    return f"{name} {found['mean']:.3f}{ends}{'*' if found.get('under_load') else ''}"
 
 
 def main() -> None:
@@ -98,11 +118,10 @@ def main() -> None:
         )
         loaded = shelf.load(cell)
         for kind, prompts in (("stdlib", stdlib_prompts), ("news", news_prompts)):
-            figures = measure(cell, loaded, prompts(loaded, flags.prompts))
-            results.append({"k": k, "verifier": flags.verifier, "prompts": kind, **figures})
-            gain = figures["speedup"]
-            print(f"K={k} {flags.verifier} {kind}: alpha {figures['sps']['alpha']}, "
-                  f"tau {figures['sps']['block_efficiency']:.3f}, speed-up {gain}")  # fmt: skip
+            found = measure(cell, loaded, prompts(loaded, flags.prompts))
+            results.append({"k": k, "verifier": flags.verifier, "prompts": kind, **found})
+            told = {name: found["sps"].get(name) for name in SHOWN}
+            print(f"K={k} {flags.verifier} {kind}:", *map(in_words, told, told.values()))
     machine = {
         "processor": platform.processor() or platform.machine(),
         "threads": flags.threads,

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
 from spsbench.forecast.break_even import BreakEven
-from spsbench.forecast.candidates import Candidate
 from spsbench.forecast.forecasts import Forecast
 
 NOTICED = 1.02  # a gain below this is none that anybody would notice
@@ -19,6 +18,7 @@ class Verdict(Enum):
 
     SPECULATE = "speculate"
     NEITHER = "no difference"
+    UNDECIDED = "not decided"
     DO_NOT = "do not speculate"
 
 
@@ -36,7 +36,7 @@ class Answer:
     """What to tell."""
 
     verdict: Verdict
-    best: Candidate
+    best: str  # the candidate
     reason: str  # for people who never read a paper
     numbers: str
 
@@ -61,6 +61,8 @@ def answer(
     reason = why(verdict, best, needs)
     if verdict is Verdict.SPECULATE:
         numbers = f"Speculate with {best.candidate}: {told(best, measured)}."
+    elif verdict is Verdict.UNDECIDED:
+        numbers = f"Not decided: {best.candidate} is {told(best, measured)}."
     else:
         word = "is" if candidates == 1 else f"of {candidates} candidates is"
         chosen = "it" if candidates == 1 else "the best"
@@ -68,7 +70,19 @@ def answer(
             f"Do not speculate: {chosen} {word} {told(best, measured)} ({best.candidate}). "
             f"{lacks(best, needs)}"
         )
-    return Answer(verdict=verdict, best=best.candidate, reason=reason, numbers=numbers)
+    return Answer(verdict=verdict, best=str(best.candidate), reason=reason, numbers=numbers)
+
+
+def untold(name: str, measured: Measured) -> Answer:
+    """Of a candidate that was measured without a prediction."""
+    verdict = decided(measured.speedup)
+    told = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
+    if verdict is Verdict.SPECULATE:
+        reason, numbers = "It was the fastest in real rounds.", f"Speculate with {told}."
+    else:
+        reason = "Nothing that was measured is faster than plain sampling by a margin that matters."
+        numbers = f"Do not speculate: the best is {told}."
+    return Answer(verdict=verdict, best=name, reason=reason, numbers=numbers)
 
 
 def decided(gained: Estimate) -> Verdict:
@@ -77,7 +91,9 @@ def decided(gained: Estimate) -> Verdict:
     high = gained.mean if gained.high is None else gained.high
     if gained.mean >= NOTICED and low > 1:
         return Verdict.SPECULATE
-    return Verdict.DO_NOT if gained.mean < 1 or high < NOTICED else Verdict.NEITHER
+    if gained.mean < 1 or high < NOTICED:
+        return Verdict.DO_NOT
+    return Verdict.NEITHER if gained.mean < NOTICED else Verdict.UNDECIDED
 
 
 def told(best: Forecast, measured: Measured | None) -> str:
@@ -97,15 +113,19 @@ def factor(estimate: Estimate) -> str:
 def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
     """One sentence without a letter of a formula."""
     by_rule = needs.c < 0.01
-    often = accepted_share(best)
     if verdict is Verdict.SPECULATE:
         price = "for next to nothing" if by_rule else f"for {share(needs.c)} of a target step each"
         return (
-            f"The draft is right about {often:.0%} of the time {price}, so checking several of its "
-            "guesses at once beats making every token alone."
+            f"The draft is right about {best.right:.0%} of the time {price}, so checking several "
+            "of its guesses at once beats making every token alone."
         )
     if verdict is Verdict.NEITHER:
         return "What the draft saves is about what it costs; plain sampling is simpler."
+    if verdict is Verdict.UNDECIDED:
+        return (
+            "It may pay, but the figures vary too much to say so: more prompts (--limit, "
+            "--held-back) or a quieter machine would tell."
+        )
     if needs.c >= 1:
         return "The draft is slower than the target itself, so it can never save time."
     if best.drafted < HALF and best.tau.mean < 1 + HALF / 2:
@@ -122,25 +142,16 @@ def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
 
 def lacks(best: Forecast, needs: BreakEven) -> str:
     """The numbers behind it: what it has, and what it would need."""
-    alpha = None if best.alpha is None else best.alpha.mean
-    has = f"The draft takes {needs.c:.2f} of a target pass" + (
-        "" if alpha is None else f" and alpha is {alpha:.2f}"
-    )
+    alpha = best.right
+    has = f"The draft takes {needs.c:.2f} of a target pass a token and alpha is {alpha:.2f}"
     wants = []
-    if needs.needed_alpha is not None and (alpha is None or needs.needed_alpha > alpha):
+    if needs.needed_alpha is not None and needs.needed_alpha > alpha:
         wants.append(f"alpha {needs.needed_alpha:.2f} at this cost")
     if needs.needed_c is not None and needs.needed_c < needs.c:
         wants.append(f"a draft under {needs.needed_c:.2f}")
     if not wants:
         return f"{has}; no acceptance and no cheaper draft would make up for the rest of a round."
     return f"{has}; it would need {', or '.join(wants)}."
-
-
-def accepted_share(best: Forecast) -> float:
-    """How often a guess that is looked at is right."""
-    if best.alpha is not None:
-        return best.alpha.mean
-    return 1 - best.wasted
 
 
 def share(c: float) -> str:

@@ -115,6 +115,17 @@ class Costs:
         """Seconds a real round took beyond the sum of its parts, which were measured apart."""
         return self._typical(self.arm(name).unexplained.held(k, context))
 
+    def inside(self, name: str, k: float, context: float) -> Typical:
+        """Seconds by which the target's pass took longer in those rounds than alone."""
+        arm = self.arm(name)
+        alone = self.passes.at(self.drafted(name, k, context) + 1, context)
+        return self._typical(arm.target.held(k, context) - alone)
+
+    def compared(self, name: str, other: str, n: float, context: float) -> Typical:
+        """What one drafter takes for `n` tokens, in what another takes for them."""
+        ours, theirs = (self.arm(each).draft.at(n, context) for each in (name, other))
+        return self._typical(ours / theirs)
+
     def round_seconds(
         self,
         name: str,

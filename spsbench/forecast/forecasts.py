@@ -32,6 +32,7 @@ class Forecast:
 
     candidate: Candidate
     alpha: Estimate | None  # chance that a tested token is kept; None: the rule tests no slots
+    right: float  # the same of the pair, whatever the rule: expected kept among the looked at
     tau: Estimate  # emitted tokens a round
     ms: Estimate  # decode time of a token
     speedup: Estimate  # over ArS on the same texts
@@ -62,7 +63,8 @@ def forecast(
     whole = parts.sum(1)  # [texts, turns]
 
     clusters = np.unique([text.key[1] for text in texts], return_inverse=True)[1]
-    columns = [emitted, rounds, np.median(whole, 1), np.median(plain, 1), *kept(laws, traced)]
+    good, looked = kept(laws, traced)
+    columns = [emitted, rounds, np.median(whole, 1), np.median(plain, 1), good, looked]
     sums = Jackknife(np.column_stack(columns), clusters)
     tau, ms = sums.estimate(over(0, 1), 1), sums.estimate(over(2, 0), 0)
     gained = sums.estimate(over(3, 2), 2)
@@ -77,13 +79,14 @@ def forecast(
     return Forecast(
         candidate=candidate,
         alpha=None if candidate.verifier == "block" else sums.estimate(over(4, 5), 5),
+        right=float(good.sum() / max(looked.sum(), 1e-12)),
         tau=tau,
         ms=widened(times(ms, 1e3), typical(1e3 * of_turns / emitted.sum(), prices.costs.busy)),
         speedup=widened(gained, typical(plain.sum(0) / of_turns, prices.costs.busy)),
         plain_ms=float(np.median(plain.sum(0)) / emitted.sum() * 1e3),
         shares=Shares(*(float(each) for each in shares)),
         cost=prices.round_of(candidate, asked, mean_context, drafted / rounds.sum()),
-        drafted=drafted / rounds.sum(),
+        drafted=float(drafted / rounds.sum()),
         wasted=1 - accepted / drafted if drafted else 0.0,
         exact=draft.exact and not any(law.throws for law in laws),
         texts=len(set(clusters)),

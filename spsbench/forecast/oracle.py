@@ -28,14 +28,17 @@ class Ceiling(NamedTuple):
 
 
 def informed(chances: Chances, span: Span, most: int, cost: Cost) -> Ceiling:
-    """The least expected cost where the chances are known and K <= `most`; exact."""
+    """The least expected cost where the chances are known and K <= `most`; exact.
+
+    A draft of fewer tokens is the beginning of a longer one, so one look at each position does.
+    """
     ahead = np.zeros(span.length + 1)  # expected cost from each position on
     for at in reversed(range(span.length)):
-        ahead[at] = min(
-            cost(turns.drafted, at)
-            + float(turns.outcomes @ ahead[np.minimum(_ends(turns), span.length)])
-            for turns in (Turns(chances, at, k) for k in range(min(most, span.room(at)) + 1))
-        )
+        turns = Turns(chances, at, min(most, span.room(at)))
+        after = ahead[np.minimum(_ends(turns), span.length)]  # [N + 1]
+        ended = np.concatenate([[0.0], np.cumsum(turns.outcomes[:-1] * after[:-1])])
+        whole = ended + turns.reached * after  # with 0 .. N tokens drafted
+        ahead[at] = min(cost(n, at) + whole[n] for n in range(turns.drafted + 1))
     return Ceiling(float(ahead[0]), 0.0)
 
 
@@ -48,14 +51,15 @@ def hindsight(chances: Chances, span: Span, most: int, cost: Cost, throws: int =
     """
     coins = np.random.default_rng(0).random((throws, span.length + 1))
     ahead = np.zeros((throws, span.length + 1))
-    rows = np.arange(throws)
     for at in reversed(range(span.length)):
+        turns = Turns(chances, at, min(most, span.room(at)))
+        after = ahead[:, np.minimum(_ends(turns), span.length)]  # [throws, N + 1]
+        run = _kept(turns, coins, at, chances.one_by_one)
         best = np.full(throws, np.inf)
-        for k in range(min(most, span.room(at)) + 1):
-            turns = Turns(chances, at, k)
-            kept = _kept(turns, coins, at, chances.one_by_one)
-            end = np.minimum(at + kept + 1, span.length)
-            best = np.minimum(best, cost(turns.drafted, at) + ahead[rows, end])
+        for n in range(turns.drafted + 1):
+            kept = np.minimum(run, n)[:, None]
+            spent = cost(n, at) + np.take_along_axis(after, kept, axis=1)[:, 0]
+            best = np.minimum(best, spent)
         ahead[:, at] = best
     found = ahead[:, 0]
     error = float(found.std(ddof=1) / np.sqrt(throws)) if throws > 1 else 0.0

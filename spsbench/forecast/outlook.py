@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spsbench.forecast.answer import Answer, Measured, answer, best_of
+from spsbench.forecast.answer import Answer, Measured, answer, best_of, untold
 from spsbench.forecast.break_even import BreakEven, break_even
 from spsbench.forecast.candidates import Candidate
 from spsbench.forecast.ceilings import Ceilings, ceilings
@@ -52,12 +52,14 @@ class Outlook:
 
     def answer(self, measured: Mapping[str, Measured]) -> Answer:
         """By what was measured, where something was; else by the predictions."""
-        known = [f for f in self.forecasts if str(f.candidate) in measured]
-        best = (
-            max(known, key=lambda f: measured[str(f.candidate)].speedup.mean)
-            if known
-            else self.best
-        )
+        fastest = max(measured, key=lambda n: measured[n].speedup.mean, default=None)
+        if fastest is None:
+            best = self.best
+        else:
+            found = next((f for f in self.forecasts if str(f.candidate) == fastest), None)
+            if found is None:
+                return untold(fastest, measured[fastest])
+            best = found
         given = measured.get(str(best.candidate)), self.needs(best), len(self.forecasts)
         return answer(best, *given)
 

@@ -19,8 +19,13 @@ class Turn(NamedTuple):
     seconds: float = 0.0
     finish: None = None
     laws: None = None
-    leaf: None = None
+    tree: None = None
     processor: None = None
+
+    @property
+    def depth(self) -> int:
+        """All that was drafted: a chain."""
+        return self.drafted
 
     @property
     def full(self) -> bool:

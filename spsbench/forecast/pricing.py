@@ -10,6 +10,7 @@ from spsbench.forecast.surface import Floats
 from spsbench.forecast.traces import Written
 
 STEP = 16  # tokens of context that are taken to cost the same
+LEAST = 0.5  # of its parts a round takes at least, whatever was measured
 PARTS = len(RoundCost._fields) - 1
 
 
@@ -31,6 +32,7 @@ class Prices:
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self._known: dict[tuple[str, str | None, int, int, int], Floats] = {}
+        self._plain: dict[tuple[int, int], Floats] = {}
         self._medians: dict[tuple[str, str | None, int, int, int], float] = {}
 
     def of_round(
@@ -45,6 +47,9 @@ class Prices:
             else:
                 rule = verifier if verifier in self.costs.rules else None
                 found = self.costs.turns_of(draft, asked, middle, drafted=drafted, verifier=rule)
+            known = np.sum(found[:-1], 0)
+            # as if other parts took less, it would be more than there is to take off
+            found[-1] = np.maximum(found[-1], -LEAST * known)
             self._known[key] = np.stack(found)
         return self._known[key]
 
@@ -68,9 +73,13 @@ class Prices:
 
     def of_plain(self, text: Written) -> Floats:
         """[turns] of the same text by ArS."""
+        key = text.prompt_tokens, len(text.q)
+        if key in self._plain:
+            return self._plain[key]
         total = np.zeros(self.costs.turns)
         for position in range(len(text.q)):
             total += self.of_round(PLAIN, None, 0, 0, text.prompt_tokens + position).sum(0)
+        self._plain[key] = total
         return total
 
     def round_of(

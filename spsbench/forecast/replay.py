@@ -99,17 +99,35 @@ def replay(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -
 
 
 def _constant(chances: Chances, span: Span, k: int) -> Law:
-    length, tally = span.length, Tally(span.length)
+    """The same for one K, in columns of all positions."""
+    length = span.length
+    kept = np.zeros((length, k))  # chance that i + 1 slots or more are kept
+    asked = np.minimum(k, [span.room(at) for at in range(length)]).astype(np.int64)
+    drafted, unknown = np.zeros(length, np.int64), np.zeros(length)
+    for at in range(length):
+        slots = chances.slots(at, int(asked[at])) if asked[at] else np.zeros(0)
+        drafted[at], unknown[at] = len(slots), np.isnan(slots).sum()
+        kept[at, : len(slots)] = np.nan_to_num(slots, nan=0.0)
+    np.cumprod(kept, axis=1, out=kept)
+    reached = np.concatenate([np.ones((length, 1)), kept], axis=1)
+    outcomes = reached - np.concatenate([kept, np.zeros((length, 1))], axis=1)  # [L, k + 1]
+
     ways = np.zeros((length + 1, length + 1))  # [position, rounds so far]
     ways[0, 0] = 1.0
     for at in range(length):
-        turns = Turns(chances, at, min(k, span.room(at)))
-        tally.add(turns, float(ways[at].sum()))
-        inside = min(turns.drafted + 1, length - at)
-        ends = turns.outcomes[:inside].copy()
-        ends[-1] += turns.outcomes[inside:].sum()  # beyond the text there is nothing
+        inside = min(k + 1, length - at)
+        ends = outcomes[at, :inside].copy()
+        ends[-1] += outcomes[at, inside:].sum()  # beyond the text there is nothing
         ways[at + 1 : at + 1 + inside, 1:] += ends[:, None] * ways[at, :-1]
-    return tally.law(ways[length])
+    weight = ways[:length].sum(1)
+    looked, starts = np.zeros(length), []
+    for at in map(int, np.flatnonzero(weight > 0)):
+        n, chance = int(drafted[at]), float(weight[at])
+        ahead = looked[at : at + n]
+        ahead += chance * reached[at, : len(ahead)]
+        sums = chance * reached[at, :n].sum(), chance * kept[at].sum()
+        starts.append(Start(at, int(asked[at]), n, chance, *map(float, sums)))
+    return Law(tuple(starts), ways[length], length, looked, float(weight @ unknown))
 
 
 def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:

@@ -141,6 +141,22 @@ class Pair:
         run: Run = bench(task, pair=self, **self._under(asked))
         return run
 
+    def plan(self, task: str | None = None, **asked: Any) -> Any:
+        """Whether to speculate with this target, with what and which K; the best measured.
+
+        Args:
+            task: whose prompts; `prompts` names a file instead.
+            asked: options of `sps plan`; of `draft`, `drafter`, `verifier` and `schedule` a list.
+
+        Returns:
+            A `spsbench.plan.planned.Planned`: `answer`, `command`, `report`.
+        """
+        from spsbench.library.plan import plan
+
+        base = {n: v for n, v in self._asked.items() if n not in ("k", "schedule", "verifier")}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return plan(task, pair=self, say=self._say, **base | given)
+
     def verify(self, **asked: Any) -> Held:
         """Audit the pair until a bias is found, or none of the asked size is there.
 

@@ -54,8 +54,10 @@ def report(
     if every:
         shown = list(outlook.forecasts)
     shown.sort(key=lambda f: -f.speedup.mean)
-    best = cells[str(answer.best)]
+    best = cells[answer.best]
     rows = [row(each, cells[str(each.candidate)], outlook, measured) for each in shown]
+    known = {str(each.candidate) for each in outlook.forecasts}
+    rows += [untold(cells[name], found) for name, found in measured.items() if name not in known]
     lines = [str(answer), f"To paste: {command(best, answer)}", *outlook.remarks()]
     if measured:
         lines.append(
@@ -120,6 +122,23 @@ def row(
     )
 
 
+def untold(cell: Cell, found: Measured) -> Summary:
+    """One that was measured without a prediction."""
+    return Summary(
+        cell=cell,
+        samples=found.speedup.n,
+        n=found.speedup.n,
+        failures=0,
+        cut=0,
+        timed=0,
+        horizon=cell.sampling.max_new_tokens,
+        block_efficiency=found.tau,
+        mean_token_time_ms=found.ms,
+        speedup=found.speedup,
+        with_load={"speedup": found.speedup} if found.loaded else {},
+    )
+
+
 def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Figure:
     """Tau and speed-up against K: lines predicted, points measured, a level for each ceiling."""
     taus: list[Curve | Level] = []
@@ -140,10 +159,10 @@ def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Fi
             found = measured.get(str(each.candidate))
             if found is None or not each.candidate.k:
                 continue
-            label = f"{name}, measured"
-            taus.append(Curve(name=label, points=(point(each, found.tau),), line=line + 1))
+            label, other = f"{name}, measured", len(groups) + line
+            taus.append(Curve(name=label, points=(point(each, found.tau),), line=other))
             at = point(each, found.speedup)._replace(loaded=found.loaded)
-            gains.append(Curve(name=label, points=(at,), line=line + 1))
+            gains.append(Curve(name=label, points=(at,), line=other))
         high = outlook.ceilings[str(key)].hindsight
         gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
     gains.append(Level(name="ArS", y=1.0))

@@ -10,21 +10,20 @@ from spsbench.loop.types import Round, Schedule
 
 
 class InTurn(Schedule):
-    """Asks for each of `ks` once a turn, in an order of its own; the first round is a warm-up."""
+    """Asks for the first of `ks` to warm up, then for each of them, in an order of its own."""
 
     def __init__(self, ks: Sequence[int], draw: Random) -> None:
-        self.asked = self._first = ks[0]
         self._ks, self._draw = list(ks), draw
         self._left: list[int] = []
+        self.asked = -1
 
     def k(self, history: Sequence[Round]) -> int:
-        """The next of this turn."""
-        if not history:
-            self._left = []
-            return self._first
-        if not self._left:
+        """The next of this turn; a text that has just begun begins a turn."""
+        if not history or not self._left:
             self._left = self._draw.sample(self._ks, len(self._ks))
-        self.asked = self._left.pop()
+            self.asked = self._ks[0]
+        else:
+            self.asked = self._left.pop()
         return self.asked
 
     def go_on(self, p: Tensor) -> Tensor:

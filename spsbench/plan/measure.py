@@ -18,18 +18,17 @@ from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.models.shelf import Loaded
 from spsbench.plan.alone import Alone
 from spsbench.plan.free import Free
-from spsbench.plan.reading import weights_of
+from spsbench.plan.reading import bandwidth_of, weights_of
 from spsbench.plan.rounds import Rounds, most_tokens
 from spsbench.plan.setting import name_of, setting_of
 from spsbench.plugins import make
-from spsbench.runs.models import measured
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import OWN_LOOP
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 ASKED = (1, 2, 4, 8, 16)  # tokens of a draft
 CONTEXTS = (64, 256, 1024)
-PLAIN_TIMES = 4  # rounds of ArS in a turn: every speed-up is made with them
+PLAIN_TIMES = 3  # rounds of ArS in a turn: every speed-up is made with them
 MOST_TURNS = 25
 SECONDS = 20.0
 
@@ -101,7 +100,6 @@ def measure(
     def session() -> LM:
         return engine.session(models.target, vocab_size=models.vocab_size)
 
-    before = None if models.target.device.type != "cpu" else measured(torch.get_num_threads())
     alone = Alone(session, text, sizes, fitting, models.target.device, draw)
     free = frees([plain, *pairs], session(), text, sizes, draw)
     arms: dict[str, tuple[Cell, list[Rounds]]] = {}
@@ -120,9 +118,6 @@ def measure(
 
     passes = alone.surface(turns)
     rules = {name: each.rule(turns) for name, each in free.items()}
-    bandwidth = None if before is None else before["bandwidth"]
-    if before is not None and before["loaded"]:
-        bandwidth = max(bandwidth, measured(torch.get_num_threads())["bandwidth"])
     weights = weights_of(models.target)
     return Costs(
         passes=passes,
@@ -133,7 +128,7 @@ def measure(
         setting=setting_of([plain, *pairs]),
         others=others(readings[0], readings[-1]),
         busy=busy,
-        bandwidth=bandwidth,
+        bandwidth=bandwidth_of(models.target.device),
         weights=None if weights is None else weights.read,
     )
 

@@ -6,7 +6,12 @@ from typing import NamedTuple
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from spsbench.loop.timing import Stopwatch
 from spsbench.models.boundary import silent
+from spsbench.runs.models import measured
+
+READ = 1 << 30  # bytes, of a device's memory: many times its caches
+PASSES = 10
 
 
 class Weights(NamedTuple):
@@ -34,3 +39,24 @@ def weights_of(model: PreTrainedModel) -> Weights | None:
     if head is not None and head.weight is not inputs.weight:
         read -= inputs.weight.nbytes
     return Weights(sum(weight.numel() for weight in every), int(read))
+
+
+def bandwidth_of(device: torch.device) -> float:
+    """Bytes a second that memory was seen to deliver; twice looked at where it was disturbed."""
+    if device.type != "cpu":
+        return device_bandwidth(device)
+    found = measured(torch.get_num_threads())
+    if found["loaded"]:  # other work can only have lowered it
+        found["bandwidth"] = max(found["bandwidth"], measured(torch.get_num_threads())["bandwidth"])
+    return float(found["bandwidth"])
+
+
+def device_bandwidth(device: torch.device, size: int = READ) -> float:
+    """The same of a device's own memory: the best of a few sums over `size` bytes."""
+    numbers = torch.ones(size // 4, dtype=torch.float32, device=device)
+    watch, laps = Stopwatch(device), []
+    for _ in range(PASSES):
+        with watch.running():
+            numbers.sum()
+        laps.append(watch.lap())
+    return numbers.nbytes / min(laps[1:])

@@ -20,7 +20,7 @@ from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
 SHORTEST = 64  # tokens, before a text is begun anew
-DRIFT = 4  # turns with nothing rejected, after which the text is begun anew
+DRIFT = 10  # turns with nothing rejected, after which the text is begun anew
 OWN = Spec("native")
 
 
@@ -37,7 +37,7 @@ class Stand(LoadedStand):
 
 
 def most_tokens(ks: Sequence[int]) -> int:
-    """Tokens that a turn of rounds makes at most, and the warm-up before it."""
+    """Tokens that a turn of rounds makes at most, the warm-up before it among them."""
     return sum(k + 1 for k in ks) + ks[0] + 1
 
 
@@ -52,7 +52,7 @@ class Rounds:
         text: token ids, more of them than `context`.
         context: tokens that are cached when the text begins.
         ks: tokens to ask for.
-        times: rounds of each K in a turn; their mean is what the turn shows.
+        times: rounds of each K in a turn; their median is what the turn shows.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Rounds:
         times: int = 1,
     ) -> None:
         self._warp, self._seed = warp(cell), cell.sampling.seed
-        self._times, self._schedule = times, InTurn(ks, draw)
+        self._timed, self._schedule = [*ks] * times, InTurn([*ks] * times, draw)
         self._stand = Stand(cell, loaded, self._schedule)
         self._decoder: Decoder = make("decoders", OWN, self._stand)
         self._prompt, self.ks = list(text[: context + 1]), tuple(ks)
-        self._turn = times * most_tokens(ks)  # tokens that it makes at most
+        self._turn = most_tokens(self._timed)
         room = max(SHORTEST, DRIFT * self._turn)
         self._room = room if loaded.limit is None else min(room, loaded.limit - context - 1)
         self._starts = self._made = 0
@@ -83,12 +83,12 @@ class Rounds:
         if self._made + self._turn > self._room:
             self._begin()
         self._lengths.append(len(self._prompt) - 1 + self._made)
-        parts = np.zeros((4, len(self.ks)))
-        for _ in range(self._times * len(self.ks)):
+        found: dict[int, list[tuple[float, float, float, float]]] = {k: [] for k in self.ks}
+        self._next()  # after other work the first is slower
+        for _ in self._timed:
             done, draft, target = self._next()
-            at = self.ks.index(self._schedule.asked)
-            parts[:, at] += done.drafted, draft, target, done.seconds
-        self._turns.append(parts / self._times)
+            found[self._schedule.asked].append((done.drafted, draft, target, done.seconds))
+        self._turns.append(np.array([np.median(found[k], axis=0) for k in self.ks]).T)
 
     def parts(self, turns: Sequence[int]) -> Floats:
         """[T, 4, K] in some of the turns: tokens drafted, then seconds of draft, target, round."""
@@ -105,7 +105,6 @@ class Rounds:
         self._rounds: Iterator[Round] = self._decoder(
             self._prompt, limits=Limits(self._room), warp=self._warp, noise=noise, stop=never
         )
-        self._next()
 
     def _next(self) -> tuple[Round, float, float]:
         done = next(self._rounds)

@@ -6,26 +6,28 @@ random weights, which take the time of trained ones; how often they would be rig
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from spsbench.errors import UsageError
 from spsbench.forecast.costs import Costs
+from spsbench.forecast.shape import STEP, Shape, ShapeCost
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded
 from spsbench.plan.measure import Pace, measure
-from spsbench.plan.reading import Weights, weights_of
+from spsbench.plan.reading import weights_of
 from spsbench.plan.setting import name_of
+from spsbench.settings.asked import DEFAULT_K
 from spsbench.settings.cell import Cell
+from spsbench.settings.method import AUTO, constant
 from spsbench.settings.models import RANDOM, ModelSpec
 from spsbench.spec import Spec
 
-MOST = 16  # shapes in one table
-STEP = 8  # widths are multiples of it
-WIDEST, DEEPEST = 1 << 15, 256
 SIZES, ASKED = (1, 2, 3, 5, 9), (1, 4, 8)
 CONTEXT = 256
 SECONDS = 30.0
@@ -37,53 +39,6 @@ SHARED = ("num_key_value_heads",)
 INNER = ("intermediate_size", "n_inner", "ffn_dim")
 AS_WIDE = ("word_embed_proj_dim",)  # must be as wide as the layers
 DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
-
-_SHAPE = re.compile(r"([1-9][0-9]*)x([1-9][0-9]*)")
-
-
-class Shape(NamedTuple):
-    """Width and number of layers."""
-
-    width: int
-    depth: int
-
-    def __str__(self) -> str:
-        return f"{self.width}x{self.depth}"
-
-
-class ShapeCost(NamedTuple):
-    """A draft model in the table of costs."""
-
-    shape: Shape
-    model: str  # empty: of random weights
-    arm: str  # its name in the costs
-    weights: Weights | None
-
-
-def parse_shapes(text: str) -> list[Shape]:
-    """`256x8,512x2`: widths and depths.
-
-    Raises:
-        UsageError: what is no such list, or sizes that no draft has.
-    """
-    found = []
-    for part in text.replace(" ", "").split(","):
-        matched = _SHAPE.fullmatch(part)
-        if matched is None:
-            raise UsageError(
-                f"--shapes {part!r}: expected WIDTHxDEPTH,... such as 256x8,512x2. Write it so"
-            )
-        shape = Shape(int(matched[1]), int(matched[2]))
-        if shape.width % STEP or shape.width > WIDEST or shape.depth > DEEPEST:
-            raise UsageError(
-                f"--shapes {part}: expected a width that is a multiple of {STEP} up to {WIDEST}, "
-                f"and at most {DEEPEST} layers. Change it"
-            )
-        found.append(shape)
-    shapes = list(dict.fromkeys(found))
-    if len(shapes) > MOST:
-        raise UsageError(f"--shapes has {len(shapes)} of them: expected at most {MOST}")
-    return shapes
 
 
 def shape_of(config: Any) -> Shape:
@@ -156,15 +111,15 @@ def measure_shapes(
     """
     target = load(cell).target
     values, draft = plain(target.config), cell.models.draft
-    own = draft is not None and not draft.random and load(cell).draft is not None
-    cells = {cell: draft.id if draft is not None else ""} if own else {}
+    own = [cell] if draft and not draft.random and load(cell).draft is not None else []
     with TemporaryDirectory(prefix="spsbench-shapes-") as temporary:
+        made = []
         for shape in shapes:
             folder = Path(temporary) / str(shape)
             folder.mkdir()
             (folder / "config.json").write_text(json.dumps(reshaped(values, shape)))
-            cells[_with(cell, folder)] = ""
-        pairs = [(each, load(each)) for each in cells]
+            made.append(_with(cell, folder))
+        pairs = [(each, load(each)) for each in (*own, *made)]
         costs = measure(
             pairs,
             text,
@@ -174,12 +129,20 @@ def measure_shapes(
             seconds=seconds,
             watch=watch,
         )
+    passing = {str(each.models.draft) for each in made}
+    models = {name: it for name, it in costs.setting["models"].items() if name not in passing}
     rows = [
-        ShapeCost(shape_of(made.draft.config), cells[each], name_of(each), weights_of(made.draft))
-        for each, made in pairs
-        if made.draft is not None
+        _row(each, loaded.draft, "" if each in made or draft is None else draft.id)
+        for each, loaded in pairs
+        if loaded.draft is not None
     ]
-    return costs, rows
+    return replace(costs, setting={**costs.setting, "models": models}), rows
+
+
+def _row(cell: Cell, draft: PreTrainedModel, model: str) -> ShapeCost:
+    weights = weights_of(draft)
+    numbers, read = (None, None) if weights is None else weights
+    return ShapeCost(shape_of(draft.config), model, name_of(cell), numbers, read)
 
 
 def _with(cell: Cell, folder: Path) -> Cell:
@@ -193,7 +156,8 @@ def _with(cell: Cell, folder: Path) -> Cell:
         dtype=target.dtype,
         attention=target.attention,
     )
-    return resolve(cell.but(draft=spec, drafter=Spec("model"), verifier=Spec("auto")))
+    method = {"drafter": Spec("model"), "verifier": AUTO, "schedule": constant(DEFAULT_K)}
+    return resolve(cell.but(draft=spec, **method))
 
 
 def _first(values: Mapping[str, Any], names: Iterable[str]) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from spsbench.forecast.traces import Proposed
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.types import Context, Draft, Drafter, Scores, Step, Verdict
+from spsbench.loop.types import Context, Draft, Drafter, Purpose, Scores, Step, Verdict
 
 
 def proposed(
@@ -21,13 +21,15 @@ def proposed(
     warp: Warp,
     most: int,
 ) -> tuple[Proposed, bool]:
-    """What it proposes and how far it hits; whether it looked at the rounds before.
+    """What it proposes and how far it hits; whether that is not all that there is to say.
 
-    Those are rounds of auto-regressive sampling: `rows` [L, V] are the logits they had. A drafter
-    that looks would have seen others in rounds with drafts, so that what it says is not exact.
+    Rounds before are those of auto-regressive sampling: `rows` [L, V] are the logits they had. A
+    drafter that looks at them would have seen others in rounds with drafts; one that draws at
+    random would have proposed something else another time.
     """
     text, start = [*prompt, *tokens], len(prompt)
-    noise, watch = PhiloxStream(0), Watch()
+    watch = Watch()
+    noise = WatchedNoise(watch)
     drafter.begin(prompt, Scores(rows[:0], {}))
     counts, hits = [], []
     last: Step | None = None
@@ -41,6 +43,52 @@ def proposed(
         last = watch.step(rows[t : t + 1], token)
     columns = np.array(counts, np.uint8), np.array(hits, np.uint8)
     return Proposed(proposed=columns[0], hits=columns[1]), watch.looked
+
+
+def first_laws(
+    drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], rows: Tensor, warp: Warp, k: int
+) -> Tensor | None:
+    """[n, V] the law of the first slot of a draft of `k` after each position of a text.
+
+    n may be less than there are tokens: there its context is full. None: it is silent now and then.
+    """
+    text, start = [*prompt, *tokens], len(prompt)
+    ends = len(text) if drafter.limit is None else min(len(text), drafter.limit)
+    watch, found = Watch(), []
+    drafter.begin(prompt, Scores(rows[:0], {}))
+    last: Step | None = None
+    for t in range(max(ends - start, 0)):
+        draft = drafter.draft(
+            Context(text[: start + t], warp, last), k, PhiloxStream(0).round(t), always
+        )
+        if draft.probs is None or len(draft.tokens) == 0:
+            return None
+        found.append(draft.probs[0])
+        last = watch.step(rows[t : t + 1], tokens[t])
+    return torch.stack(found) if found else None
+
+
+class WatchedNoise:
+    """Noise that tells when it is asked for; each position has its own."""
+
+    def __init__(self, watch: "Watch") -> None:
+        self._watch = watch
+
+    def round(self, index: int) -> "WatchedRound":
+        """That of a round."""
+        return WatchedRound(self._watch, index)
+
+
+class WatchedRound:
+    """One round of it."""
+
+    def __init__(self, watch: "Watch", index: int) -> None:
+        self._watch, self._noise = watch, PhiloxStream(0).round(index)
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] numbers."""
+        self._watch.looked |= n > 0
+        return self._noise.uniform(purpose, n)
 
 
 class Watch:
@@ -67,14 +115,14 @@ class WatchedStep(Step):
         return self
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("draft", "scores", "verdict"):
+        if name in Step._fields:
             watch = super().__getattribute__("watch")
             if watch is not None:
                 watch.looked = True
         return super().__getattribute__(name)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter((self.draft, self.scores, self.verdict))
+        return iter((self.draft, self.scores, self.verdict, self.kept))
 
 
 def always(p: Tensor) -> Tensor:

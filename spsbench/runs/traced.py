@@ -8,7 +8,8 @@ from spsbench.errors import UsageError
 from spsbench.forecast.traces import Head
 from spsbench.models.shelf import Loaded
 from spsbench.runs.asking import Answers, prompt_ids
-from spsbench.runs.tracing import DraftTracer, TextTracer
+from spsbench.runs.text_laws import TextTracer
+from spsbench.runs.tracing import DraftTracer
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
 from spsbench.settings.models import ModelSpec
@@ -59,8 +60,6 @@ def trace_part(
         text = TextTracer(plain, models(plain))
         drafts = _fit(named, plain, models, folders, say)
         with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
-            for draft in drafts.values():
-                writer.declare(draft.of)
             missing = list(_missing(plain, samples, records(), drafts, writer))
             answers = Answers(samples, records())
             for number, each in enumerate(missing):
@@ -69,6 +68,9 @@ def trace_part(
                     return
                 _trace(text, each, answers, drafts, models(plain), writer)
             told(len(missing), len(missing))
+            for draft in drafts.values():
+                if draft.unfit is not None:
+                    say(f"note: no trace of {draft.name}: {draft.unfit}")
 
 
 def _fit(
@@ -129,9 +131,12 @@ def _trace(
     written = text.written(record.key, prompt, record.tokens, record.finish, laws)
     writer.add_text(written)
     for name in each.drafts:
+        if drafts[name].unfit is not None:
+            continue
         along = drafts[name].along(prompt, record.tokens, laws)
-        writer.add(record.key, name, along)
-        writer.declare(drafts[name].of)  # what was found out on the way
+        if along is not None:
+            writer.add(record.key, name, along)
+            writer.declare(drafts[name].of)  # what was found out on the way
 
 
 def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:

@@ -1,76 +1,30 @@
 """Drafts along finished texts: one pass of each model over a text, and look-ups asked along it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spsbench.forecast.chances import Floats
-from spsbench.forecast.traces import Along, DraftOf, Drawn, Proposed, Written
-from spsbench.loop.decode import token_budget
-from spsbench.loop.types import LM, Drafter, Limits, Scores
+from spsbench.forecast.traces import Along, DraftOf, Drawn, Proposed
+from spsbench.loop.site import Drawn as How
+from spsbench.loop.site import Weights
+from spsbench.loop.types import Drafter, Scores
 from spsbench.methods.resolve import plan_of, warp
 from spsbench.methods.site import LoadedSite
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
-from spsbench.runs.asked_along import proposed
+from spsbench.runs.asked_along import first_laws, proposed
 from spsbench.runs.stops import readers, stopped
+from spsbench.runs.text_laws import Laws, on_host
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import Key
 
 MOST = 16  # tokens that a draft by rule is asked for
+DEAR = 8  # and one that runs a model for it
 FEW = 2  # and once more, to see that fewer are the first of the same ones
-PIECE = 64  # positions that are scored at once: their laws are in memory together
-
-
-class Laws(NamedTuple):
-    """Of the target, at some positions of a text."""
-
-    logits: Tensor  # [n, V]
-    q: Tensor  # [n, V]
-
-
-class TextTracer:
-    """The target's side: laws along a text of auto-regressive sampling.
-
-    Args:
-        cell: of ArS, resolved.
-        loaded: its models.
-    """
-
-    def __init__(self, cell: Cell, loaded: Loaded) -> None:
-        self.cell, self.warp = cell, warp(cell)
-        engine = make("engines", cell.models.target.engine)
-        self.target: LM = engine.session(loaded.target, vocab_size=loaded.vocab_size)
-
-    def laws(self, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[Laws]:
-        """Piece after piece of the text."""
-        text, end = [*prompt, *tokens], len(prompt) + len(tokens)
-        self.target.commit(0)
-        self.target.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
-        for begin in range(len(prompt), end, PIECE):
-            fed = torch.tensor(text[begin - 1 : min(begin + PIECE, end) - 1], dtype=torch.int64)
-            logits = self.target.append(fed, keep=len(fed)).logits
-            yield Laws(logits, self.warp(logits))
-
-    def written(
-        self, key: Key, prompt: Sequence[int], tokens: Sequence[int], finish: str, laws: list[Laws]
-    ) -> Written:
-        """The text as a trace has it."""
-        q = torch.cat([each.q for each in laws])
-        at = torch.tensor(tokens, device=q.device)[:, None]
-        limits = Limits(self.cell.sampling.max_new_tokens)
-        return Written(
-            key=key,
-            prompt_tokens=len(prompt),
-            budget=token_budget(len(prompt), limits, self.target.limit),
-            finish=finish,
-            q=on_host(q.gather(1, at)[:, 0]),
-            entropy=on_host(torch.special.entr(q).sum(-1)),
-        )
 
 
 class DraftTracer:
@@ -88,12 +42,18 @@ class DraftTracer:
         self.name, self.cell, self.loaded = name, cells[0], loaded
         self.plan, self.warp = plan_of(self.cell.method.drafter), warp(self.cell)
         self.drafter = self._opened()
-        self.sampled = has_laws(self.drafter)
-        self.schedules = readers(cells) if self.sampled else {}
+        self.sampled = self.drafter.drawn is How.IID
+        self.schedules = readers(cells) if has_laws(self.drafter) else {}
+        self.most = MOST if self.plan.weights is Weights.NONE else DEAR
         self.of = DraftOf(
-            name=name, identity=identity, sampled=self.sampled, most=0 if self.sampled else MOST
+            name=name,
+            identity=identity,
+            sampled=self.sampled,
+            exact=not self.sampled or has_laws(self.drafter),
+            most=0 if self.sampled else self.most,
         )
         self._checked = False
+        self._silent = False
 
     @property
     def unfit(self) -> str | None:
@@ -102,16 +62,44 @@ class DraftTracer:
             return "its drafts branch"
         if self.drafter.layers:
             return "it draws on hidden states of the target"
-        if not self.sampled and self.plan.drawn.value != "point":
+        if self._silent:
             return "its laws depend on more than the text"
         return None
 
-    def along(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Along:
-        """What it would be worth along a text."""
+    def along(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Along | None:
+        """What it would be worth along a text; None: it is `unfit`, as was found out just now."""
         if not self.sampled:
             return self._looked_up(prompt, tokens, laws)
+        if not has_laws(self.drafter):
+            return self._asked(prompt, tokens, laws)
         self.drafter.begin(prompt, Scores(laws[0].logits[:0], {}))
         return self._drawn(prompt, tokens, laws)
+
+    def _asked(
+        self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]
+    ) -> Along | None:
+        """By the law of the first slot at each position: an estimate of what later ones have."""
+        rows, q = (torch.cat([each[i] for each in laws]) for i in (0, 1))
+        given = self.drafter, prompt, tokens, rows, self.warp
+        found = first_laws(*given, 1)
+        if not self._checked and found is not None:
+            self._checked = True
+            more = first_laws(*given, FEW + 1)
+            if more is None or not torch.allclose(more, found, atol=1e-5):
+                found = None
+        if found is None:
+            self._silent = True
+            return None
+        known, size = found.shape
+        at = torch.tensor(tokens[:known], device=found.device)
+        target = Laws(rows[:known, :size], q[:known, :size])
+        columns = {
+            name: np.pad(on_host(values), (0, len(tokens) - known))
+            for name, values in compared(found, found, target, at).items()
+        }
+        agrees = columns.pop("agrees").astype(np.bool_)
+        reach = None if known == len(tokens) else known
+        return Drawn(**columns, agrees=agrees, reach=reach, stops={})
 
     def _opened(self) -> Drafter:
         site = LoadedSite(self.cell, self.loaded, self.plan)
@@ -160,7 +148,7 @@ class DraftTracer:
     ) -> Proposed:
         rows = torch.cat([each.logits for each in laws])
         given = self.drafter, prompt, tokens, rows, self.warp
-        found, looked = proposed(*given, MOST)
+        found, looked = proposed(*given, self.most)
         if not self._checked:
             self._checked = True
             fewer, _ = proposed(*given, FEW)
@@ -186,11 +174,5 @@ def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str,
 
 
 def has_laws(drafter: Drafter) -> bool:
-    """Whether its class says what it draws from along a text."""
+    """Whether its class says what it draws from along a text, so that one pass tells all."""
     return type(drafter).along is not Drafter.along
-
-
-def on_host(values: Tensor) -> Floats:
-    """[n] as numpy has it."""
-    found: Floats = values.double().cpu().numpy()
-    return found

@@ -22,10 +22,10 @@ class Planning:
         Path | None, Option("Prompts of your own: JSONL, as of the task jsonl.", WORK)
     ] = None
     k: Annotated[str, Option("4, 1..8, 2,4,6: the K that are compared.", METHOD, flags=("k",))] = KS
-    limit: Annotated[int, Option("Prompts that are traced.", SIZE, between(1, MOST))] = 40
+    limit: Annotated[int, Option("Prompts that are traced.", SIZE, between(1, MOST))] = 64
     held_back: Annotated[
         int, Option("Prompts on which the best are measured.", SIZE, between(1, MOST))
-    ] = 16
+    ] = 24
     confirm: Annotated[
         int, Option("How many of the best are measured beside ArS.", SIZE, between(0, 100))
     ] = 2

@@ -15,7 +15,7 @@ from spsbench.forecast.costs_file import dumps, loads
 from spsbench.loop.noise import PhiloxRound
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import Drawn, Plan
-from spsbench.loop.types import Scores
+from spsbench.loop.types import Round, Scores
 from spsbench.machine.load import Reading
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
@@ -25,7 +25,8 @@ from spsbench.plan.alone import Alone
 from spsbench.plan.free import Free
 from spsbench.plan.in_turn import InTurn
 from spsbench.plan.measure import Pace, enough, measure, quiet, within
-from spsbench.plan.setting import differing, setting_of
+from spsbench.plan.rounds import Rounds
+from spsbench.plan.setting import differing, name_of, setting_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -87,7 +88,7 @@ def parts(clock: Clock, models: Loaded, monkeypatch: pytest.MonkeyPatch) -> dict
     monkeypatch.setattr(PhiloxRound, "uniform", drawn)
     monkeypatch.setattr(Warp, "__call__", lawful)
     monkeypatch.setattr(measuring, "loaded", lambda *readings: False)
-    monkeypatch.setattr(measuring, "measured", lambda n: {"bandwidth": 1e9, "loaded": False})
+    monkeypatch.setattr(measuring, "bandwidth_of", lambda device: 1e9)
     return takes
 
 
@@ -132,6 +133,23 @@ def test_what_only_real_rounds_show_is_not_explained(
     assert made.unexplained("none", 0, 50).value == pytest.approx(0.0)
     inside = made.arm("model d").target.at(4, 50)
     assert float(np.median(inside)) == pytest.approx(18.0)
+    assert made.inside("model d", 4, 50).value == pytest.approx(3.0)
+
+
+def test_rounds_of_another_k_take_what_was_foretold(
+    parts: dict[str, float], models: Loaded
+) -> None:
+    """And of another rule and context, although nothing of the kind was measured."""
+    parts["cold"], parts["context"] = 1.5, 0.0
+    made = costs(models)
+    for cell in (pair[0] for pair in pairs(models)):
+        again = Rounds(cell, models, list(range(1, 100)) * 2, 80, [3], Random(1), times=4)
+        again.turn()
+        drafted, _, _, seconds = again.parts([0])[0, :, 0]
+        foretold = made.round_seconds(
+            name_of(cell), 3, 80, drafted=drafted, verifier=str(cell.method.verifier)
+        )
+        assert seconds == pytest.approx(foretold.total.value, rel=0.01)
 
 
 def test_a_setting_names_what_times_depend_on(models: Loaded) -> None:
@@ -204,11 +222,19 @@ def test_turns_end_with_the_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_k_once_a_turn() -> None:
     schedule = InTurn([1, 2, 4], Random(0))
-    assert schedule.k([]) == 1
-    done = [None]
+    text: list[Round] = []
     for _ in range(4):
-        assert sorted(schedule.k(done) for _ in range(3)) == [1, 2, 4]  # type: ignore[arg-type]
+        assert (schedule.k(text), schedule.asked) == (1, 1)  # to warm up
+        text = [PLAIN]
+        assert sorted(schedule.k(text) for _ in range(3)) == [1, 2, 4]
+    schedule.k(text), schedule.k(text)
+    text = []  # begun anew within a turn
+    assert schedule.k(text) == 1
+    assert sorted(schedule.k([PLAIN]) for _ in range(3)) == [1, 2, 4]
     assert bool(schedule.go_on(torch.ones(3)))
+
+
+PLAIN = Round(0, 0, 0, [1], None, 0.0, None)
 
 
 class Slow:

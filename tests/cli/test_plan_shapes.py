@@ -1,0 +1,64 @@
+"""`sps plan --shapes` as a user meets it."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from spsbench.cli.plan import shapes
+from spsbench.errors import UsageError
+from spsbench.plan import measure
+from tests.cli.conftest import Pair, Ran
+
+Sps = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fewest turns, and a memory that nobody measures."""
+    monkeypatch.setattr(measure, "MOST_TURNS", measure.FEWEST_TURNS)
+    monkeypatch.setattr(measure, "bandwidth_of", lambda device: 1e9)
+
+
+def test_a_row_a_shape_and_one_for_the_draft_there_is(sps: Sps, pair: Pair) -> None:
+    asked = ("--target", pair.target, "--draft", pair.draft, "--engine", "eager", "--offline")
+    ran = sps("plan", "--shapes", "64x1,16x3", *asked, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    rows = {(row["width"], row["layers"]): row for row in found["shapes"]}
+    assert list(rows) == [(16, 3), (32, 2), (64, 1)]
+    assert rows[32, 2]["model"] == pair.draft
+    assert rows[64, 1]["model"] is None
+    assert all(0 < row["c.low"] <= row["c"] <= row["c.high"] for row in rows.values())
+    assert found["setting"]["models"]["target"]["engine"] == "eager"
+    assert list(found["setting"]["models"]) == ["target", pair.draft]
+
+
+def test_a_table_for_a_target_alone(sps: Sps, pair: Pair) -> None:
+    ran = sps("plan", "--shapes", "16x1", "--target", pair.target, "--engine", "eager", "--offline")
+    assert ran.code == 0, ran.err
+    assert "16x1" in ran.out
+    assert "pays from alpha" in ran.out
+
+
+@pytest.mark.parametrize("asked", [["--shapes", "12x2"], ["--shapes", "256"]])
+def test_what_is_no_shape_is_told_before_torch(sps: Sps, asked: list[str]) -> None:
+    ran = sps("plan", *asked)
+    assert ran.code == 2
+    assert "expected" in ran.err
+
+
+def test_lists_of_one_are_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a command takes many of an option, as a plan does."""
+    seen: dict[str, object] = {}
+
+    def loading(**asked: object) -> None:
+        seen.update(asked)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shapes, "load", loading)
+    with pytest.raises(KeyboardInterrupt):
+        shapes.plan_shapes("16x1", {"target": ["nano"], "stop": ["a", "b"]}, json=True)
+    assert (seen["target"], seen["stop"]) == ("nano", ["a", "b"])
+    with pytest.raises(UsageError, match="--draft 2 times with --shapes"):
+        shapes.plan_shapes("16x1", {"draft": ["a", "b"]}, json=True)

@@ -1,0 +1,162 @@
+"""Plans from beginning to end: over tiny models, and from files alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench.errors import DataError, MismatchError, MissingError, UsageError
+from spsbench.forecast.answer import Verdict
+from spsbench.library.plan import drawn_again, plan
+from spsbench.plan.arms import cells_of
+from spsbench.plan.planned import Planned
+from spsbench.reports.json import json as as_json
+from spsbench.reports.markdown import markdown
+from tests.folders import random_model, save
+
+PROMPTS = ["the cat sat on the mat and the", "a dog ran to the", "one two three one two"] * 4
+SMALL: dict[str, Any] = {
+    "max_new_tokens": 12,
+    "ignore_eos": True,
+    "engine": "eager",
+    "k": "1,3",
+    "limit": 9,
+    "held_back": 3,
+    "cost_seconds": 0.2,
+    "chat": "off",
+    "temperature": 0.7,
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("pair")
+    save(folder / "target", random_model())
+    save(folder / "draft", random_model(noise=0.1))
+    rows = (json.dumps({"id": str(i), "prompt": text}) for i, text in enumerate(PROMPTS))
+    (folder / "prompts.jsonl").write_text("\n".join(rows))
+    return {
+        "target": str(folder / "target"),
+        "draft": str(folder / "draft"),
+        "prompts": str(folder / "prompts.jsonl"),
+    }
+
+
+@pytest.fixture(scope="module")
+def made(pair: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    """One plan that all tests look at."""
+    out = tmp_path_factory.mktemp("plans") / "one"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spsbench.plan.measure.SIZES", (1, 2, 5))
+        patch.setattr("spsbench.plan.measure.ASKED", (1, 4))
+        done = plan(out=out, drafter=["model", "ngram"], confirm=1, **pair, **SMALL)
+    assert isinstance(done, Planned)
+    return done
+
+
+def test_a_plan_predicts_and_measures(made: Planned) -> None:
+    names = {str(f.candidate) for f in made.outlook.forecasts}
+    assert len(names) == 6  # K of 1 and 3: model by sps and block, ngram by match
+    assert len(made.measured) == 1
+    assert set(made.measured) <= names
+    best = next(iter(made.measured))
+    assert made.answer.best == best
+    assert made.command.startswith("sps generate --target")
+    assert "--temperature 0.7" in made.command
+    for form in (as_json, markdown):
+        assert str(made.answer) in form(made.report).replace("\\", "")
+    panels = made.report.tables[0].figure.panels
+    assert [panel.y for panel in panels] == ["tau", "over ArS"]
+
+
+def test_predicted_counts_are_those_of_real_rounds(made: Planned) -> None:
+    """By the records of the real rounds: the same prompts are not traced, the law is the same."""
+    ((name, real),) = made.measured.items()
+    predicted = next(f for f in made.outlook.forecasts if str(f.candidate) == name)
+    assert real.tau.mean == pytest.approx(predicted.tau.mean, rel=0.4)
+
+
+def test_it_is_drawn_again_without_models(made: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    same = drawn_again(made.folder)
+    assert str(same.answer) == str(made.answer)
+    assert as_json(same.report) == as_json(made.report).replace(made.about, same.about)
+    free = drawn_again(made.folder, draft_cost=0.001)
+    assert free.outlook.best.speedup.mean > same.outlook.best.speedup.mean
+    assert not free.measured  # what is as if cannot have been measured
+    with pytest.raises(UsageError, match="temperature"):
+        drawn_again(made.folder, temperature=1.0)
+
+
+def test_it_goes_on_where_it_stopped(made: Planned, pair: dict[str, str], tmp_path: Path) -> None:
+    asked = {**pair, **SMALL, "drafter": ["model"], "out": tmp_path / "two"}
+    asked["costs"] = made.folder / "costs.json"
+    seen: list[int] = []
+
+    def stop() -> bool:
+        seen.append(1)
+        return len(seen) > 6
+
+    assert plan(stop=stop, **asked) is None
+    with pytest.raises(MismatchError, match="--resume"):
+        plan(**asked)
+    with pytest.raises(MismatchError, match="temperature"):
+        plan(resume=True, **{**asked, "temperature": 0.9})
+    done = plan(resume=True, **asked)
+    first = {str(f.candidate): f.tau for f in made.outlook.forecasts}
+    for each in done.outlook.forecasts:  # the same texts, whatever stopped them
+        assert each.tau == first[str(each.candidate)]
+    more = plan(resume=True, **{**asked, "drafter": ["model", "ngram"]})
+    assert len(more.outlook.forecasts) > len(done.outlook.forecasts)
+
+
+def test_files_alone(made: Planned, pair: dict[str, str]) -> None:
+    trace, costs = made.folder / "texts", made.folder / "costs.json"
+    given: dict[str, Any] = {"trace": [str(trace)], "costs": costs, "k": "1,3"}
+    found = plan(**given)
+    first = {str(f.candidate): f.speedup for f in made.outlook.forecasts}
+    assert {str(f.candidate): f.speedup for f in found.outlook.forecasts} == first
+    assert found.answer.verdict in Verdict
+    only = plan(drafter=["ngram"], **given)
+    assert {f.candidate.draft for f in only.outlook.forecasts} == {"ngram"}
+    with pytest.raises(MismatchError, match=r"sampling.temperature: 1.0, there 0.7"):
+        plan(temperature=1.0, **given)
+    with pytest.raises(MismatchError, match=r"target\.id"):
+        plan(target="nano", **given)
+    with pytest.raises(MissingError):
+        plan(**{**given, "costs": made.folder / "nothing.json"})
+    with pytest.raises(UsageError, match="expected no prompts"):
+        plan("xsum", **given)
+
+
+def test_a_trace_of_another_model_is_refused(
+    made: Planned, pair: dict[str, str], tmp_path: Path
+) -> None:
+    """The same name, other weights: the files tell."""
+    trace = {"trace": [str(made.folder / "texts")], "confirm": 0, "out": tmp_path / "three"}
+    save(tmp_path / "draft", random_model(noise=0.2))
+    Path(tmp_path / "draft").rename(tmp_path / "other")
+    with pytest.raises(MismatchError, match=r"sampling.top_k: 5, there 0"):
+        plan(**pair, **{**SMALL, "top_k": 5}, **trace)
+
+
+def test_candidates_that_cannot_be_are_left_out() -> None:
+    said: list[str] = []
+    asked = {"drafter": ["model", "ngram"], "verifier": ["sps"]}
+    cells = cells_of(asked, "2", said.append)
+    assert [str(cell.method.drafter) for cell in cells] == ["model"]
+    assert any("left out" in line for line in said)
+    with pytest.raises(UsageError, match="lossy"):
+        cells_of({"verifier": ["synthetic"]}, "2")
+    with pytest.raises(UsageError, match="--k"):
+        cells_of({}, "0..3")
+    assert {cell.k for cell in cells_of({}, "1..3")} == {1, 2, 3}
+
+
+def test_no_plan_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no plan"):
+        drawn_again(tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError, match="unreadable plan"):
+        drawn_again(tmp_path)

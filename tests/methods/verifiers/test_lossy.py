@@ -22,6 +22,9 @@ from spsbench.methods.verifiers.topk import TopK
 from spsbench.methods.verifiers.typical import Typical
 from spsbench.plugins import make
 from spsbench.registry import entries
+from spsbench.reports.remarks import _warnings
+from spsbench.settings.asked import make_cell
+from spsbench.settings.names import method
 from spsbench.spec import Spec
 
 RULES = [
@@ -173,3 +176,12 @@ def test_they_are_labelled_and_refuse_what_has_no_law() -> None:
 def test_arguments_that_cannot_be_meant(spec: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make("verifiers", Spec.parse(spec))
+
+
+def test_every_table_says_so() -> None:
+    cell, exact = make_cell(verifier="lenient:l=0.4"), make_cell(verifier="block")
+    assert method(cell) == "SpS lenient:l=0.4 (lossy) K=4"
+    assert method(exact) == "SpS block K=4"
+    assert [*_warnings([cell, exact])] == [
+        "Lossy: lenient:l=0.4. Texts are not the target's own, and their speed-up is not free."
+    ]

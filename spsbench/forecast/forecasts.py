@@ -14,6 +14,9 @@ from spsbench.forecast.replay import Law, replay
 from spsbench.forecast.surface import Typical, typical
 from spsbench.forecast.traces import Along, DraftOf, Drawn, Written, chances
 
+ALL_THROWS = 2000  # over all texts, where a schedule is thrown and not reckoned
+FEWEST_THROWS = 20
+
 
 class Shares(NamedTuple):
     """Where the time of a round goes, each a part of the whole."""
@@ -52,7 +55,8 @@ def forecast(
     prices: Prices,
 ) -> Forecast:
     """Replay a candidate along every text, and price its rounds."""
-    laws = [law_of(candidate, draft, *each) for each in traced]
+    throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
+    laws = [law_of(candidate, draft, *each, throws) for each in traced]
     texts = [text for text, _ in traced]
     parts = np.stack(
         [prices.of_law(candidate, text, law) for text, law in zip(texts, laws, strict=True)]
@@ -93,12 +97,12 @@ def forecast(
     )
 
 
-def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along) -> Law:
+def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along, throws: int) -> Law:
     """The rounds that a text takes."""
     rule: Any = candidate.verifier if draft.sampled else SEEN
     name = None if candidate.schedule is None else candidate.schedule[0]
     reach = along.reach if isinstance(along, Drawn) else None
-    return replay(chances(text, along, rule, name), text.span(reach), candidate.policy)
+    return replay(chances(text, along, rule, name), text.span(reach), candidate.policy, throws)
 
 
 def kept(laws: Sequence[Law], traced: Sequence[tuple[Written, Along]]) -> tuple[Floats, Floats]:

@@ -52,6 +52,7 @@ RULES = (
     "copy",
     "recycling",
     "recycling:nodes=32",
+    "recycling:nodes=32,shared=true",
     "hybrid:first=suffix,then=recycling",
 )
 QUESTIONS = (

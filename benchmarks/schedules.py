@@ -41,13 +41,16 @@ from spsbench.tasks.corpora import stdlib
 
 OUT = Path(__file__).parents[1] / "results" / "schedules-nano.json"
 MOST = 12  # tokens a round, of everything
+SETTING = ("prompts", "repeats", "tokens", "temperature", "draft", "row")
 THROWS = 60  # generations a text, for schedules whose past cannot be summed up
 BACK = ("heuristic", "ema", "goodput")
 LOOKING = (
-    *(f"confidence:t={t},most={MOST}" for t in (0.2, 0.4)),
-    *(f"entropy:t={t},most={MOST}" for t in (0.2, 0.4)),
-    *(f"disco:t={t},most={MOST}" for t in (0.2, 0.35)),
+    "confidence:t=0.3,most=12",
+    "confidence:t=0.3,most=4",
+    "entropy:t=0.4,most=12",
+    "entropy:t=0.4,most=4",
 )
+FITTED = "disco:t=0.35,most=12"  # on the other prompts of the workload
 
 
 class Workload(NamedTuple):
@@ -99,11 +102,13 @@ WORKLOADS: dict[str, Callable[[Loaded, int], list[list[int]]]] = {
 }
 
 
-def traced(prompts: Sequence[list[int]], cell: Cell, loaded: Loaded) -> Workload:
+def traced(
+    prompts: Sequence[list[int]], cell: Cell, loaded: Loaded, looking: Sequence[str] = ()
+) -> Workload:
     """A text of the target for each prompt, and the draft along it."""
     plain = resolve(cell.auto_regressive)
     target = TextTracer(plain, loaded)
-    cells = [cell.but(schedule=Spec.parse(each)) for each in LOOKING]
+    cells = [cell.but(schedule=Spec.parse(each)) for each in looking] or [cell]
     draft = DraftTracer("draft", cells, loaded, {})
     texts = []
     for number, prompt in enumerate(prompts):
@@ -146,15 +151,15 @@ def replayed(work: Workload, policy: Any, costs: Costs) -> tuple[Found, bool]:
 
 def stopped(work: Workload, schedule: str, costs: Costs) -> Found:
     """The same for a schedule that looks at laws: rounds are exact, their drafts nearly so."""
-    spent = []
+    spent, most = [], most_of(schedule)
     for text, along in work.texts:
         span = text.span(along.reach)
 
         def cost(drafted: int, at: int, span: Span = span) -> float:
-            return costs.round(drafted) + costs.draft * (drafted < min(MOST, span.room(at)))
+            return costs.round(drafted) + costs.draft * (drafted < min(most, span.room(at)))
 
         coins = chances(text, along, "sps", schedule)
-        spent.append(replay(coins, span, Always(MOST)).cost(cost))
+        spent.append(replay(coins, span, Always(most)).cost(cost))
     return Found(np.array(spent), lengths(work))
 
 
@@ -179,7 +184,7 @@ def counted(work: Workload, cell: Cell, loaded: Loaded, costs: Costs, repeats: i
     """The cost of real rounds; a slot that was refused after the draft's pass costs that pass."""
     spent, tokens = np.zeros(len(work.prompts)), np.zeros(len(work.prompts))
     looks = str(cell.method.schedule).startswith(("confidence", "entropy", "disco"))
-    budget = cell.sampling.max_new_tokens
+    budget, most = cell.sampling.max_new_tokens, most_of(str(cell.method.schedule))
     for number, prompt in enumerate(work.prompts):
         for repeat in range(repeats):
             made = Generation(cell, loaded, prompt, sample=str(number), repeat=repeat)
@@ -187,7 +192,7 @@ def counted(work: Workload, cell: Cell, loaded: Loaded, costs: Costs, repeats: i
                 pass
             at = 0
             for turn in made.record.rounds:
-                refused = looks and turn.drafted < min(MOST, room(at, budget, None))
+                refused = looks and turn.drafted < min(most, room(at, budget, None))
                 spent[number] += costs.round(turn.drafted) + costs.draft * refused
                 at += turn.emitted
             tokens[number] += at
@@ -200,7 +205,9 @@ def measure(name: str, flags: argparse.Namespace, loaded: Loaded, cell: Cell) ->
     costs = Costs(flags.draft, flags.row)
     learned = traced(prompts[::2], cell, loaded)
     fitted = fit_along(along for _, along in learned.texts)
-    work = traced(prompts[1::2], cell, loaded)
+    by = ",".join(f"{name}={value:.6f}" for name, value in fit_values(fitted)[:3])
+    looking = (*LOOKING, str(Spec.parse(f"{FITTED},{by}")))  # as it names itself in a trace
+    work = traced(prompts[1::2], cell, loaded, looking)
 
     constant = {k: replayed(work, Always(k), costs)[0] for k in range(MOST + 1)}
     best = min(constant, key=lambda k: constant[k].each)
@@ -212,15 +219,15 @@ def measure(name: str, flags: argparse.Namespace, loaded: Loaded, cell: Cell) ->
         schedule = make("schedules", Spec.parse(f"{each}:{own_arguments(each, costs)}"))
         figure, exact = replayed(work, Follows(schedule), costs)
         found[each] = figure, "exact" if exact else "thrown coins"
-    found |= {each: (stopped(work, each, costs), "along texts") for each in LOOKING}
-    for each in (f"constant:lookahead={best}", *LOOKING) if flags.repeats else ():
+    found |= {each: (stopped(work, each, costs), "along texts") for each in looking}
+    for each in (f"constant:lookahead={best}", *looking) if flags.repeats else ():
         asked = resolve(cell.but(schedule=Spec.parse(each)))
         real = counted(work, asked, loaded, costs, flags.repeats)
         found[f"{each} "] = real, "real rounds"
     oracles = ceilings(work, costs)
     rows = [
         {
-            "schedule": each.strip(),
+            "schedule": each.strip().partition(",bias")[0],
             "how": how,
             "cost": figure.each,
             "over best constant": figure.over(constant[best]),
@@ -238,6 +245,11 @@ def measure(name: str, flags: argparse.Namespace, loaded: Loaded, cell: Cell) ->
         "rows": rows,
         "trace": [columns(along) for _, along in learned.texts],
     }
+
+
+def most_of(schedule: str) -> int:
+    """The bound in a spec."""
+    return int(dict(Spec.parse(schedule).args).get("most", MOST))
 
 
 def own_arguments(name: str, costs: Costs) -> str:
@@ -281,15 +293,17 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=128)
     options.add_argument("--draft", type=float, default=0.25)
     options.add_argument("--row", type=float, default=0.03)
+    options.add_argument("--temperature", type=float, default=1.0)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--out", type=Path, default=OUT)
     flags = options.parse_args()
     torch.set_num_threads(flags.threads)
-    cell = resolve(make_cell(max_new_tokens=flags.tokens, ignore_eos=True))
+    asked = {"max_new_tokens": flags.tokens, "temperature": flags.temperature}
+    cell = resolve(make_cell(ignore_eos=True, **asked))
     loaded = Shelf(offline=True).load(cell)
     told = json.loads(flags.out.read_text()) if flags.out.exists() else {}
     results = told.get("results", {})
-    setting = {n: getattr(flags, n) for n in ("prompts", "repeats", "tokens", "draft", "row")}
+    setting = {n: getattr(flags, n) for n in SETTING}
     for name in flags.workloads:
         results[name] = measure(name, flags, loaded, cell)
         fitted = pooled(results)

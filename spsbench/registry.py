@@ -65,15 +65,30 @@ BUILT_IN = (
         "a model with another tokenizer: by strings",
     ),
     Entry("drafters", "ngram", ".methods.drafters.ngram:NgramDrafter", "prompt lookup, no model"),
-    Entry("drafters", "tree", ".methods.drafters.tree:TreeDrafter", "a model's tree of a shape"),
-    Entry("drafters", "topk", ".methods.drafters.topk:TopkDrafter", "a model's tree, best first"),
+    Entry(
+        "drafters",
+        "tree",
+        ".methods.drafters.tree:TreeDrafter",
+        "a draft model's tree of fixed widths: by rule for match, drawn for recursive, traversal",
+    ),
+    Entry(
+        "drafters",
+        "topk",
+        ".methods.drafters.topk:TopkDrafter",
+        "a draft model's tree, best first: for match",
+    ),
     Entry(
         "drafters",
         "sequoia",
         ".methods.drafters.sequoia:SequoiaDrafter",
-        "a model's tree of the best shape for measured acceptance",
+        "a draft model's tree of the best shape for measured acceptance: as tree",
     ),
-    Entry("drafters", "chains", ".methods.drafters.chains:ChainsDrafter", "a model's n chains"),
+    Entry(
+        "drafters",
+        "chains",
+        ".methods.drafters.chains:ChainsDrafter",
+        "a draft model's n independent chains: for recursive, traversal, spectr",
+    ),
     Entry(
         "drafters",
         "suffix",
@@ -106,6 +121,9 @@ BUILT_IN = (
     ),
     Entry("drafters", "none", ".methods.drafters.none:NoDrafter", "drafts nothing: ArS"),
     Entry("drafters", "eagle", ".methods.drafters.eagle:Eagle", "a head: EAGLE-1, EAGLE-2, HASS"),
+    Entry(
+        "drafters", "peagle", ".methods.drafters.peagle:PEagle", "a head: P-EAGLE, all in one pass"
+    ),
     Entry("drafters", "eagle3", ".methods.drafters.eagle3:Eagle3", "a head: EAGLE-3, 3.1"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),

@@ -46,7 +46,10 @@ BY_RULE = {
 }
 SEEDS = (1, 4)
 
-every_rule = pytest.mark.parametrize("name", EXACT)
+CHAINS = ("sps", "block", "match")  # the others are one of these on a chain: a sample is quick
+every_rule = pytest.mark.parametrize(
+    "name", [n if n in CHAINS else pytest.param(n, marks=pytest.mark.slow) for n in EXACT]
+)
 
 
 def proved(name: str, pair: Pair, **fields: object) -> None:
@@ -177,7 +180,7 @@ def test_match_is_exact_for_each_chain_in_one_round(k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2])
-@pytest.mark.parametrize("name", EXACT)
+@every_rule
 def test_a_round_and_a_text_agree_where_both_can_be_walked(name: str, k: int) -> None:
     """The target's completion of a round is what the rounds that follow it would make."""
     setting = case(name, EXACT[name](), Pair(2, 3), tokens=k + 1, schedule=Constant(k))
@@ -256,6 +259,13 @@ def test_match_is_exact_on_trees(tokens: tuple[int, ...], parents: tuple[int, ..
         proved("match", pair, drafter=lambda lm, d=drafter: d, schedule=Constant(2))
         proved("match", pair, drafter=lambda lm, d=drafter: d, eos=frozenset({0}))
         proved("match", pair, drafter=lambda lm, d=drafter: d, target_limit=4)  # cut by nodes
+
+
+@pytest.mark.parametrize("name", [name for name in EXACT if name not in CHAINS])
+def test_rules_for_trees_on_chains(name: str) -> None:
+    proved(name, Pair(3, 4), tokens=2)
+    proved(name, Pair(2, 3, ("plain",)), tokens=4, schedule=Constant(3), one_round=True)
+    proved(name, Pair(3, 4), warp={"temperature": 0.0})
 
 
 @every_rule

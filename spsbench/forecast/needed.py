@@ -7,10 +7,10 @@ tau = (1 - alpha^(K+1)) / (1 - alpha) tokens (Leviathan et al. 2023, equation 1)
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from spsbench.forecast.break_even import alpha_for
 from spsbench.forecast.costs import Costs
 
 EVERY_K = range(1, 17)
-HALVINGS = 50
 
 
 class Needed(NamedTuple):
@@ -18,22 +18,6 @@ class Needed(NamedTuple):
 
     alpha: float
     k: int
-
-
-def tau(alpha: float, k: int) -> float:
-    """Tokens that a round of `k` emits."""
-    return float(sum(alpha**i for i in range(k + 1)))
-
-
-def alpha_of(wanted: float, k: int) -> float | None:
-    """The acceptance rate with which a round of `k` emits `wanted` tokens; None: no rate does."""
-    if wanted > k + 1:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(HALVINGS if wanted > 1 else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tau(middle, k) < wanted else (low, middle)
-    return high if wanted > 1 else 0.0
 
 
 def needed_alpha(
@@ -46,7 +30,7 @@ def needed_alpha(
     found = []
     for k in ks:
         a_token = costs.speed_up(name, k, 1.0, context).value  # of a round that emits one token
-        alpha = alpha_of(gain / a_token, k)
+        alpha = alpha_for(gain / a_token, k)
         if alpha is not None:
             found.append(Needed(alpha, k))
     return min(found, default=None)

@@ -248,6 +248,7 @@ class Drafter(Protocol):
     uses_target: ClassVar[bool] = False
     translates: ClassVar[bool] = False
     layers: tuple[int, ...] = ()  # hidden layers wanted from the target
+    shape: tuple[int, ...] | None = None  # of a drawn tree: slot i of DRAFT draws a child of that
     limit: int | None = None  # longest context it can draft in; beyond it the target goes on alone
 
     @classmethod

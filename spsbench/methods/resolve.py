@@ -13,7 +13,8 @@ from spsbench.spec import Spec
 def resolve(cell: Cell) -> Cell:
     """Check every name, argument and pairing of `cell` before a model is touched.
 
-    An `auto` verifier becomes sps for sampled chains and match for drafts that come by rule.
+    An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
+    drafts that come by rule.
 
     Raises:
         UsageError: an unknown name or argument, a draft model without use or missing, a pairing
@@ -22,8 +23,7 @@ def resolve(cell: Cell) -> Cell:
     method = cell.method
     plan = plan_of(method.drafter)
     if method.verifier.name == "auto":
-        sampled_chain = plan.drawn is Drawn.IID and not plan.tree
-        cell = cell.but(verifier=Spec("sps" if sampled_chain else "match"))
+        cell = cell.but(verifier=Spec(usual(plan)))
         method = cell.method
     verifier = make("verifiers", method.verifier)
     if reason := verifier.refuses(plan.drawn, plan.tree):
@@ -41,6 +41,13 @@ def resolve(cell: Cell) -> Cell:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
+
+
+def usual(plan: Plan) -> str:
+    """The verifier where nobody named one."""
+    if plan.tree:
+        return "match" if plan.drawn is Drawn.POINT else "traversal"
+    return "sps" if plan.drawn is Drawn.IID else "match"
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:

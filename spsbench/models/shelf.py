@@ -15,6 +15,7 @@ from spsbench.loop.planning import plan_of
 from spsbench.loop.site import OwnWeights, Weights
 from spsbench.loop.types import Engine
 from spsbench.models.description import read_config
+from spsbench.models.heads.reading import ANSWERS
 from spsbench.models.heads.weights import Head, head_weights
 from spsbench.models.own import own_weights
 from spsbench.models.source import Shapes, Source, source_of
@@ -175,15 +176,15 @@ class Shelf:
         """The head for a drafter and a target, whose config is looked at and no more."""
         plain = (target.folder / "config.json").is_file()
         config = read_config(target.folder) if plain else {}
+        answers = tuple((name, value) for name, value in drafter.args if name in ANSWERS)
         make = partial(
             head_weights,
             draft,
             family=drafter.name,
-            answers=dict(drafter.args),
+            answers=dict(answers),
             target=(target.spec.id, config),
             **self._options,
         )
-        answers = tuple(each for each in drafter.args if isinstance(each[1], str))
         return self._once((draft, drafter.name, answers, target.folder), make)
 
     def _find(self, spec: ModelSpec, seed: int) -> "Found":

@@ -14,6 +14,9 @@ from spsbench.settings.table import DRAFT, OF_CELL, TARGET
 from spsbench.spec import Spec
 
 DEFAULT_K = 4
+OVER_A_MODEL = frozenset(
+    {"model", "tree", "topk", "sequoia", "chains"}
+)  # drafters of a draft model
 OWN = ("id", "revision")  # fields in which a draft model never follows the target
 PLAIN = [
     each
@@ -44,7 +47,7 @@ def make_cell(**asked: Any) -> Cell:
         target=target,
         draft=draft_of(given, draft_id, target) if draft_id else None,
         drafter=drafter,
-        schedule=schedule or constant(DEFAULT_K if k is None else k),
+        schedule=schedule or constant(lookahead(drafter) if k is None else k),
         **{each.name: given.get(each.name, each.default) for each in PLAIN},
     )
 
@@ -68,7 +71,16 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
 def takes_model(drafter: Spec) -> bool:
     """Whether a draft model drafts, or is named as a part of what does."""
     by_name = {"hybrid": "model"}.get(drafter.name, drafter.name)  # its `then`, where not said
-    return dict(drafter.args).get("then", by_name) == "model"
+    return dict(drafter.args).get("then", by_name) in OVER_A_MODEL
+
+
+def lookahead(drafter: Spec) -> int:
+    """K where nobody said it: as deep as the drafter's arguments say that its trees are."""
+    said = dict(drafter.args)
+    if "shape" in said:
+        return str(said["shape"]).count("x") + 1
+    depth = said.get("depth")
+    return depth if isinstance(depth, int) and depth > 0 else DEFAULT_K
 
 
 def target_of(given: Mapping[str, Any]) -> ModelSpec:

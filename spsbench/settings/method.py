@@ -30,7 +30,11 @@ class Method:
     ] = Spec("model")
     verifier: Annotated[
         Spec,
-        Option("The acceptance rule.", METHOD, shown="sps for sampled chains, else match"),
+        Option(
+            "The acceptance rule.",
+            METHOD,
+            shown="sps for sampled chains, traversal for sampled trees, else match",
+        ),
     ] = AUTO
     schedule: Annotated[Spec, Option("Chooses K anew each round.", METHOD, shown="constant")] = (
         constant(4)

@@ -41,7 +41,7 @@ def test_a_table_for_a_target_alone(sps: Sps, pair: Pair) -> None:
     assert "pays from alpha" in ran.out
 
 
-@pytest.mark.parametrize("asked", [["--shapes", "12x2"], ["--shapes", "256"], []])
+@pytest.mark.parametrize("asked", [["--shapes", "12x2"], ["--shapes", "256"]])
 def test_what_is_no_shape_is_told_before_torch(sps: Sps, asked: list[str]) -> None:
     ran = sps("plan", *asked)
     assert ran.code == 2

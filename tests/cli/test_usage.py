@@ -51,7 +51,7 @@ def test_one_line_and_two(sps: Callable[..., Ran], arguments: tuple[str, ...], s
 
 def test_what_the_parts_refuse(generate: Callable[..., Ran], sps: Callable[..., Ran]) -> None:
     for arguments, said in [
-        (("--drafter", "beam"), "no drafter 'beam': expected one of model, ngram, suffix, copy"),
+        (("--drafter", "beam"), "no drafter 'beam': expected one of model, tli, slem"),
         (("--drafter", "ngram"), "with --drafter ngram: that drafter uses no model"),
         (("--verifier", "sps:x=1"), "sps:x=1: sps has no 'x': expected no arguments"),
         (("--schedule", "constant:lookahead=many"), "lookahead is 'many': expected int"),

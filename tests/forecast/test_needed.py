@@ -2,23 +2,22 @@
 
 import pytest
 
-from spsbench.forecast.needed import Needed, alpha_of, needed_alpha, tau
+from spsbench.forecast.break_even import alpha_for
+from spsbench.forecast.needed import needed_alpha
 from tests.forecast.made import costs
 
 
-def test_tokens_of_a_round() -> None:
-    assert tau(0.5, 2) == 1.75
-    assert tau(1.0, 4) == 5
-    assert tau(0.0, 4) == 1
-    assert tau(2 / 3, 1) == pytest.approx(5 / 3)
+def tau(alpha: float, k: int) -> float:
+    """Tokens that a round of `k` emits, added up."""
+    return sum(alpha**i for i in range(k + 1))
 
 
 @pytest.mark.parametrize("k", [1, 4, 16])
 def test_rate_of_a_length_is_the_inverse(k: int) -> None:
-    for alpha in (0.0, 0.1, 0.5, 0.99, 1.0):
-        assert alpha_of(tau(alpha, k), k) == pytest.approx(alpha, abs=1e-9)
-    assert alpha_of(k + 1.01, k) is None
-    assert alpha_of(0.5, k) == 0
+    for alpha in (0.0, 0.1, 0.5, 0.99):
+        assert alpha_for(tau(alpha, k), k) == pytest.approx(alpha, abs=1e-9)
+    assert alpha_for(k + 1.01, k) is None
+    assert alpha_for(0.5, k) == 0
 
 
 @pytest.mark.parametrize("gain", [1.0, 1.5])
@@ -39,4 +38,3 @@ def test_least_rate_over_all_k(gain: float) -> None:
 def test_what_never_pays() -> None:
     made = costs().scaled(draft=8.0)  # 16 seconds a token, beside 10 of a pass
     assert needed_alpha(made, "model small", 100) is None
-    assert needed_alpha(made, "none", 100, ks=[0]) == Needed(0.0, 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import HeadWeights, TargetParts
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
-from spsbench.methods.heads.drafting import HeadDrafter
+from spsbench.methods.drafters.tree import parents_of
 from spsbench.models.heads.checkpoint import checkpoint
 from spsbench.models.heads.reading import described, format_of
 from spsbench.models.heads.weights import by_name
@@ -32,7 +33,7 @@ class HeadSite:
         files, found = described(
             folder,
             model.config.to_dict(),
-            names=("target", "head"),
+            names=("tiny", "head"),
             family=family,
             answers=answers,
             allow_pickle=True,
@@ -150,12 +151,12 @@ class KnownLM:
         return len(self._paths) - 1
 
 
-def scratch(drafter: HeadDrafter, known: Known, warp: Warp) -> Callable[..., Tensor]:
+def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
     """The head's law [V] after a text and tokens drafted after it, all computed from scratch.
 
     Features are the target's for the text, and the head's own guesses after it; nothing is cached.
     """
-    network, target = drafter.network, drafter._target
+    network, target = drafter._frontier.network, drafter._frontier._target
     ids = network.ids
 
     @torch.inference_mode()
@@ -186,33 +187,45 @@ def proof_of(
     known: Known,
     *,
     real: bool = False,
-    spoil: Callable[[HeadDrafter], None] = lambda drafter: None,
+    spoil: Callable[[Any], None] = lambda drafter: None,
     warp: Mapping[str, Any] | None = None,
-    sampled: bool = True,
+    more: Mapping[str, Any] = MappingProxyType({}),
     **fields: Any,
 ) -> Proof:
     """Walk every path of a small generation with a head.
 
     Args:
         real: with the engine's sessions and caches, instead of what is known of the target.
+        more: arguments of the drafter.
         spoil: is given each drafter, to plant a fault in it.
     """
     settings = dict(warp or {})
+    shape = parents_of(more["shape"]) if "shape" in more else []
     laws = scratch(site.drafter(), known, Warp(**settings))
     kept: dict[Any, list[float]] = {}
 
     def drawn(facts: Facts, slot: int) -> list[float]:
-        before = tuple(facts.picked[Purpose.DRAFT, i] for i in range(slot))
-        key = facts.text, before
+        above = shape[slot] if shape else slot - 1
+        path: list[int] = []
+        while above >= 0:
+            path.insert(0, above)
+            above = shape[above] if shape else above - 1
+        key = facts.text, tuple(facts.picked[Purpose.DRAFT, i] for i in path)
         if key not in kept:
             kept[key] = laws(*key).tolist()
-        return kept[key]
+        law = list(kept[key])
+        if more.get("siblings") == "distinct":
+            for sibling in (i for i in range(slot) if shape[i] == shape[slot]):
+                law[facts.picked[Purpose.DRAFT, sibling]] = 0.0
+            total = sum(law)
+            law = [x / total for x in law] if total > 0 else [1.0]
+        return law
 
     def session(case: Case, text: list[int], target: bool) -> LM:
         return EagerLM(known.model, layers=known.layers) if real else KnownLM(known)
 
     def drafter(lm: LM) -> Drafter:
-        made = site.drafter(sampled=sampled)
+        made = site.drafter(**more)
         spoil(made)
         return made
 

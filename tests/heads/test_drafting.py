@@ -5,12 +5,14 @@ with `stage.scratch`, which has no cache and takes the target's features for the
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.fast import Fast
@@ -18,16 +20,18 @@ from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, GoOn, Limits, Noise, Scores
-from spsbench.methods.heads.drafting import HeadDrafter
+from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, scratch
 from tests.tiny_models import tiny
 
-VOCAB, TOKENS, K = 12, 16, 3
+VOCAB, TOKENS, K = 12, 12, 3
 PROMPT = [1, 5, 3, 7]
 WARP = Warp(1.0, 0, 0.95)
+TREE = {"shape": "3x2x1", "siblings": "distinct"}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +53,7 @@ def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, He
 class Compared(Drafter):
     """A drafter whose laws are compared with those from scratch."""
 
-    def __init__(self, drafter: HeadDrafter, laws: Callable[..., Tensor]) -> None:
+    def __init__(self, drafter: Any, laws: Callable[..., Tensor]) -> None:
         self._drafter, self._laws = drafter, laws
         self.drawn, self.tree, self.layers = drafter.drawn, drafter.tree, drafter.layers
         self.worst, self.seen = 0.0, 0
@@ -59,38 +63,51 @@ class Compared(Drafter):
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         draft = self._drafter.draft(context, k, noise, go_on)
-        tokens = tuple(draft.tokens.tolist())
-        for i in range(len(tokens)):
-            expected = self._laws(tuple(context.tokens), tokens[:i])
+        tokens = draft.tokens.tolist()
+        paths: list[tuple[int, ...]] = []
+        for i, token in enumerate(tokens):
+            above = i - 1 if draft.parents is None else int(draft.parents[i])
+            before = paths[above] if above >= 0 else ()
+            paths.append((*before, token))
+            expected = self._laws(tuple(context.tokens), before)
             self.worst = max(self.worst, float((draft.probs[i] - expected).abs().max()))
             self.seen += 1
         return draft
 
 
 def compared(
-    site: HeadSite, target: Any, spoil: Callable[[HeadDrafter], None], engine: Any = EagerLM
+    site: HeadSite,
+    target: Any,
+    spoil: Callable[[Any], None],
+    engine: Any = EagerLM,
+    rule: Any = None,
+    **shape: Any,
 ) -> Compared:
     plain = site.drafter()
     laws = scratch(plain, Known(target, plain.layers), WARP)
-    drafter = site.drafter()
+    drafter = site.drafter(**shape)
     spoil(drafter)
     watched = Compared(drafter, laws)
     rounds = decode(
         PROMPT,
         target=engine(target, layers=watched.layers),
         drafter=watched,
-        verifier=Sps(),
+        verifier=rule or Sps(),
         schedule=Constant(K),
         warp=WARP,
         noise=PhiloxStream(1),
         limits=Limits(TOKENS),
     )
     accepted = {turn.accepted for turn in rounds}
-    assert {0} < accepted, "nothing or everything was kept"
+    assert len(accepted) > 1, "as much was kept in every round"
     return watched
 
 
-def sound(drafter: HeadDrafter) -> None:
+def always(p: Tensor) -> Tensor:
+    return torch.tensor(True)
+
+
+def sound(drafter: Any) -> None:
     """Nothing is planted."""
 
 
@@ -101,104 +118,211 @@ def test_every_law_is_as_from_scratch(sites: dict[str, HeadSite], target: Any, h
     assert seen.worst < 1e-12
 
 
-def another_layer(drafter: HeadDrafter) -> None:
-    drafter.layers = tuple(layer - 1 for layer in drafter.layers)
+def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path) -> None:
+    """Slot i is what masks in place of i drafted tokens and of their features give."""
+    site = HeadSite(writers.peagle(tmp_path, target), target)
+    network, parts = site.drafter()._frontier.network, site.target()
+    known = Known(target, network.layers)
+
+    def laws(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
+        n, mask = len(drafted), list(network.mask_hidden[0].chunk(3, -1))
+        features = torch.cat([network.fuse(known.hidden(text[:-1])), *([network.fuse(mask)] * n)])
+        tokens = torch.tensor([*text[1:], *[network.shape.mask_token] * n])
+        m = len(tokens)
+        embedded, sees = network.embed(tokens, parts.embed), torch.ones(m, m).tril().bool()
+        states = network.step(features, embedded, torch.arange(m), PreallocatedCache(None), sees)
+        law = WARP(network.scores(states[-1:], parts.head))[0]
+        return law.new_zeros(VOCAB).index_copy(0, network.ids, law)
+
+    watched = Compared(site.drafter(), laws)
+    for _ in decode(
+        PROMPT,
+        target=EagerLM(target, layers=watched.layers),
+        drafter=watched,
+        verifier=Sps(),
+        schedule=Constant(6),  # more than the head was trained for at once
+        warp=WARP,
+        noise=PhiloxStream(1),
+        limits=Limits(TOKENS),
+    ):
+        pass
+    assert watched.seen >= TOKENS
+    assert watched.worst < 1e-12
 
 
-def embedding_not_shifted(drafter: HeadDrafter) -> None:
-    take, held = drafter._take, {"last": PROMPT[0]}
-
-    def wrong(hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
-        shifted = [held["last"], *tokens[:-1]]
-        held["last"] = tokens[-1]
-        take(hidden, shifted)
-
-    drafter._take = wrong
+SLOW = pytest.mark.slow
 
 
-def guesses_kept(drafter: HeadDrafter) -> None:
-    """The head's own features stay for what was accepted; only the newest row is read."""
-    keep = drafter._cache.keep
+@pytest.mark.parametrize(
+    ("head", "siblings"),
+    [
+        ("eagle", "distinct"),
+        *(
+            pytest.param(head, siblings, marks=SLOW)
+            for head, siblings in (("eagle", "iid"), ("3.1", "distinct"), ("3.1", "iid"))
+        ),
+    ],
+)
+def test_every_law_of_a_tree_is_as_from_scratch(
+    sites: dict[str, HeadSite], target: Any, head: str, siblings: str
+) -> None:
+    """Each node's law is that after its own path, whatever its siblings are."""
+    seen = compared(sites[head], target, sound, rule=Recursive(), **TREE | {"siblings": siblings})
+    assert seen.seen > TOKENS
+    assert seen.worst < 1e-12
 
-    def wrong(context: Context) -> None:
-        new = len(context.tokens) - 1 - drafter._read
-        if new > 0 and context.last is not None:
-            guessed = min(new - 1, len(context.last.draft.tokens) - 1)
-            drafter._read += guessed
-            keep(drafter._read)
-            hidden = [context.last.scores.hidden[n][guessed:new] for n in drafter.layers]
-            drafter._take(hidden, context.tokens[-new + guessed :])
 
-    drafter._catch_up = wrong
-    drafter._cache.keep = lambda length, rows=(): keep(0) if length == 0 else None
+def test_a_tree_that_grows_has_the_likeliest_paths(sites: dict[str, HeadSite], target: Any) -> None:
+    site = sites["eagle3"]
+    plain = site.drafter()
+    known = Known(target, plain.layers)
+    laws, text = scratch(plain, known, Warp(1.0)), (1, 5, 3, 7)
+    best = site.drafter(width=VOCAB, depth=2, nodes=9)
+    prefill = dict(zip(plain.layers, known.hidden(text[:-1]), strict=True))
+    best.begin(text, Scores(torch.empty(0, VOCAB), prefill))
+    draft = best.draft(Context(text, Warp(1.0), None), 4, PhiloxStream(0).round(0), always)
+    paths: list[tuple[int, ...]] = []
+    for token, above in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
+        paths.append((*(paths[above] if above >= 0 else ()), token))
+    first = laws(text, ())
+    chances = {(a,): float(first[a]) for a in range(VOCAB)}
+    for a in range(VOCAB):
+        chances |= {(a, b): float(first[a] * p) for b, p in enumerate(laws(text, (a,)))}
+    wanted = sorted(chances, key=chances.__getitem__)[-9:]
+    assert sorted(paths) == sorted(wanted)
 
 
-def rejected_rows_kept(drafter: HeadDrafter) -> None:
+class Faulty(HeadFrontier):
+    """A frontier over the parts of another one."""
+
+    def __init__(self, sound: HeadFrontier) -> None:
+        super().__init__(sound.network, sound._target, sound._cache)
+
+
+class AnotherLayer(Faulty):
+    """Hidden states of the layer before."""
+
+    def __init__(self, sound: HeadFrontier) -> None:
+        super().__init__(sound)
+        self.layers = tuple(layer - 1 for layer in self.layers)
+
+
+class NotShifted(Faulty):
+    """The embedding of a token beside its own features, not of the next."""
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        self._last = prompt[0]
+        super().begin(prompt, prefill)
+
+    def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
+        shifted, self._last = [self._last, *tokens[:-1]], tokens[-1]
+        super()._take(hidden, shifted)
+
+
+class GuessesKept(Faulty):
+    """The head's own features stay for what was accepted; only the newest rows are read."""
+
+    def settle(self, context: Context) -> None:
+        new = len(context.tokens) - 1 - self._read
+        if new > 1 and context.last is not None:
+            self._read += min(new - 1, len(self._parents))
+        rows = len(context.tokens) - 1 - self._read
+        if context.last is not None and new:
+            hidden = {n: h[new - rows : new] for n, h in context.last.scores.hidden.items()}
+            scores = Scores(context.last.scores.logits, hidden)
+            context = context._replace(last=context.last._replace(scores=scores))
+        super().settle(context)
+
+
+class RejectedKept(Faulty):
     """What was drafted in vain stays in the cache, where later rows see it."""
-    keep = drafter._cache.keep
-    drafter._cache.keep = lambda length, rows=(): keep(0) if length == 0 else None
-    whole = drafter._pass
 
-    def wide(features: Tensor, tokens: Tensor, start: int) -> Tensor:
-        layers = drafter._cache.layers
-        held = layers[0].length if layers else 0
-        return whole(features, tokens, held)
-
-    drafter._pass = wide
+    def settle(self, context: Context) -> None:
+        self._read += len(self._parents)
+        context = context._replace(tokens=[0] * len(self._parents) + list(context.tokens))
+        super().settle(context)
 
 
-def row_of_another(drafter: HeadDrafter) -> None:
+class RowOfAnother(Faulty):
     """The features of the row after the one that was kept."""
-    catch = drafter._catch_up
 
-    def wrong(context: Context) -> None:
-        last = context.last
-        if last is not None:
-            hidden = {n: states.roll(-1, 0) for n, states in last.scores.hidden.items()}
-            context = context._replace(
-                last=last._replace(scores=Scores(last.scores.logits, hidden))
-            )
-        catch(context)
-
-    drafter._catch_up = wrong
+    def settle(self, context: Context) -> None:
+        if context.last is not None:
+            hidden = {n: h.roll(-1, 0) for n, h in context.last.scores.hidden.items()}
+            scores = Scores(context.last.scores.logits, hidden)
+            context = context._replace(last=context.last._replace(scores=scores))
+        super().settle(context)
 
 
-def place_stands_still(drafter: HeadDrafter) -> None:
-    guess = drafter._guess
-    step = drafter.network.step
+class PlaceStandsStill(Faulty):
+    """Every drafted token at the place of the first."""
 
-    def wrong(state: Any, token: Tensor, depth: int) -> Tensor:
-        drafter.network.step = lambda f, e, p, c, s: step(f, e, p - depth, c, s)
-        made = guess(state, token, depth)
-        del drafter.network.step
-        return made
-
-    drafter._guess = wrong
+    def _pass(self, features: Tensor, tokens: Tensor, places: Tensor, sees: Any) -> Tensor:
+        still = places if self._cache.layers == [] or not self._parents else places * 0 + self._read
+        return super()._pass(features, tokens, still, sees)
 
 
-def offsets_as_ids(drafter: HeadDrafter) -> None:
-    ids = drafter.network.ids
-    drafter.network.ids = ids - torch.arange(len(ids))
+class NextParent(Faulty):
+    """A node's features are those after its parent's neighbour."""
+
+    def _before(self, parents: Sequence[int]) -> Tensor:
+        return super()._before([max(self._states) if p >= 0 else p for p in parents])
 
 
-FAULTS = (another_layer, embedding_not_shifted, guesses_kept, rejected_rows_kept, row_of_another)
+class SeesAll(Faulty):
+    """Nodes of one depth see each other, and each other's parents."""
+
+    def _pass(self, features: Tensor, tokens: Tensor, places: Tensor, sees: Any) -> Tensor:
+        return super()._pass(features, tokens, places, None if self._parents else sees)
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, place_stands_still], ids=lambda fault: fault.__name__)
+def planted(kind: type[Faulty]) -> Callable[[Any], None]:
+    def spoil(drafter: Any) -> None:
+        drafter._frontier = kind(drafter._frontier)
+        drafter.layers = drafter._frontier.layers
+
+    return spoil
+
+
+def offsets_as_ids(drafter: Any) -> None:
+    network = drafter._frontier.network
+    network.ids = network.ids - torch.arange(len(network.ids))
+
+
+FAULTS = (AnotherLayer, NotShifted, GuessesKept, RejectedKept, RowOfAnother, PlaceStandsStill)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(sites: dict[str, HeadSite], target: Any, fault: Any) -> None:
-    assert compared(sites["eagle"], target, fault).worst > 1e-6
+    assert compared(sites["eagle"], target, planted(fault)).worst > 1e-6
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        NextParent,
+        SeesAll,
+        *(pytest.param(fault, marks=SLOW) for fault in FAULTS if fault is not GuessesKept),
+    ],
+)
+def test_planted_faults_are_seen_in_trees(
+    sites: dict[str, HeadSite], target: Any, fault: Any
+) -> None:
+    """Of kept rows along a path, of parents, of what a node sees."""
+    seen = compared(sites["eagle"], target, planted(fault), rule=Recursive(), **TREE)
+    assert seen.worst > 1e-6
 
 
 def test_offsets_taken_for_ids_are_seen(sites: dict[str, HeadSite], target: Any) -> None:
     site = sites["eagle3"]
-    kept = site.drafter().network.ids
+    kept = site.drafter()._frontier.network.ids
     try:
         assert compared(site, target, offsets_as_ids).worst > 1e-6
     finally:
-        site.drafter().network.ids = kept
+        site.drafter()._frontier.network.ids = kept
 
 
-@pytest.mark.parametrize("head", ["eagle", "eagle3"])
+@pytest.mark.parametrize("head", [pytest.param("eagle", marks=SLOW), "eagle3"])
 def test_the_fast_engine_gives_hidden_states_inside_its_replays(
     sites: dict[str, HeadSite], target: Any, head: str
 ) -> None:

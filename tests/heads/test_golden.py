@@ -67,6 +67,7 @@ def test_a_head_that_is_fed_wrongly_parts(
     assert found.line.startswith("PARTED at depth 1: acceptance ")
 
 
+@pytest.mark.slow
 def test_expected_acceptance_is_what_a_run_keeps(made: dict[str, Any]) -> None:
     """The overlap at a place is the chance that the loop keeps that token there."""
     pair = load(target=made["target"], draft=made["draft"], engine="eager", max_new_tokens=1)

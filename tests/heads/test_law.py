@@ -11,7 +11,9 @@ import pytest
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
 from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, proof_of
 from tests.tiny_models import tiny
@@ -78,7 +80,40 @@ def test_every_head_with_every_rule(
     exact(sites, target, head, rule, tokens=3, warp=warp, real=real)
 
 
+TREES = (
+    ("distinct", Recursive()),
+    ("iid", Recursive()),
+    ("distinct", Traversal()),
+    ("iid", Traversal()),
+    ("distinct", Match()),
+)
+
+
+@pytest.mark.slow
+def test_the_law_of_a_tree_is_the_target_s(sites: dict[str, HeadSite], target: Any) -> None:
+    """A sample: two children of the text, by traversal."""
+    more = {"shape": "2x1", "siblings": "distinct"}
+    exact(sites, target, "eagle", Traversal(), tokens=2, more=more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["2x1", "2x2"])
+@pytest.mark.parametrize(("siblings", "rule"), TREES, ids=str)
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_on_trees(
+    sites: dict[str, HeadSite], target: Any, head: str, siblings: str, rule: Any, shape: str
+) -> None:
+    more = {"shape": shape, "siblings": siblings}
+    exact(sites, target, head, rule, tokens=3, more=more, one_round=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", HEADS)
+def test_a_tree_that_grows_best_first(sites: dict[str, HeadSite], target: Any, head: str) -> None:
+    exact(sites, target, head, Match(), tokens=3, more={"width": 2, "nodes": 4})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_the_likeliest_tokens_by_match(sites: dict[str, HeadSite], target: Any, head: str) -> None:
-    exact(sites, target, head, Match(), tokens=3, sampled=False)
+    exact(sites, target, head, Match(), tokens=3, more={"sampled": False})

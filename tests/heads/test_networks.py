@@ -59,7 +59,7 @@ def in_pieces(network: Any, features: torch.Tensor, embedded: torch.Tensor) -> t
 )
 def test_eagle(target: Any, tmp_path: Path, more: dict[str, Any]) -> None:
     folder = writers.eagle(tmp_path, target, **more)
-    network = HeadSite(folder, target).drafter().network
+    network = HeadSite(folder, target).drafter()._frontier.network
     f, e = numbers(target, 2)
     expected = reference.eagle(*read(folder), f, e)
     torch.testing.assert_close(in_pieces(network, network.fuse([f]), e), expected, **NEAR)
@@ -83,7 +83,7 @@ def test_eagle3(target: Any, tmp_path: Path, dialect: str) -> None:
     write, at, how = DIALECTS[dialect]
     folder = write(tmp_path, target)
     drafter = HeadSite(folder, target).drafter()
-    network = drafter.network
+    network = drafter._frontier.network
     assert drafter.layers == ((1, 3, 5) if dialect == "specforge" else (2, 3, 3))
     config, tensors = read(folder)
     tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
@@ -110,7 +110,7 @@ def test_norm_output_means_one_thing_to_each_writer(target: Any, tmp_path: Path)
     theirs = writers.speculators(tmp_path / "b", target, norm_output=True)
     x = numbers(target, 1)[0]
     for folder, fed_back in ((forged, False), (theirs, True)):
-        network = HeadSite(folder, target).drafter().network
+        network = HeadSite(folder, target).drafter()._frontier.network
         _, tensors = read(folder)
         logits = network.scores(x, target.lm_head)
         torch.testing.assert_close(logits, x @ tensors["lm_head.weight"].T)
@@ -121,7 +121,7 @@ def test_norm_output_means_one_thing_to_each_writer(target: Any, tmp_path: Path)
 
 
 def test_embeddings_that_are_the_target_s_are_not_kept_twice(target: Any, tmp_path: Path) -> None:
-    network = HeadSite(writers.eagle(tmp_path / "a", target), target).drafter().network
+    network = HeadSite(writers.eagle(tmp_path / "a", target), target).drafter()._frontier.network
     # the file is float32, the target float64: equal only if nothing was lost on the way
     own = target.get_input_embeddings().weight
     assert hasattr(network, "embed_tokens") != bool(torch.equal(own.float().double(), own))

@@ -34,7 +34,7 @@ def look(folder: Path, target: Any, family: str = "eagle3", **answers: Any) -> A
     return described(
         folder,
         target.config.to_dict(),
-        names=("org/target", "org/head"),
+        names=("org/tiny-chat", "org/head"),
         family=family,
         answers=answers,
         allow_pickle=False,
@@ -51,6 +51,7 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
         "SpecForge",
         (2, 4, 7),
     ),
+    "P-EAGLE": (writers.peagle, "peagle", "speculators", (2, 4, 5)),
     "speculators": (
         lambda f, t: writers.speculators(f, t, ids=[2, 4, 7], layers=2),
         "eagle3",
@@ -103,8 +104,16 @@ def test_heads_for_another_target_are_refused_with_both_names(target: Any, tmp_p
         tiny("llama", vocab=20, num_hidden_layers=LAYERS, hidden_size=40),
     ):
         folder = writers.speculators(tmp_path / str(other.config.vocab_size), other, ids=[1, 2, 3])
-        with pytest.raises(DataError, match="org/head is a head for org/tiny, not for org/target"):
+        with pytest.raises(
+            DataError, match="org/head is a head for org/tiny, not for org/tiny-chat"
+        ):
             look(folder, target)
+    near = writers.speculators(tmp_path / "near", target, ids=[1, 2, 3])
+    near_names = {"names": ("other/model", "org/head"), "family": "eagle3", "allow_pickle": False}
+    config = target.config.to_dict()
+    with pytest.raises(DataError, match="org/head is a head for org/tiny, not for other/model"):
+        described(near, config, answers={}, **near_names)
+    assert described(near, config, answers={"anyway": True}, **near_names)
     deep = writers.speculators(tmp_path / "deep", target, ids=[1, 2, LAYERS])
     with pytest.raises(DataError, match=f"it reads hidden state {LAYERS}, and the target has"):
         look(deep, target)
@@ -151,7 +160,7 @@ def weights(folder: Path, target: Any, family: str = "eagle3", pickle: bool = Fa
         ModelSpec(str(folder)),
         family=family,
         answers={},
-        target=("org/target", target.config.to_dict()),
+        target=("org/tiny", target.config.to_dict()),
         offline=True,
         allow_pickle=pickle,
         say=lambda line: None,
@@ -192,6 +201,10 @@ def test_the_wrong_drafter_and_no_head_at_all(target: Any, tmp_path: Path) -> No
     assert family_of(folder) is None
     with pytest.raises(DataError, match="no head that is known"):
         look(folder, target)
+    config = json.loads((folder / "config.json").read_text()) | {"speculators_model_type": "new"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="but one of kind new"):
+        family_of(folder)
 
 
 def test_a_language_model_is_no_head(tmp_path: Path, target: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -184,6 +184,25 @@ def speculators(
         shapes["input_norm.weight"] = (shapes["fc.weight"][1],)
     shapes["embed_tokens.weight"] = (flat["vocab_size"], flat["hidden_size"])
     return written(folder, config, drawn(shapes) | maps(flat["vocab_size"], DRAFT_VOCAB))
+
+
+def peagle(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
+    """P-EAGLE as speculators writes it: two layers, a mask for features and one for tokens."""
+    made = speculators(
+        folder,
+        target,
+        layers=2,
+        speculators_model_type="peagle",
+        architectures=["PEagleSpeculator"],
+        mask_token_id=3,
+        para_depths=4,
+        **more,
+    )
+    tensors = load_file(made / "model.safetensors")
+    wide = tensors["fc.weight"].shape[1]
+    tensors["mask_hidden"] = drawn({"mask": (1, 1, wide)})["mask"] * wide**0.5
+    save_file(tensors, made / "model.safetensors")
+    return made
 
 
 def written(

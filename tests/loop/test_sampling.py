@@ -7,7 +7,7 @@ import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from spsbench.loop import sampling
-from spsbench.loop.sampling import Warp, residual, sample
+from spsbench.loop.sampling import MANY, Warp, residual, sample
 from tests.simulated_device import Far, SimulatedDevice, within
 
 ALMOST_ONE = 1 - 2**-53
@@ -180,3 +180,23 @@ def test_a_nucleus_without_a_sort_is_the_sorted_one(spread: float, ties: bool) -
             size = sampling._likeliest(law, top_p).shape[-1]
             few, many = few + (size < 700), many + (size == 700)
     assert (few if spread == 12 else many) > 0  # both ways were taken
+
+
+def test_many_tokens_are_searched_block_by_block_with_the_same_result() -> None:
+    """Within one step of the running sum, and never a token of weight 0."""
+    generator = torch.Generator().manual_seed(4)
+    laws = torch.rand(3, MANY + 77, generator=generator, dtype=torch.float64) ** 8
+    laws = laws.where(torch.rand(laws.shape, generator=generator) < 0.3, 0.0)
+    laws[2, :-1] = 0.0
+    laws[2, -1] = 0.2
+    for u in 0.0, 0.3, 0.77, 1 - 2**-53:
+        drawn = sample(laws, torch.full((3,), u, dtype=torch.float64))
+        cdf = laws.cumsum(-1)
+        wanted = torch.searchsorted(cdf, u * cdf[:, -1:], right=True)[:, 0]
+        assert (laws.gather(1, drawn[:, None]) > 0).all()
+        between = (
+            cdf.gather(1, drawn[:, None])[:, 0]
+            - cdf.gather(1, wanted.clamp(max=MANY + 76)[:, None])[:, 0]
+        )
+        assert between.abs().max() < 1e-9
+    assert int(drawn[2]) == MANY + 76

@@ -71,7 +71,8 @@ class DiscoveredRule(Rule):
     def _question(self, facts: Facts, draft: Draft) -> Question:
         q = laws_after(facts, draft)
         p = [] if draft.probs is None else draft.probs.tolist()
-        likely = guesses(q.tolist(), p, draft.tokens.tolist())
+        above = None if draft.parents is None else draft.parents.tolist()
+        likely = guesses(q.tolist(), p, draft.tokens.tolist(), above)
         return Question(Asked(self.verifier, draft, q), likely)
 
 
@@ -87,9 +88,12 @@ def changes_along(
     points = sorted({*GRID, LAST, *(question.around if asked.at_once else ())})
     changes: list[float] = []
     for later, rulings in enumerate(asked.along(fixed, moved, points)):
+        seen = dict(zip(points, rulings, strict=True))
 
-        def ask(u: float, later: int = later) -> Ruling:
-            return asked.one({**fixed, moved: u}, later)
+        def ask(u: float, later: int = later, seen: dict[float, Ruling] = seen) -> Ruling:
+            if u not in seen:
+                seen[u] = asked.one({**fixed, moved: u}, later)
+            return seen[u]
 
         for (low, high), (below, above) in zip(pairwise(points), pairwise(rulings), strict=True):
             if below != above:

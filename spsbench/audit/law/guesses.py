@@ -12,16 +12,24 @@ from itertools import accumulate
 Law = Sequence[float]
 
 
-def guesses(q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int]) -> list[float]:
+def guesses(
+    q: Sequence[Law],
+    p: Sequence[Law],
+    tokens: Sequence[int],
+    parents: Sequence[int] | None = None,
+) -> list[float]:
     """Points inside (0, 1), in order, for a draft of `tokens`.
 
     Args:
         q: [N + 1] the target's laws as a verifier is given them.
         p: [N] the draft's, or none for tokens that came by rule.
+        parents: [N] of a tree.
     """
     found = {edge for law in q for edge in edges(law)}
     weight = 1.0
-    if p:
+    if parents is not None:
+        found.update(of_trees(q, p, tokens, parents))
+    elif p:
         for slot, token in enumerate(tokens):
             found.update(edge for w in {1.0, weight} for edge in edges(over(w, q[slot], p[slot])))
             quotient = q[slot][token] / p[slot][token] if p[slot][token] > 0 else 0.0
@@ -31,6 +39,42 @@ def guesses(q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int]) -> list[f
                 excess = sum(over(weight, q[slot + 1], p[slot + 1]))
                 found.add(excess / (excess + 1 - weight) if excess + 1 > weight else 1.0)
     return sorted(point for point in found if 0 < point < 1)
+
+
+def of_trees(
+    q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
+) -> Iterator[float]:
+    """What sibling after sibling leaves, of independent and of distinct ones, from either weight.
+
+    A node begins with the weight 1 where it is walked down to, else with its own chance.
+    """
+    for distinct in False, True:
+        for whole in False, True:
+            chance = {-1: 1.0}
+            for node in range(-1, len(tokens)):
+                children = [i for i, parent in enumerate(parents) if parent == node]
+                weight = 1.0 if whole else chance[node]
+                left = [weight * x for x in q[node + 1]]
+                for rank, child in enumerate(children):
+                    law = one_hot(tokens[child], len(left))
+                    if p:
+                        gone = [tokens[i] for i in children[:rank]] if distinct else []
+                        law = [0.0 if x in gone else w for x, w in enumerate(p[child])]
+                    total, token = sum(law), tokens[child]
+                    law = [x / total if total > 0 else 0.0 for x in law]
+                    chance[child] = min(1.0, left[token] / law[token]) if law[token] > 0 else 0.0
+                    rest = over(1.0, left, law)
+                    room = sum(rest) + (1 - weight)
+                    left = [x / room for x in rest] if room > 0 else left
+                    weight = sum(rest) / room if room > 0 else 1.0
+                    yield chance[child]
+                yield weight
+                yield from edges(left)
+
+
+def one_hot(token: int, size: int) -> list[float]:
+    """All on one token."""
+    return [float(x == token) for x in range(size)]
 
 
 def over(weight: float, q: Law, p: Law) -> list[float]:

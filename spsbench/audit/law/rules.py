@@ -14,12 +14,13 @@ from torch import Tensor
 
 from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import EXACT, Case, prove
-from spsbench.audit.law.kinds import DEEP, REFERENCE, DraftKind
+from spsbench.audit.law.kinds import DEEP, REFERENCE, DraftKind, TreeDrawn
 from spsbench.audit.law.rounds import GREEDY as ALONE
 from spsbench.audit.law.rounds import one_rounds
 from spsbench.audit.law.smallest import Laws, counterexample, smallest
 from spsbench.audit.law.table_site import open_over
 from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.law.thresholds import Facts
 from spsbench.errors import UsageError
 from spsbench.loop.types import (
     LM,
@@ -43,9 +44,17 @@ ASKING = "model"  # the drafter that asks a schedule before each of its tokens
 STOPPING = {
     "confidence": "confidence:t=0.6",
     "entropy": "entropy:t=0.65,step=0.05",
-    "disco": "disco:t=0.5",
+    "disco": "disco:t=0.6",
 }
 """Laws over two tokens are never flat: at their defaults these would hardly ever stop."""
+
+SMALL = {
+    "tree": ("tree:shape=2x2", "tree:shape=2x1,siblings=iid", "tree:shape=2x1,siblings=distinct"),
+    "topk": ("topk:width=2,nodes=5",),
+    "sequoia": ("sequoia:nodes=3,siblings=distinct",),
+    "chains": ("chains:n=2",),
+}
+"""Drafters whose trees would have too many paths as they come, in every way that they draw."""
 
 SETTINGS: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
     ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3}),
@@ -173,8 +182,19 @@ def row_of(each: Pairing) -> RuleRow:
 def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
     """The drafters of the registry, and one of each kind that it may lack; with `deep` more."""
     for entry in entries("drafters"):
-        yield DraftKind(entry.name, partial(open_over, drafter=Spec(entry.name)))
+        for spec in map(Spec.parse, SMALL.get(entry.name, (entry.name,))):
+            yield DraftKind(str(spec), partial(open_over, drafter=spec), cells_of(spec))
     yield from (*REFERENCE, *DEEP) if deep else REFERENCE
+
+
+def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
+    """Where the decisions of a drafter change: those of a chain, or of the tree that it draws."""
+    try:
+        made = open_over(TableLM(SETTINGS[0][1].p, SETTINGS[0][1].vocab), drafter)
+    except Exception:  # another package's, or one without a table: left out with the reason
+        return Facts.drawn
+    shape = getattr(made, "shape", None)
+    return Facts.drawn if shape is None else TreeDrawn(shape, made.drawn)
 
 
 def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:

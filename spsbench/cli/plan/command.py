@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import options as o
+from spsbench.cli.plan.costs import ShowCosts, show_costs
 from spsbench.cli.plan.shapes import Shapes, plan_shapes
 from spsbench.errors import UsageError
 from spsbench.library.bench import OF_PLACE
@@ -46,6 +47,7 @@ def plan(
         o.option(METHOD, "--fit", help="disco:out=FILE: fit the schedule on the traces, too."),
     ] = None,
     shapes: Shapes = None,
+    show: ShowCosts = False,
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -53,10 +55,16 @@ def plan(
 ) -> None:
     """Find out whether speculation pays here, with what and which K; measure the best."""
     form = o.report_format(format, json)
-    if shapes is not None:
-        if what is not None or form not in ("table", "json"):
-            raise UsageError("--shapes: expected no task, and --format table or json. Leave it out")
-        plan_shapes(shapes, asked, json=form == "json")
+    if show or shapes is not None:
+        if form not in ("table", "json") or plot is not None:
+            flag = "--show-costs" if show else "--shapes"
+            raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
+        if show:
+            show_costs(what, asked.get("costs"), json=form == "json")
+        elif what is not None:
+            raise UsageError(f"--shapes with {what}: expected one of the two. Leave out the other")
+        else:
+            plan_shapes(str(shapes), asked, json=form == "json")
         return
     fitting = None if fit is None else OF_CELL["schedule"].fitted(fit)
 

@@ -24,6 +24,10 @@ class ChainsDrafter(Drafter):
     rule counts how many were drawn. Where only one token can come, one chain goes on.
 
     Slot d * n + c of DRAFT's uniforms is token d of chain c.
+
+    Args:
+        n: chains.
+        share: false leaves each chain by itself, for a rule that is made for chains side by side.
     """
 
     drawn = Drawn.IID
@@ -31,20 +35,20 @@ class ChainsDrafter(Drafter):
     weights = Weights.MODEL
 
     @classmethod
-    def open(cls, site: Site, n: int = 3) -> Self:
+    def open(cls, site: Site, n: int = 3, share: bool = True) -> Self:
         """Over a session with the draft model."""
-        return cls(site.session(), n)
+        return cls(site.session(), n, share)
 
-    def __init__(self, lm: LM, n: int = 3) -> None:
+    def __init__(self, lm: LM, n: int = 3, share: bool = True) -> None:
         if not 1 <= n <= MOST:
             raise ValueError(f"n is {n}: expected 1 to {MOST} chains")
-        self.n, self.limit = n, lm.limit
+        self.n, self.share, self.limit = n, share, lm.limit
         self.shape = tuple(slot - n if slot >= n else -1 for slot in range(n * DEEPEST))
         self._frontier = Frontier(lm)
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Prefill the draft model."""
-        self._frontier.begin(prompt)
+        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """`n` chains of `k` tokens, up to `context.nodes` nodes."""
@@ -68,10 +72,11 @@ class ChainsDrafter(Drafter):
             slots = send(torch.tensor([depth * n + chain for _, chain in going]), u.device)
             drawn = sample(law[rows], u[slots])
             laws.append(law[rows])
-            first: dict[tuple[int, int], int] = {}  # (parent, token) -> the first such node
+            first: dict[tuple[int, int, int], int] = {}  # parent and token -> the first such node
             ahead: dict[int, list[int]] = {}
             for (r, chain), token in zip(going, drawn.tolist(), strict=True):
-                node = first.setdefault((at[r], token), len(tokens))
+                alike = at[r], token, 0 if self.share else chain
+                node = first.setdefault(alike, len(tokens))
                 ahead.setdefault(node, []).append(chain)
                 tokens.append(token)
                 parents.append(at[r])

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.loop.types import LM, Context
+from spsbench.loop.types import LM, Context, Scores
 
 
 class Frontier:
@@ -15,11 +15,11 @@ class Frontier:
     """
 
     def __init__(self, lm: LM) -> None:
-        self.lm = lm
+        self.lm, self.limit = lm, lm.limit
         self._rows: dict[int, int] = {}  # node of the last draft -> its place among those fed
         self._parents: list[int] = []  # of each fed node, as such places
 
-    def begin(self, prompt: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Prefill with all but the newest token, unless it does not fit."""
         self._forget()
         self.lm.commit(0)
@@ -67,3 +67,8 @@ class Frontier:
 
     def _forget(self) -> None:
         self._rows, self._parents = {}, []
+
+
+def frontier_over(lm: LM | Frontier) -> Frontier:
+    """Of a draft model; what is one already, as that of a head, stays."""
+    return lm if isinstance(lm, Frontier) else Frontier(lm)

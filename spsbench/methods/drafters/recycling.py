@@ -5,15 +5,38 @@ after each of them are usually thrown away. Here they are kept, one row a token,
 of older ones; the draft follows these rows from the newest token on.
 """
 
+from collections import ChainMap
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 
+from spsbench.loop.site import Site
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores, Step
-from spsbench.methods.lookup.growth import Followers, chain, tree, within
+from spsbench.methods.drafters.lookup.growth import Followers, chain, tree, within
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
+MOST = 256  # prompts whose rows are kept
+
+
+class EarlierRows:
+    """The rows of earlier generations, by prompt."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, ...], dict[int, list[int]]] = {}
+
+    def begin(self, prompt: Sequence[int]) -> ChainMap[int, list[int]]:
+        """Rows of its own for `prompt`, in front of those of all other prompts."""
+        own = tuple(prompt)
+        self._of.pop(own, None)
+        before: dict[int, list[int]] = {}
+        for rows in self._of.values():
+            before |= rows
+        self._of[own] = {}
+        if len(self._of) > MOST:
+            del self._of[next(iter(self._of))]
+        return ChainMap(self._of[own], before)
 
 
 class RecyclingDrafter(Drafter):
@@ -26,29 +49,37 @@ class RecyclingDrafter(Drafter):
         width: candidates kept of a token.
         nodes: of a tree; 0 = a chain. Which ranks a tree branches into follows from how often
             each was right in this text.
+        earlier: rows of generations for other prompts, to begin with; None = none.
     """
 
     drawn = Drawn.POINT
 
     @classmethod
-    def plan(cls, width: int = 8, nodes: int = 0) -> Plan:
+    def plan(cls, width: int = 8, nodes: int = 0, shared: bool = False) -> Plan:
         """A tree where nodes are asked for."""
         return Plan(Drawn.POINT, tree=cls(width, nodes).tree)
 
-    def __init__(self, width: int = 8, nodes: int = 0) -> None:
+    @classmethod
+    def open(cls, site: Site, width: int = 8, nodes: int = 0, shared: bool = False) -> Self:
+        """With the rows that the site remembers, if they are to be `shared`."""
+        return cls(width, nodes, site.memory(EarlierRows) if shared else None)
+
+    def __init__(self, width: int = 8, nodes: int = 0, earlier: EarlierRows | None = None) -> None:
         if width < 1:
             raise ValueError(f"width is {width}: expected 1 or more")
         if nodes < 0:
             raise ValueError(f"nodes is {nodes}: expected 0 (a chain) or more")
         self._width, self._nodes, self.tree = width, nodes, nodes > 0
-        self._rows: dict[int, list[int]] = {}  # token -> its candidates, the likeliest first
+        self._earlier = earlier
+        self._rows: ChainMap[int, list[int]] = ChainMap()  # token -> candidates, likeliest first
         self._hits: list[int] = []  # by rank, and of tokens that were looked up at all
         self._looked_up = 0
         self._known = 0  # tokens of the text when the last draft was made
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Forget the last text; a prefill has no logits to learn from."""
-        self._rows, self._hits = {}, [0] * self._width
+        self._rows = ChainMap() if self._earlier is None else self._earlier.begin(prompt)
+        self._hits = [0] * self._width
         self._looked_up, self._known = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
@@ -73,15 +104,12 @@ class RecyclingDrafter(Drafter):
 
     def _learn(self, last: Step, x: Sequence[int]) -> None:
         """Keep the candidates after each token of the last pass, those of kept tokens at last."""
-        rows = last.scores.logits.topk(min(self._width, last.scores.logits.shape[-1])).indices
-        drafted, n = last.draft.tokens, len(last.draft.tokens)
-        parents = last.draft.parents
-        shape = drafted.new_empty(0) if parents is None else parents
-        host = torch.cat([drafted, shape, rows.flatten()]).tolist()
-        tokens, above = host[:n], host[n : n + len(shape)] or list(range(-1, n - 1))
-        found = torch.tensor(host[n + len(shape) :]).view(n + 1, -1).tolist()
-        kept = followed(tokens, above, x[self._known :])
-        for node in (*(i for i in range(n) if i not in kept), *kept):
+        logits, drafted = last.scores.logits, last.draft.tokens
+        rows = logits.topk(min(self._width, logits.shape[-1])).indices  # [N + 1, width]
+        n, width = len(drafted), rows.shape[-1]
+        host = torch.cat([drafted, rows.flatten()]).tolist()
+        tokens, found = host[:n], [host[i : i + width] for i in range(n, len(host), width)]
+        for node in (*(i for i in range(n) if i not in last.kept), *last.kept):
             self._rows[tokens[node]] = found[node + 1]
         self._rows[x[self._known - 1]] = found[0]
 
@@ -102,18 +130,3 @@ class RecyclingDrafter(Drafter):
             share = (hits + WEIGHT * prior) / (self._looked_up + WEIGHT)
             shares.append(min(share, shares[-1] if shares else 1.0))
         return shares
-
-
-def followed(tokens: Sequence[int], parents: Sequence[int], text: Sequence[int]) -> list[int]:
-    """The nodes along which `text` goes from the root."""
-    children: dict[tuple[int, int], int] = {}
-    for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        children.setdefault((parent, token), node)
-    path: list[int] = []
-    here = -1
-    for token in text:
-        if (here, token) not in children:
-            break
-        here = children[here, token]
-        path.append(here)
-    return path

@@ -7,6 +7,7 @@ never on values.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from spsbench.loop.siblings import independent, without_replacement
 from spsbench.loop.site import Weights
 from spsbench.loop.transfer import send
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
-from spsbench.methods.drafters.frontier import Frontier
+from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """How the children of a node may be drawn."""
@@ -42,26 +43,33 @@ class ShapedDrafter(Drafter):
     tree = True
     weights = Weights.MODEL
 
-    def __init__(self, lm: LM, shape: Sequence[int], drawn: Drawn) -> None:
-        self.drawn, self.shape = drawn, tuple(shape)
+    def __init__(self, lm: LM | Frontier, shape: Sequence[int], drawn: Drawn) -> None:
+        self.drawn, self.shape, self._size = drawn, tuple(shape), len(shape)
         self.limit = lm.limit
-        self._frontier = Frontier(lm)
+        self._frontier = frontier_over(lm)
         self._children: dict[int, list[int]] = {}
-        for node, parent in enumerate(self.shape):
+        deep: list[int] = []
+        for node, parent in enumerate(shape):
             self._children.setdefault(parent, []).append(node)
+            deep.append(1 if parent < 0 else deep[parent] + 1)
+        self._upto = list(accumulate(map(deep.count, range(max(deep, default=0) + 1))))
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Prefill the draft model."""
-        self._frontier.begin(prompt)
+        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """The shape down to depth `k`, its first `context.nodes` nodes."""
         frontier = self._frontier
         frontier.settle(context)
-        most = len(self.shape) if context.nodes is None else context.nodes
-        if k == 0 or most <= 0 or not self.shape:
+        most = self._size if context.nodes is None else min(self._size, context.nodes)
+        if k == 0 or most <= 0:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        u = None if self.drawn is Drawn.POINT else noise.uniform(Purpose.DRAFT, len(self.shape))
+        u = (
+            None
+            if self.drawn is Drawn.POINT
+            else noise.uniform(Purpose.DRAFT, self._upto[min(k, len(self._upto) - 1)])
+        )
         spare = frontier.room(context)
         number = {-1: -1}  # slot of the shape -> node of the draft
         parents: list[int] = []
@@ -103,7 +111,7 @@ class ShapedDrafter(Drafter):
     ) -> list[int]:
         """How many children each of some nodes gets, by its law."""
         sure = unsharpened(context.warp, logits, law)
-        counts = [len(self._children[slot]) for slot in slots]
+        counts = [min(len(self._children[slot]), law.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:
             there = (law > 0).sum(-1).tolist()
             if self.drawn is Drawn.IID:  # of a sure token one is enough
@@ -116,7 +124,7 @@ class ShapedDrafter(Drafter):
     ) -> Tensor:
         """[R, W] children of each of some nodes, in draw order; what is not wanted is anything."""
         if u is None:
-            return logits.topk(min(most, logits.shape[-1])).indices
+            return logits.topk(most).indices
         padded = [[*self._children[slot][:most]] for slot in slots]
         padded = [[*row, *[row[-1]] * (most - len(row))] for row in padded]
         uniforms = u[send(torch.tensor(padded), u.device)]

@@ -11,9 +11,9 @@ from typing import Self
 
 from spsbench.loop.site import Site
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
-from spsbench.methods.lookup.automaton import ROOT, SuffixAutomaton
-from spsbench.methods.lookup.earlier import EarlierTexts
-from spsbench.methods.lookup.growth import NOTHING, Grown, chain, tree, within
+from spsbench.methods.drafters.lookup.automaton import ROOT, SuffixAutomaton
+from spsbench.methods.drafters.lookup.earlier import EarlierTexts
+from spsbench.methods.drafters.lookup.growth import NOTHING, Grown, chain, tree, within
 
 SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
 

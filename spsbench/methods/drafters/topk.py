@@ -9,7 +9,7 @@ from torch import Tensor
 from spsbench.loop.sampling import unsharpened
 from spsbench.loop.site import Site, Weights
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
-from spsbench.methods.drafters.frontier import Frontier
+from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
 MOST = 512  # nodes
 
@@ -45,17 +45,17 @@ class TopkDrafter(Drafter):
         """Over a session with the draft model."""
         return cls(site.session(), width, depth, nodes)
 
-    def __init__(self, lm: LM, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
+    def __init__(self, lm: LM | Frontier, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
         for name, value, least in ("width", width, 1), ("depth", depth, 0), ("nodes", nodes, 1):
             if not least <= value <= MOST:
                 raise ValueError(f"{name} is {value}: expected {least} to {MOST}")
         self.width, self.depth, self.nodes = width, depth, nodes
         self.limit = lm.limit
-        self._frontier = Frontier(lm)
+        self._frontier = frontier_over(lm)
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
         """Prefill the draft model."""
-        self._frontier.begin(prompt)
+        self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """The best nodes of all that were looked at, best first, so parents before children."""

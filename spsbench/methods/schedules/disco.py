@@ -29,10 +29,10 @@ class Disco:
     """
 
     path: str = ""
-    t: float = 0.3
-    bias: float = 0.0
-    entropy: float = -1.0
-    peak: float = 2.0
+    t: float = 0.35
+    bias: float = 0.2
+    entropy: float = 0.0
+    peak: float = 1.5
     most: int = 20
 
     def __post_init__(self) -> None:

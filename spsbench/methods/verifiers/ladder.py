@@ -65,7 +65,8 @@ class Ladder:
         """Test one child each of the rows `here`, which stand as `before`, and take it away."""
         left, scale = self.left[here], self.scale[here]  # changed in place
         tokens = taken(self.draft.tokens, nodes)[:, None]  # [n, 1]
-        mass = before.gather(1, tokens)[:, 0] / scale
+        possible = self.weight[here] > 0  # else the scale stands for no number
+        mass = (before.gather(1, tokens)[:, 0] / scale).where(possible, 0.0)
         if self.point:
             chance = mass
             left.copy_(before).scatter_(1, tokens, 0.0)
@@ -74,7 +75,7 @@ class Ladder:
             chance = mass / law.gather(1, tokens)[:, 0] * total
             torch.addcmul(before, law, -(scale / total)[:, None], out=left).clamp_(min=0)
         self._set(nodes, chance.nan_to_num(0.0).clamp(max=1.0))
-        excess = left.sum(-1) / scale
+        excess = (left.sum(-1) / scale).where(possible, 0.0)
         room = excess + (1 - self.weight[here])
         # Without room the two laws are equal: what is refused there is refused by rounding alone.
         self.weight[here] = torch.where(room > 0, excess / room, 1.0)

@@ -2,8 +2,8 @@
 
 Of k tokens drawn independently from p, the first that passes is kept, each x with the chance
 min(1, q(x) / (rho p(x))) whatever became of those before it. With beta = sum min(p, q / rho) the
-number rho is the smallest with 1 - (1 - beta)^k <= rho beta; any larger one is exact too, so that
-it may be rounded up. When all were refused, q - min(p, q / rho) (1 - (1 - beta)^k) / beta is left.
+number rho is the smallest with 1 - (1 - beta)^k <= rho beta; any other with this is exact too. When
+all were refused, q - min(p, q / rho) (1 - (1 - beta)^k) / beta is left.
 
 Chains that begin alike stay together: after a token was kept, all that was drawn below equal ones
 is tried, which is how the paper goes through k chains.
@@ -22,7 +22,7 @@ from spsbench.methods.verifiers.ladder import pieces, taken
 from spsbench.methods.verifiers.shape import Shape, numbers, path_to, shape_of, tables
 from spsbench.methods.verifiers.sps import WHENCE
 
-HALVINGS = 12  # of the interval that rho is in: it is then at most (k - 1) / 4096 too large
+STEPS = 6  # towards rho from above: each is a number that is exact, and smaller
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,10 @@ def rhos(draft: Draft, q: Tensor, shape: Shape, k: Tensor) -> Tensor:
         own = taken(q, here)
         law = taken(draft.probs, [shape.children[at][0] for at in here])  # type: ignore[arg-type]
         many = k.index_select(0, places)
-        low, high = torch.ones_like(own[:, 0]), many.to(q.dtype)
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            beta = torch.minimum(law, own / middle[:, None]).sum(-1)
-            enough = tries(beta, many) <= middle
-            low, high = low.where(enough, middle), middle.where(enough, high)
-        found.index_copy_(0, places, high)
+        ratio = many.to(q.dtype)  # of k itself the condition holds, and so it does of what follows
+        for _ in range(STEPS):
+            ratio = tries(torch.minimum(law, own / ratio[:, None]).sum(-1), many)
+        found.index_copy_(0, places, ratio)
     return found
 
 

@@ -5,19 +5,49 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, SpsError, UsageError
+from spsbench.models.folder import expanded
 from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_target, check_tensors
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
 
+STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
+ANSWERS = ("residual", "feedback", "features", "anyway")
+"""Arguments of drafters that settle what a head's files leave open, or say wrongly."""
+
 
 def family_of(folder: Path) -> str | None:
-    """The drafter that the head in `folder` is for; None: it is no head that is known."""
+    """The drafter that the head in `folder` is for; None: it is no head.
+
+    Raises:
+        DataError: a head of a kind that is not known.
+    """
     try:
-        found = format_of(checkpoint(folder))
+        files = checkpoint(folder)
     except SpsError:
         return None
+    found = format_of(files)
+    if found is None and (kind := stranger(files)):
+        raise no_such(folder, kind)
     return None if found is None else found.family
+
+
+def stranger(files: Checkpoint) -> str:
+    """What a head that no format knows calls itself; nothing of what is no head."""
+    config = files.config
+    told = config.get("speculators_model_type") or config.get("model_type")
+    words = f"{told} {files.kind}".lower()
+    named = "speculators_model_type" in config or "medusa_num_heads" in config
+    return f" of kind {told or files.kind}" if named or any(w in words for w in STRANGE) else ""
+
+
+def no_such(folder: Path, kind: str = "") -> DataError:
+    """A refusal of what no format knows."""
+    kinds = ", ".join(dict.fromkeys(each.family for each in FORMATS))
+    return DataError(
+        f"no head that is known, but one{kind or ' of no kind'} ({folder}): expected the "
+        f"config.json and the tensors of one of {kinds}. Their formats are in docs/heads.md"
+    )
 
 
 def format_of(files: Checkpoint) -> Format | None:
@@ -51,11 +81,7 @@ def described(
     files = checkpoint(folder, answers)
     known = format_of(files)
     if known is None:
-        kinds = ", ".join(dict.fromkeys(each.family for each in FORMATS))
-        raise DataError(
-            f"no head that is known ({folder}): expected the config.json and the tensors of one of "
-            f"{kinds}. See them with `sps list`, and their formats in docs/heads.md"
-        )
+        raise no_such(folder, stranger(files))
     if known.family != family:
         raise UsageError(
             f"--draft {names[1]} with --drafter {family}: that is a head of {known.family}. Leave "
@@ -70,10 +96,31 @@ def described(
     sizes = text if isinstance(text, Mapping) else target
     layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
     found = known.describe(files, layers)
+    if not answers.get("anyway"):
+        check_name(found, *names, folder)
     if target:
         check_target(found, target, *names, folder)
     check_tensors(found, files)
     return files, found
+
+
+def check_name(found: Description, target: str, head: str, where: Path) -> None:
+    """Refuse a head that names another target than the one that was asked for by its name.
+
+    A folder may hold any model, so that its name says nothing: there the sizes must do.
+
+    Raises:
+        DataError: with both names.
+    """
+    trained = found.trained.name
+    if trained is None or expanded(target).exists():
+        return
+    one, two = (name.rstrip("/").rpartition("/")[2].lower() for name in (trained, target))
+    if not one.startswith(two) and not two.startswith(one):  # Qwen3-8B is Qwen3-8B-FP8's, too
+        raise DataError(
+            f"{head} is a head for {trained}, not for {target} ({where}): expected the same model. "
+            f"Choose the head of this target, or say --drafter {found.family}:anyway=true"
+        )
 
 
 def tell(found: Description, name: str, say: Callable[[str], None]) -> None:

@@ -118,3 +118,5 @@ class Eagle3Shape:
     norm_all: bool = False  # one norm over all of them
     own_head: bool = True
     own_embedding: bool = False
+    mask_token: int | None = None  # of P-EAGLE: stands for tokens that are not drafted yet
+    at_once: int = 8  # of P-EAGLE: tokens that one pass foretells

@@ -77,6 +77,7 @@ class ByText(Translator):
         self._done: list[int] = list(self._draft.first)  # before the last special token
         self._reader = Reader(self._draft.words)
         self._bytes = _decoder()
+        self._begun = False  # is there text?
 
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
         """The draft's tokens of all of `tokens`."""
@@ -86,10 +87,10 @@ class ByText(Translator):
             if content is not None:
                 text += self._bytes.decode(content)
             elif not (at == 0 and tokens[at] == self._target.bos):
-                self._reader.extend(text)
+                self._go_on(text)
                 text = ""
                 self._pass(tokens[at])
-        self._reader.extend(text)
+        self._go_on(text)
         self._read = len(tokens)
         rest = self._draft.pieces(self._unfinished)
         return None if rest is None else [*self._done, *self._reader.ids, *rest]
@@ -130,6 +131,13 @@ class ByText(Translator):
     def _written(self, token: int) -> bytes | None:
         known = self._target.bytes_of
         return known[token] if token < len(known) else None
+
+    def _go_on(self, text: str) -> None:
+        """A space that the target puts before its texts is none of the text."""
+        if text and not self._begun:
+            self._begun = True
+            text = text.removeprefix(" ") if self._target.spaced else text
+        self._reader.extend(text)
 
     def _pass(self, token: int) -> None:
         """Go on after a special token."""

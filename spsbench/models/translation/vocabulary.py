@@ -31,6 +31,7 @@ class Vocabulary:
     words: Words
     names: dict[str, int] = field(default_factory=dict)  # special tokens by name
     first: tuple[int, ...] = ()  # ids that it puts before every text
+    spaced: bool = False  # does it put a space before every text?
     bos: int | None = None
     eos: int | None = None
 
@@ -38,15 +39,17 @@ class Vocabulary:
     def of(cls, tokenizer: Any) -> "Vocabulary":
         """Of one of transformers' tokenizers."""
         spelled = written(tokenizer)
+        words = TokenizerWords(tokenizer, spelled)
         special = {int(i) for i in tokenizer.all_special_ids}
         special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         name_of = tokenizer.convert_ids_to_tokens
         unknown = {tokenizer.unk_token_id, tokenizer.pad_token_id}
         return cls(
             bytes_of=spelled,
-            words=TokenizerWords(tokenizer, spelled),
+            words=words,
             names={str(name_of(i)): i for i in sorted(special - unknown)},
             first=_first(tokenizer),
+            spaced=any((spelled[i] or b"").startswith(b" ") for i in words("x").ids[:1]),
             bos=tokenizer.bos_token_id,
             eos=tokenizer.eos_token_id,
         )

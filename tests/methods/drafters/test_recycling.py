@@ -4,13 +4,18 @@ import pytest
 import torch
 
 from spsbench.loop.types import Draft, Scores, Step, Verdict
-from spsbench.methods.drafters.recycling import RecyclingDrafter, followed
+from spsbench.methods.drafters.recycling import EarlierRows, RecyclingDrafter
 from tests.methods.drafters.asked import PREFILL, asked
 
 VOCAB = 9
 
 
-def step(draft: list[int], rows: list[list[int]], parents: list[int] | None = None) -> Step:
+def step(
+    draft: list[int],
+    rows: list[list[int]],
+    parents: list[int] | None = None,
+    kept: tuple[int, ...] = (),
+) -> Step:
     """A pass whose row i had its candidates in the order of `rows[i]`."""
     logits = torch.zeros(len(rows), VOCAB)
     for row, candidates in zip(logits, rows, strict=True):
@@ -19,7 +24,10 @@ def step(draft: list[int], rows: list[list[int]], parents: list[int] | None = No
     above = None if parents is None else torch.tensor(parents)
     verdict = Verdict(torch.tensor([]), torch.tensor(0), torch.tensor(0))
     return Step(
-        Draft(torch.tensor(draft, dtype=torch.int64), None, above), Scores(logits, {}), verdict
+        Draft(torch.tensor(draft, dtype=torch.int64), None, above),
+        Scores(logits, {}),
+        verdict,
+        kept,
     )
 
 
@@ -40,7 +48,7 @@ def test_of_one_token_s_rows_the_kept_one_stays() -> None:
     drafter = RecyclingDrafter(width=2)
     drafter.begin([1], PREFILL)
     asked(drafter, [1], 4)
-    last = step([2, 2, 4], [[2, 4], [4, 3], [7, 8], [5, 6]], [-1, 0, 0])  # node 1 was not kept
+    last = step([2, 2, 4], [[2, 4], [4, 3], [7, 8], [5, 6]], [-1, 0, 0], (0, 2))  # not 1
     assert asked(drafter, [1, 2, 4, 5, 2], 2, last).tokens.tolist() == [4, 5]
 
 
@@ -78,9 +86,19 @@ def test_a_new_text_knows_nothing_of_the_last() -> None:
     assert len(asked(drafter, [1], 4).tokens) == 0
 
 
-def test_what_was_followed() -> None:
-    assert followed([2, 3, 4], [-1, 0, 0], [2, 4, 9]) == [0, 2]
-    assert followed([], [], [2]) == []
+def test_rows_of_other_prompts_may_serve_but_never_those_of_the_same() -> None:
+    earlier = EarlierRows()
+    for prompt, later in (([1], 2), ([4], 5)):
+        drafter = RecyclingDrafter(width=2, earlier=earlier)
+        drafter.begin(prompt, PREFILL)
+        asked(drafter, prompt, 4)
+        asked(drafter, [*prompt, later], 4, step([], [[later, 0]]))
+    again = RecyclingDrafter(width=2, earlier=earlier)
+    again.begin([6, 1], PREFILL)
+    assert asked(again, [6, 1], 1).tokens.tolist() == [2]
+    again.begin([1], PREFILL)
+    assert asked(again, [1], 1).tokens.tolist() == []
+    assert asked(again, [1, 4], 1).tokens.tolist() == [5]
 
 
 def test_arguments_without_a_meaning_are_refused() -> None:

@@ -22,7 +22,7 @@ from spsbench.methods.schedules.entropy import Entropy
 from spsbench.methods.verifiers.sps import Sps
 
 SURE, FLAT = torch.tensor([0.98, 0.01, 0.01]), torch.tensor([0.4, 0.3, 0.3])
-STOPPING = [Confidence(0.5), Entropy(0.6), Disco(t=0.5)]
+STOPPING = [Confidence(0.5), Entropy(0.6), Disco(t=0.5, bias=0.0, entropy=-1.0, peak=2.0)]
 stopping = pytest.mark.parametrize("schedule", STOPPING, ids=lambda s: type(s).__name__)
 
 

@@ -4,6 +4,7 @@ The law of each rule is proved in `tests/test_exactness.py`; here each single ve
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,14 @@ from torch import Tensor
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import residual, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
+from spsbench.methods.verifiers import ladder
 from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
 
 
 class Fixed:
@@ -86,14 +92,22 @@ def scalar_match(draft: Draft, q: Tensor, noise: Noise) -> tuple[int, int, int]:
     return n, int(sample(q[n], u[n])), n
 
 
-SCALAR = [(Sps(), scalar_sps), (Block(), scalar_block), (Match(), scalar_match)]
+SCALAR = [
+    (Sps(), scalar_sps),
+    (Block(), scalar_block),
+    (Match(), scalar_match),
+    (Traversal(), scalar_block),
+    (Gbv(), scalar_block),
+    (Recursive(), scalar_sps),
+    (SpecTr(), scalar_sps),
+]
 by_name = {"ids": lambda part: type(part).__name__}
 
 
 @pytest.mark.parametrize(("rule", "scalar"), SCALAR, **by_name)
 def test_a_verdict_is_the_scalar_rule_s(rule: Verifier, scalar: object) -> None:
     rng, lengths = random.Random(5), set()
-    for index in range(400):
+    for index in range(400 if isinstance(rule, Sps | Block | Match) else 120):
         n = rng.randrange(6)
         draft, q = some_draft(rng, n, rng.randrange(2, 7))
         noise = PhiloxStream(1).round(index)
@@ -130,15 +144,52 @@ def test_what_each_rule_refuses() -> None:
         assert "use verifier match" in rule.refuses(Drawn.POINT, True)
         assert "by rule" in rule.refuses(Drawn.POINT, False)
         assert "without replacement" in rule.refuses(Drawn.DISTINCT, False)
-    assert {Match().refuses(drawn, tree) for drawn in Drawn for tree in (False, True)} == {None}
+    for rule in Match(), Traversal(), Recursive():
+        assert {rule.refuses(drawn, tree) for drawn in Drawn for tree in (False, True)} == {None}
+    for rule in SpecTr(), Gbv():
+        assert rule.refuses(Drawn.IID, True) is rule.refuses(Drawn.IID, False) is None
+        assert "use verifier match" in rule.refuses(Drawn.POINT, True)
+        assert "use verifier traversal" in rule.refuses(Drawn.DISTINCT, True)
     assert {rule.guarantee for rule, _ in SCALAR} == {Guarantee.EXACT}
 
 
 def test_a_tree_without_nodes_is_a_plain_step() -> None:
     empty = torch.empty(0, dtype=torch.int64)
-    verdict = Match()(Draft(empty, None, empty), torch.tensor([[0.0, 1.0]]), Fixed(0.5))
-    assert (verdict.path.tolist(), int(verdict.token)) == ([], 1)
-    assert verdict.path.dtype == torch.int64
+    for rule in Match(), Traversal(), Recursive(), SpecTr(), Gbv():
+        verdict = rule(Draft(empty, None, empty), torch.tensor([[0.0, 1.0]]), Fixed(0.5))
+        assert (verdict.path.tolist(), int(verdict.token)) == ([], 1)
+        assert verdict.path.dtype == torch.int64
+
+
+def a_tree(rng: random.Random, parents: list[int], vocab: int) -> tuple[Draft, Tensor]:
+    """Distinct siblings, of laws that are near enough to keep some."""
+    q = laws(rng, len(parents) + 1, vocab)
+    own = 0.6 * q + 0.4 * laws(rng, len(parents) + 1, vocab)
+    tokens: list[int] = []
+    for node, parent in enumerate(parents):
+        law = own[parent + 1].clone()
+        law[[x for x, above in zip(tokens, parents[:node], strict=True) if above == parent]] = 0.0
+        tokens.append(int(sample(law, torch.tensor(rng.random(), dtype=torch.float64))))
+    return Draft(torch.tensor(tokens), own[[p + 1 for p in parents]], torch.tensor(parents)), q
+
+
+@pytest.mark.parametrize("drawn", Drawn)
+@pytest.mark.parametrize("rule", [Traversal(), Recursive()], **by_name)
+def test_a_large_vocabulary_gone_through_in_pieces_is_judged_alike(
+    rule: Verifier, drawn: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, kept = random.Random(3), set()
+    for index in range(40):
+        made, q = a_tree(rng, [-1, -1, -1, 0, 0, 1, 4, 4, 2], 6)
+        draft = replace(made, drawn=drawn)
+        noise = PhiloxStream(1).round(index)
+        monkeypatch.setattr(ladder, "PIECE", 1 << 17)
+        at_once = rule(draft, q, noise)
+        monkeypatch.setattr(ladder, "PIECE", 1)
+        apart = rule(draft, q, noise)
+        assert [x.tolist() for x in at_once] == [x.tolist() for x in apart]
+        kept.add(tuple(path(apart)))
+    assert len(kept) > 4
 
 
 @pytest.mark.slow

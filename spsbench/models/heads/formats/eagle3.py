@@ -55,7 +55,9 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     return described(files, shape, writer, None)
 
 
-def described(files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | None) -> Description:
+def described(
+    files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | None, family: str = "eagle3"
+) -> Description:
     """The tensors of a head of this shape, under whichever of their names.
 
     Raises:
@@ -73,7 +75,7 @@ def described(files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | No
         )
     names = found_names(files, wanted, RENAMED, FRONTS)
     trained = Trained(name, shape.target_width, shape.vocab, max(shape.features))
-    return Description("eagle3", writer, shape, trained, names, wanted, {})
+    return Description(family, writer, shape, trained, names, wanted, {})
 
 
 def parameters(shape: Eagle3Shape) -> Shapes:
@@ -93,6 +95,8 @@ def parameters(shape: Eagle3Shape) -> Shapes:
         made["input_norm.weight"] = (read,)
     if shape.own_head:
         made["lm_head.weight"] = (shape.draft_vocab, layer.width)
+    if shape.mask_token is not None:
+        made["mask_hidden"] = (1, 1, read)
     if shape.own_embedding:
         made["embed_tokens.weight"] = (shape.vocab, layer.width)
     return made
@@ -112,8 +116,7 @@ def features(
         UsageError: they are not said anywhere.
         DataError: another number of them than `fc` reads.
     """
-    said = files.answers.get("features", "")
-    chosen = tuple(int(each) for each in str(said).split("-")) if said else tuple(listed)
+    chosen = counted(files.answers.get("features", "")) or tuple(listed)
     fc = next(
         (files.headers[f + "fc.weight"] for f in FRONTS if f + "fc.weight" in files.headers), None
     )
@@ -131,6 +134,21 @@ def features(
             f"in {IDS}. Fetch it again"
         )
     return chosen
+
+
+def counted(said: Any) -> tuple[int, ...]:
+    """Hidden states as a user writes them, `2-16-29`; none of nothing.
+
+    Raises:
+        UsageError: anything else.
+    """
+    parts = str(said).split("-") if said != "" else []
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"eagle3:features={said}: expected hidden states such as 2-16-29. Count them as "
+            "transformers does, 0 being the embeddings"
+        )
+    return tuple(map(int, parts))
 
 
 def default_features(layers: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ have been converted without changing them.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import DataError, UsageError
@@ -21,6 +22,26 @@ from spsbench.models.heads.shapes import Eagle3Shape, layer_shape, whole
 def knows(files: Checkpoint) -> bool:
     """It says so itself."""
     return files.config.get("speculators_model_type") == "eagle3"
+
+
+def knows_parallel(files: Checkpoint) -> bool:
+    """P-EAGLE: the same network, trained to foretell several tokens in one pass."""
+    return files.config.get("speculators_model_type") == "peagle"
+
+
+def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
+    """As `describe`, and what stands for tokens and features that are not there yet."""
+    config, where = files.config, files.config_path
+    plain = describe(files, layers)
+    token = next((config[key] for key in MASKS if config.get(key) is not None), None)
+    if type(token) is not int or not 0 <= token < plain.shape.vocab:
+        raise DataError(
+            f"mask_token_id is {token!r} ({where}): expected a token of {plain.shape.vocab}. "
+            "Check --draft"
+        )
+    depth = whole(config, "para_depths", where, 8)
+    shape = replace(plain.shape, mask_token=token, at_once=depth)
+    return eagle3.described(files, shape, SPECULATORS.writer, verifier(config), "peagle")
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
@@ -92,4 +113,6 @@ def verifier(config: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
+MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
+PARALLEL = Format("speculators", "peagle", knows_parallel, describe_parallel)
 SPECULATORS = Format("speculators", "eagle3", knows, describe)

@@ -7,6 +7,6 @@ its shape (`heads/shapes.py`), its network (`methods/heads/`) and its drafter (`
 from spsbench.models.heads.formats.eagle import EAGLE
 from spsbench.models.heads.formats.eagle3 import EAGLE3
 from spsbench.models.heads.formats.format import Format
-from spsbench.models.heads.formats.speculators import SPECULATORS
+from spsbench.models.heads.formats.speculators import PARALLEL, SPECULATORS
 
-FORMATS: tuple[Format, ...] = (SPECULATORS, EAGLE3, EAGLE)
+FORMATS: tuple[Format, ...] = (SPECULATORS, PARALLEL, EAGLE3, EAGLE)

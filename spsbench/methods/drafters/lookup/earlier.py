@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spsbench.methods.lookup.automaton import SuffixAutomaton
+from spsbench.methods.drafters.lookup.automaton import SuffixAutomaton
 
 MOST = 100_000  # tokens that are kept: about 60 MB
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from spsbench.methods.lookup.automaton import ROOT, SuffixAutomaton
-from spsbench.methods.lookup.earlier import EarlierTexts
-from spsbench.methods.lookup.growth import chain, tree, within
+from spsbench.methods.drafters.lookup.automaton import ROOT, SuffixAutomaton
+from spsbench.methods.drafters.lookup.earlier import EarlierTexts
+from spsbench.methods.drafters.lookup.growth import chain, tree, within
 
 Texts = list[list[int]]
 

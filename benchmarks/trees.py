@@ -1,0 +1,208 @@
+"""Trees of drafts: what a pass of them costs, and how many tokens they bring at equal drafts.
+
+    .venv/bin/python benchmarks/trees.py passes          # a tree pass of n rows beside a chain's
+    .venv/bin/python benchmarks/trees.py tokens          # tau of chains and trees of equal size
+    .venv/bin/python benchmarks/trees.py measure FILE    # what `sequoia:file=FILE` reads
+
+Each takes --target and --draft; the first two write results/trees-passes.json and
+results/trees-tokens-t1.json (of --temperature 1). A pass is timed in turn as a chain and as a tree,
+so that a machine's drift falls on both; what is told is the median and the ratio of each pair of
+them, in wall time and in processor time of all threads. Tokens do not depend on the machine.
+"""
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import spsbench
+from nano_speedup import stdlib_prompts
+from spsbench.figures.sums import by_sibling, totals
+from spsbench.loop.types import LM
+from spsbench.plugins import make
+from spsbench.settings.records import RoundRecord
+
+OUT = Path(__file__).parents[1] / "results"
+ROWS = (9, 17, 33, 65, 129)
+PAST = 200  # tokens before a pass
+SIBLINGS = 8
+
+SIZED: dict[int, tuple[tuple[str, int, str], ...]] = {
+    8: (
+        ("model", 8, "sps"),
+        ("model", 8, "block"),
+        ("tree:shape=2x1x1x1", 4, "match"),
+        ("tree:shape=2x1x1x1,siblings=distinct", 4, "recursive"),
+        ("tree:shape=2x1x1x1,siblings=iid", 4, "recursive"),
+        ("chains:n=2", 4, "recursive"),
+        ("topk:width=4,nodes=8", 6, "match"),
+        ("sequoia:nodes=8,depth=6", 6, "match"),
+    ),
+    32: (
+        ("model", 32, "sps"),
+        ("model", 32, "block"),
+        ("tree:shape=4x3x1", 3, "match"),
+        ("tree:shape=4x3x1,siblings=distinct", 3, "recursive"),
+        ("tree:shape=4x3x1,siblings=iid", 3, "recursive"),
+        ("chains:n=8", 4, "recursive"),
+        ("topk:width=8,nodes=32", 8, "match"),
+        ("sequoia:nodes=32", 8, "match"),
+        ("sequoia:nodes=32,siblings=distinct", 8, "recursive"),
+    ),
+}
+"""Drafts of at most so many tokens: drafter, K, verifier."""
+
+
+def bushy(nodes: int) -> torch.Tensor:
+    """Parents of a tree of random shape, the same every time."""
+    draw = random.Random(nodes)
+    return torch.tensor([draw.randrange(-1, node) for node in range(nodes)])
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, float]:
+    """Wall and processor milliseconds."""
+    wall, worked = time.perf_counter(), time.process_time()
+    call()
+    return 1e3 * (time.perf_counter() - wall), 1e3 * (time.process_time() - worked)
+
+
+def one_pass(lm: LM, tokens: torch.Tensor, parents: torch.Tensor | None) -> tuple[float, float]:
+    """A pass over PAST cached tokens, which are left as they were."""
+    spent = timed(lambda: lm.append(tokens, len(tokens), parents))
+    lm.commit(PAST)
+    return spent
+
+
+def passes(lm: LM, repeats: int) -> list[dict[str, float]]:
+    """Tree and chain of each number of rows, in turn."""
+    found = []
+    ids = torch.arange(PAST) % lm.vocab_size
+    lm.commit(0)
+    lm.append(ids, keep=0)
+    for rows in ROWS:
+        tokens, parents = ids[:rows], bushy(rows - 1)
+        for _ in range(4):  # kernels are chosen, layers traced and compared
+            one_pass(lm, tokens, None), one_pass(lm, tokens, parents)
+        pairs = []
+        for turn in range(repeats):
+            order = (None, parents) if turn % 2 else (parents, None)
+            spent = {given is None: one_pass(lm, tokens, given) for given in order}
+            pairs.append((*spent[True], *spent[False]))
+        chain, chain_worked, tree, tree_worked = zip(*pairs, strict=True)
+        ratios = (
+            sorted(b / a for a, b in zip(chain, tree, strict=True)),
+            sorted(b / a for a, b in zip(chain_worked, tree_worked, strict=True)),
+        )
+        middle = [statistics.median(side) for side in (chain, tree, *ratios)]
+        names = "chain_ms", "tree_ms", "ratio", "processor_ratio"
+        spread = {f"ratio_{p}": ratios[0][repeats * p // 100] for p in (25, 75)}
+        found.append({"rows": rows, **dict(zip(names, middle, strict=True)), **spread})
+        print(" ".join(f"{name} {value:.4g}" for name, value in found[-1].items()), flush=True)
+    return found
+
+
+def rounds_of(pair: Any, prompts: list[list[int]], tokens: int, **asked: Any) -> list[RoundRecord]:
+    """All rounds of a method over the prompts."""
+    found: list[RoundRecord] = []
+    for seed, prompt in enumerate(prompts):
+        text = pair.generate(prompt, seed=seed, max_new_tokens=tokens, ignore_eos=True, **asked)
+        found += text.rounds
+    return found
+
+
+def tokens(
+    pair: Any, prompts: list[list[int]], length: int, temperature: float
+) -> list[dict[str, Any]]:
+    """Tau of drafts of equal size."""
+    found = []
+    for size, methods in SIZED.items():
+        for drafter, k, verifier in methods:
+            asked = {"drafter": drafter, "k": k, "verifier": verifier}
+            rounds = rounds_of(pair, prompts, length, temperature=temperature, **asked)
+            sums = totals(rounds, 0.0, 1)
+            tau, drafted = sums.tokens / sums.rounds, sums.drafted / sums.rounds
+            found.append({"size": size, **asked, "tau": tau, "drafted": drafted})
+            print(" ".join(map(str, found[-1].values())), flush=True)
+    return found
+
+
+def measure(pair: Any, prompts: list[list[int]], length: int, siblings: str) -> dict[str, Any]:
+    """The chance of each child, and the costs of passes."""
+    verifier = "match" if siblings == "top" else "recursive"
+    shape = f"tree:shape={SIBLINGS}x4x2x1,siblings={siblings}"
+    rounds = rounds_of(pair, prompts, length, drafter=shape, verifier=verifier, k=4)
+    counted = by_sibling(rounds, SIBLINGS)
+    kept, met = counted[:SIBLINGS], counted[SIBLINGS:]
+    accept = [round(a / b, 4) for a, b in zip(kept, met, strict=True) if b]
+    loaded = pair.loaded
+    target, draft = (
+        passes(session(pair, model, which), 9)
+        for model, which in ((loaded.target, "target"), (loaded.draft, "draft"))
+    )
+    return {
+        "accept": accept,
+        "draft": draft[0]["chain_ms"],
+        "target": {str(row["rows"]): row["tree_ms"] for row in target},
+    }
+
+
+def session(pair: Any, model: Any, which: str) -> LM:
+    """A session as a cell of the pair would have it."""
+    spec = getattr(pair.cell.models, which)
+    made: LM = make("engines", spec.engine).session(model)
+    return made
+
+
+def main() -> None:
+    """Parse, run, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("passes", "tokens", "measure"))
+    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--target", default="nano")
+    parser.add_argument("--draft", default="nano-draft")
+    parser.add_argument("--siblings", default="top")
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--repeats", type=int, default=31)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--length", type=int, default=64)
+    given = parser.parse_args()
+    pair = spsbench.load(target=given.target, draft=given.draft, threads=given.threads)
+    loaded = pair.loaded
+    prompts = stdlib_prompts(loaded, given.prompts)
+    if given.what == "measure":
+        if given.file is None:
+            parser.error("measure needs a FILE")
+        made = measure(pair, prompts, given.length, given.siblings)
+        given.file.write_text(json.dumps(made, indent=1) + "\n")
+        return
+    found = (
+        passes(session(pair, loaded.target, "target"), given.repeats)
+        if given.what == "passes"
+        else tokens(pair, prompts, given.length, given.temperature)
+    )
+    about = {
+        "target": given.target,
+        "draft": given.draft,
+        "torch": torch.__version__,
+        "machine": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "prompts": given.prompts,
+        "length": given.length,
+    }
+    if given.what == "tokens":
+        about["temperature"] = given.temperature
+    name = {"passes": "passes", "tokens": f"tokens-t{given.temperature:g}"}[given.what]
+    out = OUT / f"trees-{name}.json"
+    out.write_text(json.dumps({"about": about, "rows": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

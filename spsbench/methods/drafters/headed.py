@@ -1,0 +1,136 @@
+"""What drafts from a head: a chain, a tree of a fixed shape, or one that grows best first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.sampling import sample
+from spsbench.loop.site import Drawn, Plan, Weights
+from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose, Scores
+from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
+from spsbench.methods.drafters.topk import TopkDrafter
+from spsbench.methods.drafters.tree import parents_of
+from spsbench.methods.heads.frontier import HeadFrontier
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How a draft is drawn from a head: the arguments that all families share.
+
+    Args:
+        sampled: tokens of a chain are drawn from the head's laws; else the likeliest are taken.
+        shape: widths of a fixed tree, as in 4x2x1; none = a chain.
+        siblings: of a fixed tree: `distinct` (without replacement), `iid`, or `top`.
+        width: of a tree that grows best first: nodes expanded a depth; 0 = no such tree.
+        depth: of that tree; 0 = as deep as K.
+        nodes: kept of that tree.
+    """
+
+    sampled: bool = True
+    shape: str | int = ""
+    siblings: str = "distinct"
+    width: int = 0
+    depth: int = 0
+    nodes: int = 60
+
+    def __post_init__(self) -> None:
+        if self.shape and self.width:
+            raise ValueError(
+                f"shape is {self.shape!r} with width {self.width}: expected one of the two"
+            )
+
+    @property
+    def plan(self) -> Plan:
+        """How it draws, whether it branches; it reads a head and uses parts of the target."""
+        tree = bool(self.shape or self.width)
+        drawn = Drawn.IID if self.sampled else Drawn.POINT
+        if self.shape:
+            parents_of(self.shape)
+            drawn = drawn_as(self.siblings)
+        elif self.width:
+            drawn = Drawn.POINT
+        return Plan(drawn, tree, Weights.HEAD, True)
+
+    def over(self, frontier: HeadFrontier) -> Drafter:
+        """The drafter, over a head with its cache."""
+        if self.shape:
+            return HeadTree(frontier, parents_of(self.shape), drawn_as(self.siblings))
+        if self.width:
+            return HeadBest(frontier, self.width, self.depth, self.nodes)
+        return HeadChain(frontier, self.sampled)
+
+
+class HeadChain(Drafter):
+    """A chain: sampled, or the likeliest tokens one after the other."""
+
+    weights = Weights.HEAD
+    uses_target = True
+
+    def __init__(self, frontier: HeadFrontier, sampled: bool = True) -> None:
+        self.drawn = Drawn.IID if sampled else Drawn.POINT
+        self.layers = frontier.layers
+        self._frontier = frontier
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Read the prompt."""
+        self._frontier.begin(prompt, prefill)
+
+    @torch.inference_mode()
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Slot i uses DRAFT's uniform i; the round before is read first, also where K is 0."""
+        frontier = self._frontier
+        frontier.settle(context)
+        u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        for i in range(depth_of(context, k)):
+            logits = (
+                frontier.feed(tokens[-1][None], [i - 1], [i - 2])
+                if tokens
+                else frontier.root(context)
+            )
+            law = context.warp(logits)[0]
+            if not go_on(law):
+                break
+            tokens.append(logits[0].argmax() if u is None else sample(law, u[i]))
+            laws.append(law)
+        if not tokens:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.stack(tokens), None if u is None else torch.stack(laws))
+
+
+class HeadTree(ShapedDrafter):
+    """A tree of a fixed shape (EAGLE-1: section 4.1 of arXiv 2401.15077, without replacement)."""
+
+    weights = Weights.HEAD
+    uses_target = True
+
+    def __init__(self, frontier: HeadFrontier, shape: Sequence[int], drawn: Drawn) -> None:
+        super().__init__(frontier, shape, drawn)
+        self.layers = frontier.layers
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """As `ShapedDrafter`; nothing before there are features."""
+        return super().draft(context, depth_of(context, k), noise, go_on)
+
+
+class HeadBest(TopkDrafter):
+    """A tree that grows best first (EAGLE-2: section 4 of arXiv 2406.16858)."""
+
+    weights = Weights.HEAD
+    uses_target = True
+
+    def __init__(self, frontier: HeadFrontier, width: int, depth: int, nodes: int) -> None:
+        super().__init__(frontier, width, depth, nodes)
+        self.layers = frontier.layers
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """As `TopkDrafter`; nothing before there are features."""
+        return super().draft(context, depth_of(context, k), noise, go_on)
+
+
+def depth_of(context: Context, k: int) -> int:
+    """K, but for the round after a prompt of one token: a head has no features yet."""
+    return k if len(context.tokens) > 1 else 0

@@ -1,0 +1,66 @@
+"""The worked case of the docs: a rule published as exact, where it fails, and its mending."""
+
+from pathlib import Path
+
+import pytest
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.kinds import DraftKind
+from spsbench.audit.law.rules import LOOKAHEAD, Subject
+from spsbench.audit.law.smallest import number, smallest
+from spsbench.audit.law.tables import Pair
+from spsbench.loop.types import Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.plugins import make
+from spsbench.spec import Spec
+
+FILE = Path(__file__).parents[2] / "docs" / "examples" / "hsd.py"
+
+
+def rule(name: str) -> Verifier:
+    return make("verifiers", Spec.parse(f"{FILE}:{name}"))
+
+
+def lines(verifier: Verifier) -> list[str]:
+    kind = DraftKind("model", ModelDrafter)
+    return smallest(Subject(verifier, kind, lambda: Constant(LOOKAHEAD), None).simple)
+
+
+def emitted(verifier: Verifier, pair: Pair, k: int) -> float:
+    fields = {"tokens": k + 1, "schedule": Constant(k), "one_round": True}
+    rules = DiscoveredRule(verifier)
+    proof = prove(Case(verifier, rules, pair.q, pair.p, pair.vocab, **fields))
+    assert proof.exact
+    return proof.emitted
+
+
+def test_hsd_as_its_code_decides_keeps_a_draft_too_often() -> None:
+    """Of (1/3, 2/3) and (2/3, 1/3) at K = 2, as in section 3 of Sun et al. 2024."""
+    head, *drafts, sum_up = lines(rule("Hsd"))
+    assert head == (
+        "2 tokens, K = 2; after every text q = (1/3, 2/3) and p = (2/3, 1/3); total variation 1/9"
+    )
+    assert drafts[0] == (
+        "draft [0, 0] comes with 4/9: kept 0 and emitted [1] with 3/4, kept whole with 1/4"
+    )
+    assert drafts[2] == "draft [1, 0] comes with 2/9: kept whole with 1"
+    assert len(drafts) == 4
+    assert sum_up == ("so the text begins [1, 0] with 1/9 + 2/9 = 1/3: expected 2/3 x 1/3 = 2/9")
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_mended_it_is_exact_and_keeps_what_block_verification_keeps(seed: int) -> None:
+    pair = Pair(2, seed, ("plain",))
+    for k in 2, 3:
+        assert emitted(rule("Mended"), pair, k) == pytest.approx(emitted(Block(), pair, k))
+
+
+def test_an_exact_rule_has_no_counterexample() -> None:
+    assert lines(Block()) == []
+
+
+def test_numbers_are_simple_fractions_where_they_are() -> None:
+    assert (number(1 / 9), number(0.123456789), number(1.0)) == ("1/9", "0.123457", "1")

@@ -1,0 +1,112 @@
+"""Heads on the command line: the drafter follows, runs go on, what does not fit is one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import spsbench
+from tests.cli.conftest import Ran, sps  # noqa: F401
+from tests.folders import byte_tokenizer, random_model, save
+from tests.heads import writers
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A target, heads for it, and one for another."""
+    folder = tmp_path_factory.mktemp("heads")
+    model = random_model(scale=0.5, num_hidden_layers=6)
+    save(folder / "target", model)
+    draw = torch.Generator().manual_seed(1)
+    texts = torch.randint(0, len(byte_tokenizer()), (4, 100), generator=draw).tolist()
+    wide = random_model(hidden_size=40)
+    heads = {
+        "eagle": writers.fitted(folder / "eagle", model, texts),
+        "eagle3": writers.eagle3(folder / "eagle3", model),
+        "pickle": writers.eagle(folder / "pickle", model, pickle=True),
+        "other": writers.speculators(folder / "other", wide),
+    }
+    return {name: str(path) for name, path in heads.items()} | {"target": str(folder / "target")}
+
+
+@pytest.mark.parametrize("head", ["eagle", "eagle3"])
+def test_the_drafter_follows(
+    sps: Callable[..., Ran],  # noqa: F811
+    made: dict[str, str],
+    head: str,
+) -> None:
+    plain = ("generate", "the cat", "-n", "16", "--target", made["target"], "--temperature", "0")
+    plain += ("--engine", "eager", "--json")
+    ars = json.loads(sps(*plain, "-k", "0").out)
+    ran = sps(*plain, "--draft", made[head])
+    assert ran.code == 0, ran.err
+    assert f"note: {made[head]} is a head: {head}, written by EAGLE" in ran.err
+    told = json.loads(ran.out)
+    assert told["tokens"] == ars["tokens"]
+    assert told["settings"]["drafter"]["name"] == head
+
+
+def test_trees_and_other_calls_of_a_pair(made: dict[str, str]) -> None:
+    pair = spsbench.load(
+        target=made["target"], draft=made["eagle"], engine="eager", max_new_tokens=12, k=3
+    )
+    chain = pair.generate("the cat", temperature=0.0)
+    for drafter in ("eagle:shape=2x2x1", "eagle:width=3,nodes=8"):
+        tree = pair.generate("the cat", temperature=0.0, drafter=drafter)
+        assert tree.tokens == chain.tokens
+    other = pair.generate("the cat", draft=made["eagle3"], temperature=0.0)
+    assert other.tokens == chain.tokens
+    looked_up = pair.generate("the cat", drafter="ngram", temperature=0.0)
+    assert looked_up.tokens == chain.tokens
+
+
+@pytest.mark.slow
+def test_a_run_with_two_heads_goes_on(
+    sps: Callable[..., Ran],  # noqa: F811
+    made: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    task, out = tmp_path / "p.jsonl", tmp_path / "run"
+    task.write_text('{"id": "a", "prompt": "the cat"}\n')
+    given: tuple[Any, ...] = ("bench", f"jsonl:path={task}", "--target", made["target"])
+    given += ("--draft", made["eagle"], "--draft", made["eagle3"], "--engine", "eager")
+    given += ("-k", "2", "-n", "6", "--out", str(out), "--warmup", "0")
+    ran = sps(*given)
+    assert ran.code == 0, ran.err
+    records = [
+        json.loads(line) for line in next(out.glob("records*.jsonl")).read_text().splitlines()
+    ]
+    assert len(records) == 3
+    again = sps(*given, "--resume")
+    assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize(
+    ("head", "flags", "code", "says"),
+    [
+        ("other", (), 65, "is a head for org/tiny, not for"),
+        ("pickle", (), 65, "--allow-pickle"),
+        ("eagle3", ("--drafter", "eagle"), 2, "that is a head of eagle3"),
+        ("eagle3", ("--drafter", "eagle3:features=two"), 2, "expected hidden states such as"),
+        ("eagle3", ("--drafter", "eagle3:features=2-3"), 65, "2 hidden states, and an fc for 3"),
+        ("eagle", ("--drafter", "eagle:shape=2x2,width=3"), 2, "expected one of the two"),
+        ("eagle", ("--draft-weights", "random"), 2, "expected its tensors"),
+        ("target", ("--drafter", "eagle"), 65, "no head that is known"),
+    ],
+)
+def test_what_does_not_fit_is_a_line(
+    sps: Callable[..., Ran],  # noqa: F811
+    made: dict[str, str],
+    head: str,
+    flags: tuple[str, ...],
+    code: int,
+    says: str,
+) -> None:
+    ran = sps("generate", "x", "--target", made["target"], "--draft", made[head], *flags)
+    assert ran.code == code, ran.err
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert says in last

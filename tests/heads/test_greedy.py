@@ -1,0 +1,75 @@
+"""Greedy texts with heads are the target's own, token for token: chains and trees."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spsbench.engines.eager import EagerLM
+from spsbench.engines.fast import Fast
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Limits
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from tests.heads import writers
+from tests.heads.stage import HeadSite
+from tests.tiny_models import tiny
+
+PROMPT = [1, 2, 3, 4, 5]
+SIZE: dict[str, Any] = {"vocab": 40, "scale": 4.0, "dtype": torch.float32}
+BEST = {"width": 3, "nodes": 10}
+WAYS = (({}, Sps()), ({"sampled": False}, Match()), ({"shape": "2x2x1"}, Match()), (BEST, Match()))
+
+
+def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: str) -> set[int]:
+    depth = "n_layer" if architecture == "gpt2" else "num_hidden_layers"
+    target = tiny(architecture, **SIZE, **{depth: 4})
+    with torch.no_grad():
+        drawn = torch.randint(0, SIZE["vocab"], (6, 80), generator=torch.Generator().manual_seed(3))
+        plain = target.generate(
+            torch.tensor([PROMPT]),
+            attention_mask=torch.ones(1, len(PROMPT)),
+            max_new_tokens=tokens,
+            do_sample=False,
+        )[0].tolist()
+    fitted = writers.fitted(tmp_path / "eagle", target, [*drawn.tolist(), plain])
+    random = writers.eagle3(tmp_path / "eagle3", target)
+    fast = Fast()
+    if engine == "fast":
+        fast.prepare(target, threads=1)
+    accepted: set[int] = set()
+    for folder, answers in ((fitted, {}), (random, {"features": "1-2-3"})):
+        site = HeadSite(folder, target, **answers)
+        for shape, rule in ways:
+            drafter = site.drafter(**shape)
+            session = fast.session if engine == "fast" else EagerLM
+            rounds = list(
+                decode(
+                    PROMPT,
+                    target=session(target, layers=drafter.layers),
+                    drafter=drafter,
+                    verifier=rule,
+                    schedule=Constant(3),
+                    warp=Warp(0),
+                    noise=PhiloxStream(1),
+                    limits=Limits(tokens),
+                )
+            )
+            assert [t for turn in rounds for t in turn.tokens] == plain[len(PROMPT) :]
+            accepted |= {turn.accepted for turn in rounds}
+    return accepted
+
+
+def test_a_greedy_text(tmp_path: Path) -> None:
+    assert len(texts_of("llama", tmp_path, (WAYS[3],), 20, "eager")) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["eager", "fast"])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen2", "qwen3"])
+def test_greedy_texts(tmp_path: Path, architecture: str, engine: str) -> None:
+    assert len(texts_of(architecture, tmp_path, WAYS, 300, engine)) > 1

@@ -1,0 +1,400 @@
+"""Drafters of trees: what is fed, what is kept, what is drawn, and the law of the texts."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, Proof, prove
+from spsbench.audit.law.kinds import FixedDrafter, TreeDrawn
+from spsbench.audit.law.rules import cells_of
+from spsbench.audit.law.table_site import open_over
+from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.engines.eager import EagerLM
+from spsbench.engines.graphs import GraphLM
+from spsbench.engines.session import FastLM
+from spsbench.errors import PlugInError, UsageError
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.planning import plan_of
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
+from spsbench.methods.drafters.chains import ChainsDrafter
+from spsbench.methods.drafters.frontier import Frontier
+from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.drafters.shaped import ShapedDrafter
+from spsbench.methods.drafters.topk import TopkDrafter
+from spsbench.methods.drafters.tree import TreeDrafter, parents_of
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.spec import Spec
+from tests.engines.test_sessions import over_caches
+from tests.tiny_models import ARCHITECTURES, tiny
+
+PAIR = Pair(5, 1)
+MAKE: dict[str, Callable[[LM], Drafter]] = {
+    "top": lambda lm: TreeDrafter(lm, "3x2x1"),
+    "iid": lambda lm: TreeDrafter(lm, "3x2x1", "iid"),
+    "distinct": lambda lm: TreeDrafter(lm, "2x3x2", "distinct"),
+    "ragged": lambda lm: ShapedDrafter(lm, (-1, -1, -1, 0, 0, 2, 3, 5, 5), Drawn.IID),
+    "topk": lambda lm: TopkDrafter(lm, 3, 0, 7),
+    "chains": lambda lm: ChainsDrafter(lm, 3),
+}
+every = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+
+
+class Counted(TableLM):
+    """A table that says how many passes it ran, and of how many rows."""
+
+    def __init__(self, *args: object, **more: object) -> None:
+        super().__init__(*args, **more)
+        self.passes: list[int] = []
+
+    def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
+        if keep:
+            self.passes.append(len(tokens))
+        return super().append(tokens, keep, parents)
+
+
+class Kept(Drafter):
+    """Another drafter, and all that it drafted."""
+
+    def __init__(self, drafter: Drafter, lm: Counted) -> None:
+        self.inner, self.lm, self.drawn, self.tree = drafter, lm, drafter.drawn, drafter.tree
+        self.limit = drafter.limit
+        self.drafts: list[Draft] = []
+        self.passes: list[int] = []  # how many there were before each draft
+        self.begin = drafter.begin
+
+    def draft(self, *args: object) -> Draft:
+        self.passes.append(len(self.lm.passes))
+        self.drafts.append(self.inner.draft(*args))
+        return self.drafts[-1]
+
+
+def run(
+    make: Callable[[LM], Drafter],
+    seed: int = 0,
+    *,
+    k: int = 3,
+    tokens: int = 14,
+    verifier: Verifier | None = None,
+    warp: Warp | None = None,
+    nodes: int | None = None,
+    limit: int | None = None,
+    draft_limit: int | None = None,
+) -> tuple[list[int], list[Round], Kept, Counted]:
+    """A text over tables that check every token they are fed."""
+    text = [0, 1]
+    lm = Counted(PAIR.p, 5, text=text, limit=draft_limit)
+    drafter = Kept(make(lm), lm)
+    rounds = []
+    for turn in decode(
+        text[:],
+        target=TableLM(PAIR.q, 5, text=text, target=True, limit=limit),
+        drafter=drafter,
+        verifier=verifier or Match(),
+        schedule=Constant(k, nodes),
+        warp=warp or Warp(),
+        noise=PhiloxStream(seed),
+        limits=Limits(tokens),
+    ):
+        text += turn.tokens
+        rounds.append(turn)
+    return text, rounds, drafter, lm
+
+
+def paths(draft: Draft) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens.tolist(), draft.parents.tolist(), strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+@every
+def test_a_depth_costs_one_pass_and_what_was_kept_is_not_fed_again(
+    make: Callable[[LM], Drafter],
+) -> None:
+    accepted = set()
+    for seed in range(8):
+        text, rounds, drafter, lm = run(make, seed)
+        assert len(text) == 16
+        for turn, draft, first, last in zip(
+            rounds,
+            drafter.drafts,
+            drafter.passes,
+            [*drafter.passes[1:], len(lm.passes)],
+            strict=True,
+        ):
+            accepted.add(turn.accepted)
+            n = len(draft.tokens)
+            depth = max(map(len, paths(draft)), default=0) if n else 0
+            assert turn.depth == depth
+            rows = lm.passes[first:last]
+            best_first = isinstance(drafter.inner, TopkDrafter)  # may look deeper than it keeps
+            assert depth <= len(rows) <= 3 if best_first else depth == len(rows)
+            if turn is not rounds[0] and rows:
+                assert rows[0] <= 2  # the newest token, and a leaf that was kept
+    assert {0, 1, 2} <= accepted
+
+
+@every
+def test_each_law_is_the_one_that_its_token_was_drawn_from(make: Callable[[LM], Drafter]) -> None:
+    for seed in range(6):
+        text, rounds, drafter, _ = run(make, seed, warp=Warp(0.8, top_k=4))
+        length = 2
+        for turn, draft in zip(rounds, drafter.drafts, strict=True):
+            before = tuple(text[:length])
+            length += len(turn.tokens)
+            if draft.probs is None:
+                continue
+            for path, law in zip(paths(draft), draft.probs, strict=True):
+                logits = torch.tensor(PAIR.p((*before, *path[:-1])), dtype=torch.float64).log()
+                torch.testing.assert_close(law, Warp(0.8, top_k=4)(logits))
+                assert law[path[-1]] > 0
+
+
+@every
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_nodes_are_bounded(make: Callable[[LM], Drafter], nodes: int) -> None:
+    _, rounds, drafter, _ = run(make, 3, nodes=nodes)
+    assert (
+        max(len(draft.tokens) for draft in drafter.drafts)
+        == nodes
+        == max(r.drafted for r in rounds)
+    )
+
+
+@every
+@pytest.mark.parametrize("target", [True, False])
+def test_at_the_edge_of_a_context(make: Callable[[LM], Drafter], target: bool) -> None:
+    limits = {"limit": 14} if target else {"draft_limit": 9}
+    text, rounds, _, _ = run(make, 1, tokens=40, **limits)
+    assert len(text) == (14 if target else 42)
+    assert rounds[-1].finish == ("context" if target else "length")
+    assert any(turn.drafted for turn in rounds)
+
+
+def test_the_best_nodes_are_kept_best_first() -> None:
+    """Against every node of the full tree of that depth, by brute force."""
+    text, rounds, drafter, _ = run(MAKE["topk"], 4, warp=Warp(0))
+    length = 2
+    for turn, draft in zip(rounds, drafter.drafts, strict=True):
+        before = tuple(text[:length])
+        length += len(turn.tokens)
+        if not len(draft.tokens):
+            continue
+        chance = {(): 1.0}
+        for _ in range(max(map(len, paths(draft)))):
+            longest = max(map(len, chance))
+            for path in [path for path in chance if len(path) == longest]:
+                law = PAIR.p((*before, *path))
+                chance |= {(*path, x): chance[path] * law[x] for x in range(5)}
+        got = [chance[path] for path in paths(draft)]
+        assert got == sorted(got, reverse=True)
+        every = sorted((v for path, v in chance.items() if path), reverse=True)
+        assert got[:3] == pytest.approx(every[:3])  # `width` may hide others
+
+
+def test_equal_children_stay_and_the_first_has_what_is_below() -> None:
+    seen = False
+    for seed in range(20):
+        _, _, drafter, _ = run(MAKE["chains"], seed)
+        for draft in drafter.drafts:
+            if not len(draft.tokens):
+                continue
+            first: dict[tuple[int, ...], int] = {}
+            for node, path in enumerate(paths(draft)):
+                repeated = first.setdefault(path, node) != node
+                seen |= repeated
+                assert not (repeated and node in draft.parents.tolist())
+            assert sum(len(path) == 1 for path in paths(draft)) in (1, 3)
+    assert seen
+
+
+def test_a_sure_law_has_one_child() -> None:
+    for name in "iid", "distinct", "chains", "ragged":
+        _, rounds, _, _ = run(MAKE[name], warp=Warp(0))
+        assert all(r.drafted == r.depth for r in rounds), name
+
+
+def test_wrong_arguments_are_refused() -> None:
+    for shape in "0x2", "x", "3x", "-1", "9x9x9x9":
+        with pytest.raises(ValueError, match="shape is"):
+            parents_of(shape)
+    assert parents_of("2x1") == [-1, -1, 0, 1]
+    assert plan_of(Spec.parse("tree:shape=4,siblings=iid")).drawn is Drawn.IID
+    assert plan_of(Spec("tree")).drawn is Drawn.POINT
+    for wrong in "tree:siblings=all", "sequoia:siblings=all", "tree:shape=0":
+        with pytest.raises(UsageError, match="expected"):
+            plan_of(Spec.parse(wrong))
+    lm = TableLM(PAIR.p, 5)
+    for make in (lambda: ChainsDrafter(lm, 0), lambda: TopkDrafter(lm, nodes=0)):
+        with pytest.raises(ValueError, match="is 0: expected"):
+            make()
+
+
+CASES = {
+    "tree:shape=2x1,siblings=iid": 2,
+    "tree:shape=2x1,siblings=distinct": 2,
+    "tree:shape=2x2": 2,
+    "topk:width=2,nodes=4": 2,
+    "chains:n=2": 2,
+}
+
+
+class OtherOrder(TreeDrafter):
+    """Hands siblings over by their ids: the order in which they were drawn is lost."""
+
+    def draft(self, *args: object) -> Draft:
+        draft = super().draft(*args)
+        if not len(draft.tokens):
+            return draft
+        order = draft.tokens.argsort(stable=True)
+        return Draft(draft.tokens[order], draft.probs[order], draft.parents)
+
+
+def law_of_texts(pair: Pair, drafter: Callable[[LM], Drafter], **fields: object) -> Proof:
+    rule = DiscoveredRule(Recursive(), TreeDrawn((-1, -1), Drawn.DISTINCT))
+    return prove(
+        Case(Recursive(), rule, pair.q, pair.p, 3, drafter=drafter, schedule=Constant(1), **fields)
+    )
+
+
+def test_siblings_in_another_order_are_seen() -> None:
+    """The worth of the order: by it the second law is told from the first."""
+    pair = Pair(3, 2, ("plain",))
+    kept = law_of_texts(pair, lambda lm: TreeDrafter(lm, 2, "distinct"), tokens=2)
+    lost = law_of_texts(pair, lambda lm: OtherOrder(lm, 2, "distinct"), tokens=2)
+    assert kept.exact
+    assert lost.distance > 0.01
+
+
+def test_a_bonus_from_an_unwarped_law_is_seen() -> None:
+    pair, warp = Pair(3, 2, ("plain",)), Warp(top_k=2)
+
+    def last_row_as_it_is(logits: Tensor) -> Tensor:
+        law = warp(logits)
+        if len(logits) == 3:  # the target's pass, not the draft model's: the last row is a leaf's
+            law[-1] = Warp()(logits[-1])
+        return law
+
+    fields = {"warp": {"top_k": 2}, "tokens": 2}
+    make = partial(TreeDrafter, shape=2, siblings="distinct")
+    assert law_of_texts(pair, make, **fields).exact
+    assert law_of_texts(pair, make, package_warp=last_row_as_it_is, **fields).distance > 0.01
+
+
+class OtherRow(EagerLM):
+    """Keeps the row of the node before the one that it is told to keep."""
+
+    def _keep(self, length: int, nodes: list[int]) -> None:
+        super()._keep(length, [max(length, node - 1) for node in nodes])
+
+
+def test_the_cache_row_of_another_node_is_seen() -> None:
+    found = []
+    for kind in EagerLM, OtherRow:
+        case = over_caches("match", Match(), "llama", kind, schedule=Constant(1), tokens=3)
+        case.drafter = lambda lm: FixedDrafter((0, 1, 2), (-1, -1, -1))
+        found.append(prove(case).distance)
+    assert found[0] < 1e-9
+    assert found[1] > 1e-3
+
+
+def test_a_draft_model_that_keeps_another_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = Frontier.settle
+
+    def wrong(self: Frontier, context: Context) -> None:
+        self._rows = {node: max(0, row - 1) for node, row in self._rows.items()}
+        settle(self, context)
+
+    monkeypatch.setattr(Frontier, "settle", wrong)
+    with pytest.raises(PlugInError, match="was fed"):
+        [run(MAKE["top"], seed) for seed in range(20)]
+
+
+SIZE = {"vocab": 97, "scale": 6.0, "dtype": torch.float32}
+GREEDY = (
+    "tree:shape=3x2x1x1",
+    "topk:width=4,nodes=24",
+    "sequoia:nodes=40",
+    "chains",
+    "tree:shape=3x2,siblings=distinct",
+)
+
+
+def greedy(architecture: str, kind: Callable[[object], LM], spec: str, tokens: int) -> list[Round]:
+    """Decode at temperature 0, with drafts of a noisy copy of the target."""
+    target, draft = tiny(architecture, **SIZE), tiny(architecture, noise=0.15, **SIZE)
+    none = spec == "none"
+    drafter = NoDrafter() if none else open_over(kind(draft), Spec.parse(spec))
+    return list(
+        decode(
+            [1, 2, 3, 4, 5],
+            target=kind(target),
+            drafter=drafter,
+            verifier=Match(),
+            schedule=Constant(0 if none else 5),
+            warp=Warp(0),
+            noise=PhiloxStream(1),
+            limits=Limits(tokens),
+        )
+    )
+
+
+def emitted(rounds: list[Round]) -> list[int]:
+    return [token for turn in rounds for token in turn.tokens]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("kind", [EagerLM, FastLM, GraphLM])
+@pytest.mark.slow
+def test_greedy_trees_are_greedy_decoding(architecture: str, kind: Callable[..., LM]) -> None:
+    wanted = emitted(greedy(architecture, EagerLM, "none", 300))
+    for spec in GREEDY:
+        rounds = greedy(architecture, kind, spec, 300)
+        assert emitted(rounds) == wanted
+        assert {r.accepted for r in rounds} >= {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "spec"),
+    [("llama", FastLM, GREEDY[1]), ("gpt2", GraphLM, GREEDY[0]), ("qwen3", EagerLM, GREEDY[2])],
+)
+def test_greedy_trees_are_greedy_decoding_in_short(
+    architecture: str, kind: Callable[..., LM], spec: str
+) -> None:
+    rounds = greedy(architecture, kind, spec, 40)
+    assert emitted(rounds) == emitted(greedy(architecture, EagerLM, "none", 40))
+    assert max(r.accepted for r in rounds) > 1
+
+
+def case(spec: str, verifier: Verifier, name: str = "llama", **fields: object) -> Case:
+    """Trees over caches of tiny models in float64."""
+    made = over_caches("match", verifier, name, schedule=Constant(2), tokens=2, **fields)
+    made.drafter = lambda lm: open_over(lm, Spec.parse(spec))
+    made.rule = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
+    return made
+
+
+@pytest.mark.parametrize("verifier", [Match(), Recursive()], ids=["match", "recursive"])
+@pytest.mark.parametrize("spec", CASES)
+@pytest.mark.slow
+def test_the_law_over_real_caches(spec: str, verifier: Verifier) -> None:
+    for name in "llama", "gpt2":
+        proof = prove(case(spec, verifier, name))
+        assert proof.constant
+        assert proof.mass == pytest.approx(1, abs=1e-12)
+        assert proof.distance < 1e-9
+
+
+@pytest.mark.parametrize("spec", ["tree:shape=2,siblings=distinct", "topk:width=2,nodes=4"])
+def test_the_law_over_real_caches_in_short(spec: str) -> None:
+    proof = prove(case(spec, Recursive()))
+    assert proof.constant
+    assert proof.distance < 1e-9

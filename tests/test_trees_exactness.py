@@ -1,0 +1,248 @@
+"""The rules for trees, proved: one round of each shape that a rule accepts has the target's law.
+
+By the enumeration of `tests/test_exactness.py`, the rules' thresholds being found by asking them.
+Each sampled shape is walked with siblings drawn independently and without replacement, and trees by
+rule as they are. Planted bugs are seen.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Case, Proof, prove
+from spsbench.audit.law.kinds import FixedDrafter, along, sampled
+from spsbench.audit.law.tables import Pair
+from spsbench.loop.sampling import sample
+from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.gbv import Gbv, by_ratio, masses_below
+from spsbench.methods.verifiers.ladder import Ladder
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.spectr import SpecTr
+from spsbench.methods.verifiers.traversal import Traversal
+
+PLAIN, MIXED = Pair(2, 3, ("plain",)), Pair(2, 4)
+WIDE, WIDE_MIXED = Pair(3, 2, ("plain",)), Pair(3, 4)
+
+FORK = (-1, -1, 0)  # two children, one below the first
+SHAPES = {
+    "siblings": (-1, -1),
+    "three siblings": (-1, -1, -1),
+    "fork": FORK,
+    "two chains": (-1, -1, 0, 1),
+    "stem": (-1, 0, 0),
+    "tree": (-1, -1, 0, 0, 1),
+    "chain by chain": (-1, 0, -1, 2),
+}
+RULES: tuple[Verifier, ...] = (Traversal(), Recursive(), SpecTr(), Gbv(), Match())
+by_name = {"ids": lambda part: type(part).__name__}
+
+
+def proof(
+    rule: Verifier, parents: tuple[int, ...], drawn: Drawn, pair: Pair, **more: object
+) -> Proof:
+    """One round of a sampled tree."""
+    kind = sampled("", parents, drawn)
+    depth = max(len(along(parents, parents, node)) for node in range(len(parents)))
+    fields = {"tokens": depth + 1, "schedule": Constant(depth), "one_round": True, "prompt": (0, 1)}
+    cells = DiscoveredRule(rule, kind.drawn)
+    return prove(Case(rule, cells, pair.q, pair.p, pair.vocab, drafter=kind.make, **fields | more))
+
+
+def by_rule(rule: Verifier, tokens: tuple[int, ...], parents: tuple[int, ...], pair: Pair) -> Proof:
+    """One round of a tree that is always the same."""
+    fields = {"tokens": 3, "schedule": Constant(2), "one_round": True}
+    drafter = FixedDrafter(tokens, parents)
+    cells = DiscoveredRule(rule)
+    return prove(
+        Case(rule, cells, pair.q, pair.p, pair.vocab, drafter=lambda lm: drafter, **fields)
+    )
+
+
+QUICK = (
+    (Traversal(), "stem", Drawn.DISTINCT, PLAIN),
+    (Traversal(), "fork", Drawn.IID, PLAIN),
+    (Traversal(), "siblings", Drawn.DISTINCT, WIDE),
+    (Recursive(), "stem", Drawn.DISTINCT, PLAIN),
+    (Recursive(), "fork", Drawn.IID, PLAIN),
+    (Recursive(), "siblings", Drawn.DISTINCT, WIDE),
+    (SpecTr(), "siblings", Drawn.IID, PLAIN),
+    (Gbv(), "siblings", Drawn.IID, PLAIN),
+)
+
+
+@pytest.mark.parametrize(("rule", "shape", "drawn", "pair"), QUICK)
+def test_a_sample_of_sampled_trees(rule: Verifier, shape: str, drawn: Drawn, pair: Pair) -> None:
+    assert proof(rule, SHAPES[shape], drawn, pair).exact
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES, **by_name)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("drawn", [Drawn.IID, Drawn.DISTINCT])
+def test_every_sampled_tree(rule: Verifier, shape: str, drawn: Drawn) -> None:
+    if rule.refuses(drawn, True):
+        pytest.skip("refused")
+    for pair in PLAIN, MIXED:
+        assert proof(rule, SHAPES[shape], drawn, pair).exact
+    assert proof(rule, SHAPES[shape], drawn, WIDE, warp={"temperature": 0.0}).exact
+    if len(SHAPES[shape]) < 4:
+        for pair in WIDE, WIDE_MIXED:
+            assert proof(rule, SHAPES[shape], drawn, pair, warp={"top_k": 2}).exact
+            assert proof(rule, SHAPES[shape], drawn, pair, prompt=(2,)).exact
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES[:2], **by_name)
+def test_whole_texts_of_siblings(rule: Verifier) -> None:
+    """The rounds after the first are drafted and ruled anew: caches, cut and noise as well."""
+    for drawn in Drawn.IID, Drawn.DISTINCT:
+        more = {"one_round": False, "tokens": 3, "schedule": Constant(2)}
+        assert proof(rule, FORK, drawn, PLAIN, **more).exact
+        assert proof(rule, FORK, drawn, PLAIN, eos=frozenset({1}), target_limit=4, **more).exact
+
+
+@pytest.mark.parametrize("rule", [Traversal(), Recursive(), Match()], **by_name)
+@pytest.mark.parametrize(
+    ("tokens", "parents"),
+    [((0, 1, 2, 0), (-1, -1, 0, 1)), ((0, 0, 1, 2), (-1, -1, 0, 1)), ((2, 1, 0), (-1, 0, 0))],
+    ids=str,
+)
+def test_trees_by_rule(rule: Verifier, tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
+    assert by_rule(rule, tokens, parents, WIDE).exact
+
+
+def test_by_rule_all_keep_as_much_as_one_sample_match() -> None:
+    """A token by rule has no law to gain from: what is kept is the target's mass of the paths."""
+    tokens, parents = (0, 1, 2, 0), (-1, -1, 0, 1)
+    kept = [by_rule(r, tokens, parents, WIDE).emitted for r in (Match(), Recursive(), Traversal())]
+    assert kept == pytest.approx([kept[0]] * 3, abs=1e-12)
+
+
+def test_from_the_leaves_up_keeps_no_less_than_from_the_root_down() -> None:
+    distinct = Drawn.DISTINCT
+    up, down = (proof(rule, FORK, distinct, PLAIN).emitted for rule in (Traversal(), Recursive()))
+    assert up > down + 1e-3
+
+
+# Planted: each is seen by the same walk.
+
+
+@dataclass(frozen=True)
+class WrongSiblings(Recursive):
+    """Takes independent siblings for distinct ones, and distinct ones for independent."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        other = Drawn.IID if draft.drawn is Drawn.DISTINCT else Drawn.DISTINCT
+        return super().__call__(replace(draft, drawn=other), q, noise)
+
+
+@dataclass(frozen=True)
+class TakesALaw(Traversal):
+    """Takes tokens by rule for drawn ones."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        even = torch.full((len(draft.tokens), q.shape[-1]), 1 / q.shape[-1], dtype=q.dtype)
+        return super().__call__(replace(draft, probs=even, drawn=Drawn.IID), q, noise)
+
+
+@dataclass(frozen=True)
+class LosesTheOrder(Recursive):
+    """Tests siblings in the order of their ids, not in that in which they were drawn."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        order = draft.tokens.argsort(stable=True)  # of siblings of the context alone
+        moved = Draft(draft.tokens[order], draft.probs[order], draft.parents, draft.drawn)
+        rows = torch.cat([q[:1], q[1:][order]])
+        verdict = super().__call__(moved, rows, noise)
+        back = torch.where(verdict.path >= 0, order[verdict.path.clamp(min=0)], -1)
+        return verdict._replace(path=back)
+
+
+@dataclass(frozen=True)
+class KeepsTheWeight(Traversal):
+    """A refused subtree leaves the weight of its parent as it was."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        refuse = Ladder._refuse
+
+        def kept(self: Ladder, here: slice, *rest: object) -> None:
+            before = self.weight[here].clone()
+            refuse(self, here, *rest)
+            self.weight[here] = before
+
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(Ladder, "_refuse", kept)
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class BonusOfAnother(Recursive):
+    """The last token comes from the row of the first node."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        verdict = super().__call__(draft, q, noise)
+        token = sample(q[1], noise.uniform(Purpose.FINAL, 1)[0])
+        return verdict._replace(token=torch.where(verdict.path[0] < 0, verdict.token, token))
+
+
+@dataclass(frozen=True)
+class PlainChains(Gbv):
+    """Chooses the best chain and judges it as if it had been the only one."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with pytest.MonkeyPatch.context() as planted:
+            own = lambda q, p, tokens, branching: p  # noqa: E731
+            planted.setattr("spsbench.methods.verifiers.gbv.chosen_laws", own)
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class OneCandidate(SpecTr):
+    """Tests each of several siblings as if it were alone."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with pytest.MonkeyPatch.context() as planted:
+            name = "spsbench.methods.verifiers.spectr.rhos"
+            planted.setattr(name, lambda draft, q, shape, k: torch.ones_like(q[:, 0]))
+            return super().__call__(draft, q, noise)
+
+
+@pytest.mark.parametrize(
+    ("rule", "drawn", "parents"),
+    [
+        (WrongSiblings(), Drawn.IID, (-1, -1)),
+        (WrongSiblings(), Drawn.DISTINCT, (-1, -1)),
+        (LosesTheOrder(), Drawn.DISTINCT, (-1, -1)),
+        (KeepsTheWeight(), Drawn.IID, (-1, 0)),
+        (BonusOfAnother(), Drawn.IID, (-1, -1)),
+        (PlainChains(), Drawn.IID, (-1, -1)),
+        (OneCandidate(), Drawn.IID, (-1, -1)),
+    ],
+    **by_name,
+)
+def test_a_planted_bug_is_seen(rule: Verifier, drawn: Drawn, parents: tuple[int, ...]) -> None:
+    found = proof(rule, parents, drawn, WIDE if drawn is Drawn.DISTINCT else PLAIN)
+    assert not found.exact
+    assert found.distance > 1e-3
+
+
+def test_tokens_by_rule_taken_for_drawn_ones_are_seen() -> None:
+    assert by_rule(TakesALaw(), (0, 1), (-1, -1), WIDE).distance > 1e-3
+
+
+def test_the_mass_below_a_token_is_that_of_the_smaller_ones() -> None:
+    q = torch.tensor([[0.2, 0.2, 0.5, 0.1]], dtype=torch.float64)
+    p = torch.tensor([[0.4, 0.4, 0.2, 0.0]], dtype=torch.float64)
+    assert masses_below(q, p)[0, :3].tolist() == pytest.approx([0.0, 0.4, 0.8])
+
+
+def test_single_precision_is_put_in_the_same_order() -> None:
+    generator = torch.Generator().manual_seed(1)
+    ratio = torch.rand(3, 500, generator=generator).mul(20).round()  # many are equal
+    ratio[0, 7] = torch.finfo(torch.float32).max
+    assert torch.equal(by_ratio(ratio), by_ratio(ratio.double()))

@@ -63,6 +63,12 @@ def report(
         lines.append(
             "Measured on prompts that were held back from the choice, interleaved with ArS."
         )
+    for name, each in measured.items():
+        if each.foretold is not None:
+            lines.append(
+                f"{name}: on the held-back prompts themselves their traces say tau "
+                f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
+            )
     if any(each.loaded for each in measured.values()):
         lines.append(
             "Other work kept this machine busy while the best were measured (marked *): their "

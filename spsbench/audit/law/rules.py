@@ -44,7 +44,7 @@ ASKING = "model"  # the drafter that asks a schedule before each of its tokens
 STOPPING = {
     "confidence": "confidence:t=0.6",
     "entropy": "entropy:t=0.65,step=0.05",
-    "disco": "disco:t=0.6",
+    "disco": "disco:t=0.7",
 }
 """Laws over two tokens are never flat: at their defaults these would hardly ever stop."""
 

@@ -17,6 +17,7 @@ from spsbench.reports.reporter import Report
 from spsbench.runs.estimate import estimate
 from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.runs.models import Models, Say, folders_of, measured_again, memory, resolved
+from spsbench.runs.once import once
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
 from spsbench.runs.traced import Told, check_traceable, trace_part
@@ -134,14 +135,8 @@ class Conduct:
 
     def _resolved(self, experiment: Experiment) -> Experiment:
         """With every cell checked; each line about tokenizers is said once."""
-        said: set[str] = set()
-
-        def once(line: str) -> None:
-            if line not in said:
-                said.add(line)
-                self.say(line)
-
-        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, once))
+        say = once(self.say)
+        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, say))
 
     def _prepare(
         self, experiment: Experiment

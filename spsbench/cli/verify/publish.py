@@ -23,6 +23,7 @@ from spsbench.cli.verify.form import Form
 from spsbench.errors import Exit, UsageError
 from spsbench.library.verified import Held
 from spsbench.reports.audits import audit_sheet
+from spsbench.reports.categories import known_categories
 from spsbench.reports.figure import Figure
 from spsbench.reports.money import money
 from spsbench.reports.reporter import Report
@@ -74,7 +75,7 @@ def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
         sheets = [audit_sheet(each) for each in audits]
         report = Report("Audit of a pair", [], sheets=sheets)
     else:
-        made = report_on([form.run], by_group=True)
+        made = known_categories(report_on([form.run], by_group=True))
         title = made.tables[0].title.run
         report = replace(made, sheets=[audit_sheet(each, title) for each in audits])
     show(report, "html", form.out)

@@ -11,6 +11,7 @@ from spsbench.forecast.outlook import Outlook, group
 from spsbench.reports.columns import Column
 from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
 from spsbench.reports.reporter import Report, Table, Title
+from spsbench.reports.sheet import Mood, Sheet
 from spsbench.settings.bundled import DEFAULT_DRAFT
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
@@ -29,6 +30,8 @@ COLUMNS = (
     Column("target", "terms.target_percent", 0, "%"),
     Column("rest", "terms.rest_percent", 0, "%"),
 )
+
+MOODS: Mapping[Verdict, Mood] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
 
 
 def report(
@@ -83,7 +86,18 @@ def report(
         remarks=[*lines, *notes],
         figure=figure(outlook, measured, str(answer)),
     )
-    return Report(name, [table])
+    sheet = Sheet(
+        title=name,
+        mood=MOODS.get(answer.verdict, "open"),
+        line=str(answer),
+        notes=tuple(table.remarks[1:]),
+        says="Lines are predicted from texts and costs; single points were measured by real "
+        "rounds on prompts held back from the choice. A dashed line is the ceiling: the best K of "
+        "every round in hindsight.",
+        figures=(table.figure,),
+        answers=True,
+    )
+    return Report(name, [table], sheets=[sheet])
 
 
 def row(

@@ -11,18 +11,21 @@ from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.figures.compare import RunComparison, compare
 from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import MARGINS, Parity
-from spsbench.figures.quality import Combine, average
+from spsbench.figures.quality import Combine, Qualities, average
 from spsbench.figures.summaries import arms, summaries
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
 from spsbench.plugins import plug_in
+from spsbench.reports.audits import audit_sheet
 from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
-from spsbench.reports.remarks import ceilings, findings, paired_quality, repetitions
+from spsbench.reports.remarks import by_sample, ceilings, findings, paired_quality, repetitions
 from spsbench.reports.reporter import Report, Table, Title, table_of
+from spsbench.reports.sheet import Sheet
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
+from spsbench.store.audits import read_audits
 from spsbench.store.folder import unbegun
 from spsbench.store.identity import digests
 from spsbench.store.machines import Machine, Setting, settings, unlike
@@ -47,7 +50,8 @@ def report_on(
     made = [table for source in sources for table in _tables(source)]
     if shown:
         made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
-    return Report(", ".join(dict.fromkeys(source.name for source in sources)), made)
+    name = ", ".join(dict.fromkeys(source.name for source in sources))
+    return Report(name, made, sheets=[s for source in sources for s in _sheets(source, made)])
 
 
 def tables(
@@ -107,6 +111,21 @@ def _poolable(source: "_Source") -> Iterator[Record]:
     for record in source.records(setting.segments):
         pooled = len(setting.machines) < 2
         yield record if pooled else replace(record, flags=(*record.flags, "unlike"))
+
+
+def _sheets(source: "_Source", made: Sequence[Table]) -> Iterator[Sheet]:
+    """The audits that are kept with a run."""
+    for audit in read_audits(source.folder):
+        cell = (audit.get("settings") or {}).get("id")
+        own = [
+            (table, row)
+            for table in made
+            if table.title.run.startswith(source.name) and not table.part
+            for row in table.whole
+            if row.cell.id == cell
+        ]
+        run = own[0][0].title.run if own else source.name
+        yield audit_sheet(audit, run, sum(row.n + row.failures for _, row in own) or None)
 
 
 class _Source(NamedTuple):
@@ -182,10 +201,12 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
 
     rows = _rows(source, setting.segments, seen, tap, timed=pooled)
     paired: list[tuple[Cell, Parity]] = []
+    values: dict[str, Qualities] = {}
     if source.dialect is None:
         whole = [row for row in rows if row.group is None]
         own = [score for score in source.scores if score.key in seen]
         paired = paired_quality(whole, own, combine_of, source.margins)
+        values = by_sample(whole, own, combine_of)
         notes = _notes(source, setting, whole, paired, known)
         notes += repetitions([row.cell for row in whole], texts)
     else:
@@ -198,6 +219,7 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
         provenance=source.starts(setting.segments),
         records=partial(source.records, setting.segments),
         parities=paired,
+        qualities=values,
     )
     if not pooled and source.dialect is None:  # counts are those of all machines
         for number, machine in enumerate(machines, start=1):

@@ -11,6 +11,7 @@ from spsbench.forecast.answer import Verdict
 from spsbench.library.plan import drawn_again, plan
 from spsbench.plan.arms import cells_of
 from spsbench.plan.planned import Planned
+from spsbench.reports.html import html
 from spsbench.reports.json import json as as_json
 from spsbench.reports.markdown import markdown
 from spsbench.spec import Spec
@@ -70,6 +71,24 @@ def test_a_plan_predicts_and_measures(made: Planned) -> None:
         assert str(made.answer) in form(made.report).replace("\\", "")
     panels = made.report.tables[0].figure.panels
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
+
+
+def test_its_page_shows_what_was_predicted_and_measured(made: Planned) -> None:
+    page = html(made.report)
+    data = json.loads(page.partition('application/json">')[2].partition("</script>")[0])
+    drawn = {each["id"]: each for each in data["exhibits"]}
+    gains = drawn["sheet-0-0"]["axes"][1]["series"]
+    lines = {each["name"]: [mark[2] for mark in each["marks"]] for each in gains}
+    for each in made.outlook.forecasts:
+        k, method = each.candidate.k, f"{each.candidate.draft}, {each.candidate.verifier}"
+        assert each.speedup.mean in lines[method]
+        found = made.measured.get(str(each.candidate))
+        if found is not None and k:
+            assert lines[f"{method}, measured"] == [found.speedup.mean]
+    assert {"headlines", "predicted"} <= drawn.keys()
+    assert "against-k" not in drawn
+    assert page.count('class="card ') == 1
+    assert str(made.answer).split(":")[0] in page
 
 
 def test_predicted_counts_are_those_of_real_rounds(made: Planned) -> None:

@@ -90,3 +90,47 @@ def eagle3(
     for i in range(1, values["num_hidden_layers"]):
         x = run(loaded(config, tensors, f"layers.{i}", values["hidden_size"]), config, x)
     return x, normed(x, tensors["norm.weight"], eps) @ tensors["lm_head.weight"].T
+
+
+def medusa(tensors: Mapping[str, Tensor], layers: int, h: Tensor) -> list[Tensor]:
+    """[H] the last hidden state -> of each head [V] logits."""
+    made, i = [], 0
+    while f"{i}.{layers}.weight" in tensors:
+        x = h
+        for j in range(layers):
+            at = f"{i}.{j}.linear"
+            x = x + nn.functional.silu(tensors[f"{at}.weight"] @ x + tensors[f"{at}.bias"])
+        made.append(tensors[f"{i}.{layers}.weight"] @ x)
+        i += 1
+    return made
+
+
+def mlp(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], h: Tensor, tokens: list[int]
+) -> list[Tensor]:
+    """[H] the last hidden state, tokens from the pending one -> [V] logits after each."""
+    n, d = values["n_predict"], values["inner_dim"]
+    state_weight = 0.5 ** (0.5 / n)
+    emb_weight = ((1 - state_weight**2) * d / 2) ** 0.5
+    one = torch.ones_like(h)
+    state = normed(h, one, 1e-6) / 2**0.5 if values["scale_input"] else h
+    made = []
+    for i, token in enumerate(tokens):
+        at = {part: f"speculator.{part}.{i}" for part in ("emb", "proj", "ln", "head")}
+        x = tensors[f"{at['proj']}.weight"] @ state
+        x = x + (emb_weight / state_weight) * tensors[f"{at['emb']}.weight"][token]
+        x = normed(x, tensors[f"{at['ln']}.weight"], 1e-6) + tensors[f"{at['ln']}.bias"]
+        state = 0.5 * x * (1 + torch.erf(x / 2**0.5))
+        made.append(tensors[f"{at['head']}.weight"] @ state)
+    return made
+
+
+def blockwise(tensors: Mapping[str, Tensor], head: Tensor, h: Tensor) -> list[Tensor]:
+    """[H] the last hidden state -> of each head [V] logits by one projection `head`."""
+    made, i = [], 0
+    while f"heads.{i}.up.weight" in tensors:
+        at = f"heads.{i}"
+        x = (tensors[f"{at}.up.weight"] @ h + tensors[f"{at}.up.bias"]).clamp(min=0)
+        made.append(head @ (h + tensors[f"{at}.down.weight"] @ x + tensors[f"{at}.down.bias"]))
+        i += 1
+    return made

@@ -186,15 +186,103 @@ def speculators(
     return written(folder, config, drawn(shapes) | maps(flat["vocab_size"], DRAFT_VOCAB))
 
 
+def medusa(
+    folder: Path, target: PreTrainedModel, heads: int = 3, layers: int = 1, dialect: str = "Medusa"
+) -> Path:
+    """As its authors write it, whose configs say 2 heads, or as vLLM and TGI do."""
+    text = target.config.get_text_config()
+    wide, vocab = text.hidden_size, text.vocab_size
+    config: dict[str, Any] = {"medusa_num_heads": 2, "medusa_num_layers": layers}
+    config |= {"base_model_name_or_path": "org/tiny"}
+    block, head = "{h}.{j}.linear", f"{{h}}.{layers}"
+    if dialect == "vLLM":
+        config = {"model_type": "medusa", "hidden_size": wide, "vocab_size": vocab}
+        config |= {"num_heads": heads, "num_hidden_layers": layers, "truncated_vocab_size": 5}
+        block, head = "blocks.{h}.layers.{j}", "lm_heads.{h}"
+    rows = 5 if dialect == "vLLM" else vocab
+    shapes: dict[str, tuple[int, ...]] = {}
+    for h in range(heads):
+        for j in range(layers):
+            shapes[block.format(h=h, j=j) + ".weight"] = (wide, wide)
+            if dialect != "vLLM":
+                shapes[block.format(h=h, j=j) + ".bias"] = (wide,)
+        shapes[head.format(h=h) + ".weight"] = (rows, wide)
+    tensors = drawn(shapes)
+    if dialect == "vLLM":
+        tensors["token_map"] = torch.linspace(0, vocab - 1, rows).long()
+    return written(folder, config, tensors, pickle=dialect == "Medusa", called="medusa_lm_head.pt")
+
+
+def mlp(
+    folder: Path, target: PreTrainedModel, stages: int = 3, tied: str = "", scaled: bool = True
+) -> Path:
+    """As IBM writes it; tied weights under every name (`copies`) or the first ones (`firsts`)."""
+    text = target.config.get_text_config()
+    wide, vocab, inner = text.hidden_size, text.vocab_size, INNER
+    config = {
+        "model_type": "mlp_speculator",
+        "architectures": ["MLPSpeculatorPreTrainedModel"],
+        "emb_dim": wide,
+        "inner_dim": inner,
+        "n_predict": stages,
+        "scale_input": scaled,
+        "tie_weights": bool(tied),
+        "top_k_tokens_per_head": [4, 3, 2],
+        "vocab_size": vocab,
+    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(stages):
+        shapes |= {
+            f"speculator.emb.{i}.weight": (vocab, inner),
+            f"speculator.proj.{i}.weight": (inner, inner if i else wide),
+            f"speculator.head.{i}.weight": (vocab, inner),
+            f"speculator.ln.{i}.weight": (inner,),
+            f"speculator.ln.{i}.bias": (inner,),
+        }
+    tensors = drawn(shapes)
+    for name in list(tensors) if tied else ():
+        _, part, i, rest = name.split(".")
+        first = min(int(i), 1) if part == "proj" else 0
+        tensors[name] = tensors[f"speculator.{part}.{first}.{rest}"].clone()
+        if tied == "firsts" and int(i) > first:
+            del tensors[name]
+    return written(folder, config, tensors)
+
+
+def blockwise(
+    folder: Path, target: PreTrainedModel, heads: int = 3, own_head: bool = False
+) -> Path:
+    """In our own format: there is no public one."""
+    text = target.config.get_text_config()
+    wide, vocab = text.hidden_size, text.vocab_size
+    config = {"model_type": "blockwise", "hidden_size": wide, "inner_size": INNER}
+    config |= {"vocab_size": vocab, "num_heads": heads, "base_model_name_or_path": "org/tiny"}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(heads):
+        shapes |= {
+            f"heads.{i}.up.weight": (INNER, wide),
+            f"heads.{i}.up.bias": (INNER,),
+            f"heads.{i}.down.weight": (wide, INNER),
+            f"heads.{i}.down.bias": (wide,),
+        }
+    if own_head:
+        shapes["lm_head.weight"] = (vocab, wide)
+    return written(folder, config, drawn(shapes))
+
+
 def written(
-    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], pickle: bool = False
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    pickle: bool = False,
+    called: str = "pytorch_model.bin",
 ) -> Path:
     """A folder as it is published: no tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     if pickle:
-        torch.save(whole, folder / "pytorch_model.bin")
+        torch.save(whole, folder / called)
     else:
         save_file(whole, folder / "model.safetensors")
     return folder

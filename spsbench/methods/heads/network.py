@@ -14,7 +14,7 @@ from spsbench.models.heads.shapes import Eagle3Shape, EagleShape
 
 Rows = Callable[[Tensor], Tensor]
 Shape = TypeVar("Shape", EagleShape, Eagle3Shape)
-Made = TypeVar("Made", bound="HeadNetwork")
+Made = TypeVar("Made", bound=nn.Module)
 
 
 class HeadNetwork(nn.Module):

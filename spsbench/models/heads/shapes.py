@@ -118,3 +118,37 @@ class Eagle3Shape:
     norm_all: bool = False  # one norm over all of them
     own_head: bool = True
     own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaShape:
+    """Heads of Medusa."""
+
+    width: int  # H
+    draft_vocab: int
+    count: int  # heads
+    depth: int = 1  # blocks of a head
+    bias: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockwiseShape:
+    """Proposal heads of blockwise parallel decoding."""
+
+    width: int  # H
+    inner: int  # F
+    vocab: int
+    count: int
+    own_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpShape:
+    """An MLP speculator."""
+
+    width: int  # H
+    inner: int  # D
+    vocab: int
+    count: int  # stages
+    tied: bool = False
+    scaled: bool = False  # the hidden state is normed first

@@ -130,6 +130,8 @@ BUILT_IN = (
         "a head: blockwise parallel decoding (Stern et al.)",
     ),
     Entry("drafters", "mlp", ".methods.drafters.mlp:Mlp", "a head: MLP speculator"),
+    Entry("drafters", "dflash", ".methods.drafters.dflash:DFlash", "a head: DFlash, by rule"),
+    Entry("drafters", "dspark", ".methods.drafters.dspark:DSpark", "a head: DSpark"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),
     Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),

@@ -3,6 +3,7 @@
 The texts are those of `test_drafting` and `test_law`, with the same planted faults.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,10 @@ FAMILIES = {
     "medusa": writers.medusa,
     "mlp": writers.mlp,
     "blockwise": writers.blockwise,
+    "dflash": writers.dflash,
+    "dspark": lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
 }
+DRAWN = {"sampled": True}  # of heads that draft by rule unless they are told
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +125,52 @@ def test_blockwise(target: Any, tmp_path: Path, own_head: bool) -> None:
     equal(found, reference.blockwise(tensors, head, h))
 
 
+@pytest.mark.parametrize(
+    ("coupling", "window", "from_first"),
+    [("", 0, False), ("", 2, False), ("vanilla", 0, True), ("gated", 0, False), ("rnn", 0, False)],
+)
+def test_blocks(target: Any, tmp_path: Path, coupling: str, window: int, from_first: bool) -> None:
+    """Of speculators: a reduced vocabulary, embeddings and a head of its own."""
+    more = {"sample_from_anchor": from_first}
+    folder = writers.block_speculators(tmp_path, target, coupling, window, **more)
+    found, _ = along(HeadSite(folder, target), target, (2, 9))
+    tensors = tensors_of(folder)
+    values = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
+    hidden = Known(target, (2, 4)).hidden((1, 5, 3))
+    e = tensors["embed_tokens.weight"][[7, 1, 1, 1]]
+    rows = reference.dflash(values, tensors, hidden, e, (window, 0))
+    biases = [torch.zeros(1, dtype=torch.float64)] * 4
+    if coupling:
+        before = [7, 2, 9, 0] if from_first else [7, 7, 2, 9]
+        biases = reference.dspark_bias(tensors, coupling, before, rows)
+    logits = [tensors["lm_head.weight"] @ row + b for row, b in zip(rows, biases, strict=True)]
+    ids = torch.arange(writers.DRAFT_VOCAB) + tensors["d2t"].long()
+    expected = logits[:3] if from_first else logits[1:]
+    for own, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(own[ids], wanted, rtol=1e-4, atol=1e-5)
+        assert int(own.isfinite().sum()) == len(ids)
+
+
+def test_blocks_with_the_target_s_head(target: Any, tmp_path: Path) -> None:
+    """Of z-lab: the target's embeddings and head; layer ids are outputs."""
+    folder = writers.dflash(tmp_path, target)
+    site = HeadSite(folder, target)
+    assert site.drafter().layers == (2, 4)
+    found, _ = along(site, target, (2, 9))
+    values = json.loads((folder / "config.json").read_text())
+    hidden = Known(target, (2, 4)).hidden((1, 5, 3))
+    e = target.get_input_embeddings()(torch.tensor([7, 1, 1, 1])).detach()
+    rows = reference.dflash(values, tensors_of(folder), hidden, e, (0, 0))
+    expected = rows[1:] @ target.lm_head.weight.T
+    torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("head", FAMILIES)
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 def test_every_law_is_as_from_scratch(
     sites: dict[str, HeadSite], target: Any, head: str, tree: bool
 ) -> None:
-    more: Any = {"rule": Recursive(), **TREE} if tree else {}
+    more: Any = {"rule": Recursive(), **TREE} if tree else DRAWN
     seen = compared(sites[head], target, sound, **more)
     assert seen.seen > VOCAB
     assert seen.worst < 1e-12
@@ -181,12 +225,50 @@ class ParentForgotten(ParallelFrontier):
         return super().feed(tokens, nodes, parents)
 
 
+class BlockKept(ParallelFrontier):
+    """Rows of the block stay in the cache, where the text's next rows stand after them."""
+
+    def settle(self, context: Context) -> None:
+        context = context._replace(tokens=[0] * 4 * self._rounds + list(context.tokens))
+        super().settle(context)
+
+    def root(self, context: Context) -> Tensor:
+        found = super().root(context)
+        for layer in self._cache.layers:
+            layer.length = self._read + 4
+        self._read, self._rounds = self._read + 4, self._rounds + 1
+        return found
+
+    def _forget(self) -> None:
+        self._rounds = getattr(self, "_rounds", 0)
+        super()._forget()
+
+
+class PlaceOfText(ParallelFrontier):
+    """The block at the place of the newest row of the text."""
+
+    def root(self, context: Context) -> Tensor:
+        look = self.network.look
+        self.network.look = lambda newest, token, place, *rest: look(
+            newest, token, place - 1, *rest
+        )
+        found = super().root(context)
+        self.network.look = look
+        return found
+
+
+BLOCK = (AnotherLayer, BlockKept, PlaceOfText, ParentForgotten)
 FAULTS = (AnotherLayer, RowBefore, Stale, HeadsSwapped)
 
 
 @pytest.mark.parametrize(
     ("head", "fault"),
-    [*(("medusa", f) for f in FAULTS), ("blockwise", Stale), ("mlp", ParentForgotten)],
+    [
+        *(("medusa", f) for f in FAULTS),
+        ("blockwise", Stale),
+        ("mlp", ParentForgotten),
+        *(("dspark", f) for f in BLOCK),
+    ],
 )
 def test_planted_faults_are_seen(
     sites: dict[str, HeadSite], target: Any, head: str, fault: Any
@@ -196,14 +278,16 @@ def test_planted_faults_are_seen(
         drafter._frontier = fault(sound.network, sound._target, sound._cache)
         drafter.layers = drafter._frontier.layers
 
-    assert compared(sites[head], target, spoil).worst > 1e-6
+    assert compared(sites[head], target, spoil, **DRAWN).worst > 1e-6
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, HeadSite]]:
     target = tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
     folder = tmp_path_factory.mktemp("small")
+    before, writers.DRAFT_VOCAB = writers.DRAFT_VOCAB, 2
     made = {n: HeadSite(write(folder / n, target), target) for n, write in FAMILIES.items()}
+    writers.DRAFT_VOCAB = before
     return target, made
 
 
@@ -219,7 +303,10 @@ def test_the_law_is_the_target_s(small: Any) -> None:
     exact(small, "mlp", Sps(), tokens=2)
 
 
-CHAINS = ((Sps(), {}), (Block(), {}), (Match(), {}), (Match(), {"sampled": False}))
+CHAINS = (
+    *((rule, DRAWN) for rule in (Sps(), Block(), Match())),
+    (Match(), {"sampled": False}),
+)
 TREES = (
     *((rule, {"siblings": s}) for rule in (Recursive(), Traversal()) for s in ("iid", "distinct")),
     (Match(), {"siblings": "top"}),

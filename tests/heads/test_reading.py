@@ -61,6 +61,20 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
     "Medusa": (lambda f, t: writers.medusa(f, t, dialect="TGI"), "medusa", "Medusa", ()),
     "Medusa, vLLM": (lambda f, t: writers.medusa(f, t, dialect="vLLM"), "medusa", "vLLM", ()),
     "MLP speculator": (writers.mlp, "mlp", "IBM", ()),
+    "DFlash": (writers.dflash, "dflash", "z-lab", (2, 4)),
+    "DSpark": (
+        lambda f, t: writers.dflash(f, t, coupling="gated"),
+        "dspark",
+        "z-lab",
+        (2, 4),
+    ),
+    "DFlash, speculators": (writers.block_speculators, "dflash", "speculators", (2, 4)),
+    "DSpark, speculators": (
+        lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
+        "dspark",
+        "speculators",
+        (2, 4),
+    ),
     "blockwise": (writers.blockwise, "blockwise", "spsbench", ()),
 }
 
@@ -77,7 +91,7 @@ def test_each_format_is_told_from_its_files(target: Any, tmp_path: Path, name: s
     found = look(folder, target, family)
     assert (found.family, found.writer) == (family, writer)
     assert getattr(found.shape, "features", ()) == features
-    assert sorted(found.names.values()) == sorted(checkpoint(folder).headers)
+    assert sorted([*found.names.values(), *found.spare]) == sorted(checkpoint(folder).headers)
 
 
 @pytest.mark.parametrize("name", FORMATS)

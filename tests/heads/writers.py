@@ -249,6 +249,94 @@ def mlp(
     return written(folder, config, tensors)
 
 
+def block_shapes(config: Mapping[str, Any], features: int) -> dict[str, tuple[int, ...]]:
+    wide = config["hidden_size"]
+    made: dict[str, tuple[int, ...]] = {
+        "fc.weight": (wide, features * wide),
+        "hidden_norm.weight": (wide,),
+        "norm.weight": (wide,),
+    }
+    for i in range(config["num_hidden_layers"]):
+        made |= layer(config, f"layers.{i}", wide, normed=True)
+    return made
+
+
+def markov_shapes(
+    config: Mapping[str, Any], kind: str, rank: int, rows: int
+) -> dict[str, tuple[int, ...]]:
+    wide = config["hidden_size"]
+    made: dict[str, tuple[int, ...]] = {
+        "markov_head.markov_w1.weight": (config["vocab_size"], rank),
+        "markov_head.markov_w2.weight": (rows, rank),
+        "confidence_head.proj.weight": (1, wide + rank),
+        "confidence_head.proj.bias": (1,),
+    }
+    if kind == "gated":
+        made["markov_head.gate_proj.weight"] = (rank, wide + rank)
+        made["markov_head.gate_proj.bias"] = (rank,)
+    elif kind == "rnn":
+        made["markov_head.joint_proj.weight"] = (3 * rank, 2 * rank + wide)
+        made["markov_head.joint_proj.bias"] = (3 * rank,)
+    return made
+
+
+def dflash(
+    folder: Path, target: PreTrainedModel, block: int = 4, coupling: str = "", **more: Any
+) -> Path:
+    """DFlash as z-lab writes it, or DSpark: neither embeddings nor a head."""
+    config = sizes(target, model_type="qwen3", head_dim=8, num_hidden_layers=2, **more)
+    own: dict[str, Any] = {"mask_token_id": 1, "target_layer_ids": [1, 3]}
+    if coupling:
+        own |= {"projector_type": "dspark", "markov_rank": 4, "markov_head_type": coupling}
+    config |= {
+        "architectures": ["DFlashDraftModel"],
+        "block_size": block,
+        "dflash_config": own,
+        "num_target_layers": target.config.num_hidden_layers,
+        "sliding_window": None,
+        "layer_types": ["full_attention"] * 2,
+    }
+    shapes = block_shapes(config, 2)
+    if coupling:
+        shapes |= markov_shapes(config, coupling, 4, config["vocab_size"])
+    return written(folder, config, drawn(shapes))
+
+
+def block_speculators(
+    folder: Path, target: PreTrainedModel, coupling: str = "", window: int = 0, **more: Any
+) -> Path:
+    """DFlash, or DSpark with `coupling`, as vllm-project/speculators writes it."""
+    inner = sizes(target, model_type="qwen3", head_dim=8, num_hidden_layers=2)
+    kinds = ["sliding_attention" if window else "full_attention", "full_attention"]
+    inner |= {"layer_types": kinds, "sliding_window": window or None}
+    kind = "dspark" if coupling else "dflash"
+    config = {
+        "architectures": ["DSparkSpeculator" if coupling else "DFlashSpeculator"],
+        "speculators_model_type": kind,
+        "speculators_version": "0.5.0",
+        "draft_vocab_size": DRAFT_VOCAB,
+        "block_size": 4,
+        "aux_hidden_state_layer_ids": [2, 4],
+        "mask_token_id": 1,
+        "sliding_window_non_causal": False,
+        "sample_from_anchor": bool(coupling),
+        "transformer_layer_config": inner,
+        "speculators_config": {
+            "algorithm": kind,
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
+        },
+        **({"markov_rank": 4, "markov_head_type": coupling} if coupling else {}),
+        **more,
+    }
+    shapes = block_shapes(inner, 2)
+    if coupling:
+        shapes |= markov_shapes(inner, coupling, 4, DRAFT_VOCAB)
+    shapes["lm_head.weight"] = (DRAFT_VOCAB, inner["hidden_size"])
+    shapes["embed_tokens.weight"] = (inner["vocab_size"], inner["hidden_size"])
+    return written(folder, config, drawn(shapes) | maps(inner["vocab_size"], DRAFT_VOCAB))
+
+
 def blockwise(
     folder: Path, target: PreTrainedModel, heads: int = 3, own_head: bool = False
 ) -> Path:

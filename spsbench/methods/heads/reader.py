@@ -91,8 +91,8 @@ class HiddenReader(Frontier):
 
     def _spread(self, logits: Tensor) -> Tensor:
         """[n, Vd] -> [n, V] logits: none where the head knows no token."""
-        size = self._target.vocab_size
-        logits, ids = logits[:, :size], self.network.ids
+        size, ids = self._target.vocab_size, self.network.ids
+        logits = logits[:, : size if ids is None else len(ids)]  # the rest is padding
         if ids is None and logits.shape[1] == size:
             return logits
         if ids is None:

@@ -152,3 +152,24 @@ class MlpShape:
     count: int  # stages
     tied: bool = False
     scaled: bool = False  # the hidden state is normed first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """A head of block diffusion: DFlash, or DSpark with its coupling."""
+
+    layer: LayerShape
+    depth: int  # layers
+    windows: tuple[int, ...]  # of each layer, tokens before the block that it sees; 0 = all
+    looks_ahead: bool  # whether rows of a layer with a window see later rows of the block
+    features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
+    target_width: int
+    block: int  # rows of a pass: the pending token, then masks
+    mask: int  # token
+    from_first: bool  # the first row drafts, too
+    vocab: int
+    draft_vocab: int
+    rank: int = 0  # of the coupling; 0 = none
+    coupling: str = ""  # vanilla, gated or rnn
+    own_head: bool = False
+    own_embedding: bool = False

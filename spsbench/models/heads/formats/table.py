@@ -5,6 +5,7 @@ its shape (`heads/shapes.py`), its network (`methods/heads/`) and its drafter (`
 """
 
 from spsbench.models.heads.formats.blockwise import BLOCKWISE
+from spsbench.models.heads.formats.dflash import DFLASH, DSPARK
 from spsbench.models.heads.formats.eagle import EAGLE
 from spsbench.models.heads.formats.eagle3 import EAGLE3
 from spsbench.models.heads.formats.format import Format
@@ -12,4 +13,4 @@ from spsbench.models.heads.formats.medusa import MEDUSA
 from spsbench.models.heads.formats.mlp import MLP
 from spsbench.models.heads.formats.speculators import SPECULATORS
 
-FORMATS: tuple[Format, ...] = (SPECULATORS, EAGLE3, EAGLE, MEDUSA, MLP, BLOCKWISE)
+FORMATS: tuple[Format, ...] = (SPECULATORS, DSPARK, DFLASH, EAGLE3, EAGLE, MEDUSA, MLP, BLOCKWISE)

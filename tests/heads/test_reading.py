@@ -75,6 +75,12 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
         "speculators",
         (2, 4),
     ),
+    "P-EAGLE": (
+        lambda f, t: writers.speculators(f, t, ids=[2, 4, 7], parallel=True),
+        "peagle",
+        "speculators",
+        (),
+    ),
     "blockwise": (writers.blockwise, "blockwise", "spsbench", ()),
 }
 

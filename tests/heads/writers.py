@@ -152,9 +152,10 @@ def speculators(
     ids: list[int] | None = None,
     layers: int = 1,
     inner: Mapping[str, Any] | None = None,
+    parallel: bool = False,
     **more: Any,
 ) -> Path:
-    """EAGLE-3 as vllm-project/speculators writes it, of Qwen3 layers."""
+    """EAGLE-3, or P-EAGLE, as vllm-project/speculators writes it, of Qwen3 layers."""
     layer_config = sizes(target, model_type="qwen3", head_dim=8, num_hidden_layers=layers)
     layer_config |= inner or {}
     config = {
@@ -171,6 +172,7 @@ def speculators(
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
             "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
         },
+        **({"speculators_model_type": "peagle", "mask_token_id": 1} if parallel else {}),
         **more,
     }
     config = {key: value for key, value in config.items() if value != "absent"}
@@ -182,6 +184,8 @@ def speculators(
         shapes |= {f"fc_norm.{i}.weight": (flat["hidden_size"],) for i in range(3)}
     if config.get("norm_before_fc"):
         shapes["input_norm.weight"] = (shapes["fc.weight"][1],)
+    if parallel:
+        shapes["mask_hidden"] = (1, 1, shapes["fc.weight"][1])
     shapes["embed_tokens.weight"] = (flat["vocab_size"], flat["hidden_size"])
     return written(folder, config, drawn(shapes) | maps(flat["vocab_size"], DRAFT_VOCAB))
 

@@ -35,10 +35,7 @@ class Eagle3(Drafter):
         **arguments: Any,
     ) -> Plan:
         """By the arguments."""
-        for name, value in {"residual": residual, "feedback": feedback}.items():
-            if value not in CHOICES:
-                raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
-        counted(features)
+        check_answers("eagle3", residual, feedback, features)
         return Drawing(**arguments).plan
 
     @classmethod
@@ -68,3 +65,15 @@ class Eagle3(Drafter):
 
         frontier = HeadFrontier(site.network(make), target, site.cache())
         return Drawing(sampled, shape, siblings, width, depth, nodes).over(frontier)
+
+
+def check_answers(family: str, residual: str, feedback: str, features: str) -> None:
+    """Refuse answers that are none.
+
+    Raises:
+        UsageError: with the argument.
+    """
+    for name, value in {"residual": residual, "feedback": feedback}.items():
+        if value not in CHOICES:
+            raise UsageError(f"{family}:{name}={value}: expected raw or normed. Choose one")
+    counted(features)

@@ -173,3 +173,12 @@ class BlockShape:
     coupling: str = ""  # vanilla, gated or rnn
     own_head: bool = False
     own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelEagleShape:
+    """A head of P-EAGLE: EAGLE-3's network, and what stands for tokens that are not known."""
+
+    inner: Eagle3Shape
+    count: int  # depths that it was trained for
+    mask: int  # token

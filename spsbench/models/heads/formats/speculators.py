@@ -24,7 +24,13 @@ def knows(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """As `formats.eagle3`, by other keys.
+    """As `formats.eagle3`, by other keys."""
+    shape = shape_of(files, layers, SPECULATORS.family)
+    return eagle3.described(files, shape, SPECULATORS.writer, verifier(files.config))
+
+
+def shape_of(files: Checkpoint, layers: int | None, family: str) -> Eagle3Shape:
+    """The network that a head for the drafter `family` has, for a target of `layers` layers.
 
     Raises:
         UsageError: a flag with two meanings in the wild.
@@ -37,7 +43,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     if "norm_before_residual" not in config and "residual" not in files.answers:
         raise UsageError(
             f"norm_before_residual is not said ({where}): vLLM takes that for true, speculators "
-            "for false. Say which: --drafter eagle3:residual=normed, or residual=raw"
+            f"for false. Say which: --drafter {family}:residual=normed, or residual=raw"
         )
     listed = eagle3.ids(config.get(eagle3.IDS), where)
     if layers is not None and tuple(listed) == shifted(layers) and "features" not in files.answers:
@@ -45,10 +51,10 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         raise UsageError(
             f"{eagle3.IDS} is {listed} ({where}): by speculators these are hidden states, by "
             "SpecForge, whose defaults they are, outputs of layers, one further. Say which: "
-            f"--drafter eagle3:features={'-'.join(map(str, listed))}, or features={right}"
+            f"--drafter {family}:features={'-'.join(map(str, listed))}, or features={right}"
         )
     fed_back = eagle3.answered(files, "feedback", bool(config.get("norm_output")))
-    shape = Eagle3Shape(
+    return Eagle3Shape(
         layer=layer,
         features=eagle3.features(files, listed, width, layers),
         target_width=width,
@@ -64,7 +70,6 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         own_head=eagle3.has(files, "lm_head.weight"),
         own_embedding=eagle3.has(files, "embed_tokens.weight"),
     )
-    return eagle3.described(files, shape, SPECULATORS.writer, verifier(config))
 
 
 def shifted(layers: int) -> tuple[int, ...]:

@@ -11,6 +11,17 @@ from spsbench.models.heads.formats.eagle3 import EAGLE3
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.medusa import MEDUSA
 from spsbench.models.heads.formats.mlp import MLP
+from spsbench.models.heads.formats.peagle import PEAGLE
 from spsbench.models.heads.formats.speculators import SPECULATORS
 
-FORMATS: tuple[Format, ...] = (SPECULATORS, DSPARK, DFLASH, EAGLE3, EAGLE, MEDUSA, MLP, BLOCKWISE)
+FORMATS: tuple[Format, ...] = (
+    SPECULATORS,
+    PEAGLE,
+    DSPARK,
+    DFLASH,
+    EAGLE3,
+    EAGLE,
+    MEDUSA,
+    MLP,
+    BLOCKWISE,
+)

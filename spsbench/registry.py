@@ -133,6 +133,7 @@ BUILT_IN = (
     Entry("drafters", "dflash", ".methods.drafters.dflash:DFlash", "a head: DFlash, by rule"),
     Entry("drafters", "dspark", ".methods.drafters.dspark:DSpark", "a head: DSpark"),
     Entry("drafters", "peagle", ".methods.drafters.peagle:PEagle", "a head: P-EAGLE"),
+    Entry("drafters", "mtp", ".methods.drafters.mtp:Mtp", "a head: the target's own MTP layer"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),
     Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),

@@ -43,6 +43,7 @@ def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, He
     made = {
         "eagle": writers.eagle(folder / "eagle", target),
         "eagle3": writers.eagle3(folder / "eagle3", target),
+        "mtp": writers.mtp(folder / "mtp", target),
         "3.1": writers.speculators(folder / "s", target, layers=2, norm_output=True, fc_norm=True),
     }
     return {name: HeadSite(path, target) for name, path in made.items()}
@@ -109,7 +110,7 @@ def sound(drafter: Any) -> None:
     """Nothing is planted."""
 
 
-@pytest.mark.parametrize("head", ["eagle", "eagle3", "3.1"])
+@pytest.mark.parametrize("head", ["eagle", "eagle3", "mtp", "3.1"])
 def test_every_law_is_as_from_scratch(sites: dict[str, HeadSite], target: Any, head: str) -> None:
     seen = compared(sites[head], target, sound)
     assert seen.seen > TOKENS

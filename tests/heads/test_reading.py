@@ -81,6 +81,7 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
         "speculators",
         (),
     ),
+    "MTP": (writers.mtp, "mtp", "speculators", ()),
     "blockwise": (writers.blockwise, "blockwise", "spsbench", ()),
 }
 

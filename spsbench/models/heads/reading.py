@@ -16,12 +16,15 @@ ANSWERS = ("residual", "feedback", "features", "anyway")
 
 
 def family_of(folder: Path) -> str | None:
-    """The drafter that the head in `folder` is for; None: it is no head that is known."""
+    """The drafter that the head in `folder` is for; None: it is no head that is known, or more.
+
+    A language model with a head inside may be meant as a draft model: its drafter must be named.
+    """
     try:
         found = format_of(checkpoint(folder))
     except SpsError:
         return None
-    return None if found is None else found.family
+    return None if found is None or found.inside else found.family
 
 
 def format_of(files: Checkpoint) -> Format | None:

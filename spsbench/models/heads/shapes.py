@@ -182,3 +182,12 @@ class ParallelEagleShape:
     inner: Eagle3Shape
     count: int  # depths that it was trained for
     mask: int  # token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtpShape:
+    """A layer that was trained along with its target to foretell one token more."""
+
+    layer: LayerShape
+    vocab: int
+    hidden_first: bool = False  # `fc` reads [feature; embedding], else [embedding; feature]

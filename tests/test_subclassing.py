@@ -6,18 +6,23 @@ from typing import Any
 
 import pytest
 
+from spsbench.loop.site import Drawn
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.registry import BUILT_IN, Entry
 
 KINDS = ("drafters", "verifiers", "schedules", "engines", "decoders")
-LIMITLESS = type("LM", (), {"limit": None, "vocab_size": 3})
+LIMITLESS = type(
+    "LM", (), {"limit": None, "vocab_size": 3, "drawn": Drawn.POINT, "tree": False, "layers": ()}
+)
 PARTS = [entry for entry in BUILT_IN if entry.kind in KINDS and entry.name != "hf"]
 
 
 @pytest.mark.parametrize("entry", PARTS, ids=lambda entry: f"{entry.kind}-{entry.name}")
 def test_a_part_can_be_extended(entry: Entry) -> None:
     base: Any = entry.load()
+    if inspect.isabstract(base):
+        pytest.skip("a family, which opens as a chain or a tree")
     empty = inspect.Parameter.empty
     needs = [p for p in inspect.signature(base).parameters.values() if p.default is empty]
 

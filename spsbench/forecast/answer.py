@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
 from spsbench.forecast.break_even import BreakEven
-from spsbench.forecast.candidates import Candidate
 from spsbench.forecast.forecasts import Forecast
 
 NOTICED = 1.02  # a gain below this is none that anybody would notice
@@ -30,6 +29,7 @@ class Measured(NamedTuple):
     tau: Estimate
     ms: Estimate
     loaded: bool = False  # other work kept the machine busy meanwhile
+    foretold: float | None = None  # tau by traces of the very prompts that it was measured on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Answer:
     """What to tell."""
 
     verdict: Verdict
-    best: Candidate
+    best: str  # the candidate
     reason: str  # for people who never read a paper
     numbers: str
 
@@ -71,7 +71,19 @@ def answer(
             f"Do not speculate: {chosen} {word} {told(best, measured)} ({best.candidate}). "
             f"{lacks(best, needs)}"
         )
-    return Answer(verdict=verdict, best=best.candidate, reason=reason, numbers=numbers)
+    return Answer(verdict=verdict, best=str(best.candidate), reason=reason, numbers=numbers)
+
+
+def untold(name: str, measured: Measured) -> Answer:
+    """Of a candidate that was measured without a prediction."""
+    verdict = decided(measured.speedup)
+    told = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
+    if verdict is Verdict.SPECULATE:
+        reason, numbers = "It was the fastest in real rounds.", f"Speculate with {told}."
+    else:
+        reason = "Nothing that was measured is faster than plain sampling by a margin that matters."
+        numbers = f"Do not speculate: the best is {told}."
+    return Answer(verdict=verdict, best=name, reason=reason, numbers=numbers)
 
 
 def decided(gained: Estimate) -> Verdict:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spsbench.forecast.answer import Answer, Measured, answer, best_of
+from spsbench.forecast.answer import Answer, Measured, answer, best_of, untold
 from spsbench.forecast.break_even import BreakEven, break_even
 from spsbench.forecast.candidates import Candidate
 from spsbench.forecast.ceilings import Ceilings, ceilings
@@ -52,12 +52,14 @@ class Outlook:
 
     def answer(self, measured: Mapping[str, Measured]) -> Answer:
         """By what was measured, where something was; else by the predictions."""
-        known = [f for f in self.forecasts if str(f.candidate) in measured]
-        best = (
-            max(known, key=lambda f: measured[str(f.candidate)].speedup.mean)
-            if known
-            else self.best
-        )
+        fastest = max(measured, key=lambda n: measured[n].speedup.mean, default=None)
+        if fastest is None:
+            best = self.best
+        else:
+            found = next((f for f in self.forecasts if str(f.candidate) == fastest), None)
+            if found is None:
+                return untold(fastest, measured[fastest])
+            best = found
         given = measured.get(str(best.candidate)), self.needs(best), len(self.forecasts)
         return answer(best, *given)
 
@@ -76,8 +78,8 @@ class Outlook:
         short = lacking(best, self.tokens, WANTED)
         if short is not None:
             lines.append(
-                f"The trace is short: the speed-up is known to {short[0]:.0%}. For {WANTED:.0%} "
-                f"it needs about {short[1]} tokens more."
+                f"The trace is short: by its texts the speed-up is known to {short[0]:.0%}. For "
+                f"{WANTED:.0%} it needs about {short[1]} tokens more."
             )
         if self.costs.busy:
             lines.append(
@@ -92,12 +94,19 @@ class Outlook:
             f"A round of {best.candidate} takes {best.ms.mean * best.tau.mean:.2f} ms; fixed per "
             f"round: {fixed:+.2f} ms, not explained by its parts."
         )
-        if any(not f.exact for f in self.forecasts):
-            names = dict.fromkeys(f.candidate.method for f in self.forecasts if not f.exact)
-            lines.append(
-                f"Counts of {', '.join(names)} are estimates: what it drafts depends on more than "
-                "the text."
-            )
+        thrown = [f for f in self.forecasts if f.thrown]
+        for told, names in (
+            (
+                "are estimates: what it drafts depends on more than the text.",
+                {f.candidate.draft for f in self.forecasts if not f.exact},
+            ),
+            (
+                "are of thrown coins: no text is short enough to reckon with all that they learn.",
+                {f.candidate.schedule[0] for f in thrown if f.candidate.schedule is not None},
+            ),
+        ):
+            if names:
+                lines.append(f"Counts of {', '.join(sorted(names))} {told}")
         return lines
 
     def _more(self, texts: int) -> int:
@@ -107,6 +116,11 @@ class Outlook:
 def group(candidate: Candidate) -> tuple[str, str]:
     """What differs in K or schedule alone."""
     return candidate.draft, candidate.verifier
+
+
+def known(candidate: Candidate, draft: DraftOf) -> bool:
+    """Whether a draft by rule was asked for as many tokens as the candidate would ask for."""
+    return draft.sampled or (candidate.k or 0) <= draft.most
 
 
 def outlook(
@@ -121,7 +135,7 @@ def outlook(
         DataError: the costs of one of them were not measured.
     """
     prices = Prices(costs)
-    every = [each for each in candidates if each.draft in traced]
+    every = [c for c in candidates if c.draft in traced and known(c, traced[c.draft][0])]
     found, highest = [], {}
     for number, each in enumerate(every):
         told(number, len(every))

@@ -53,6 +53,9 @@ def family_at(draft: ModelSpec, access: Access, say: Say) -> str | None:
     """The drafter of a head; of a hub's repository its files are fetched for that.
 
     None for what is no head, and for what cannot be looked at: that is told when it is loaded.
+
+    Raises:
+        DataError: a head of a kind that is not known.
     """
     try:
         folder = found_folder(draft, access, say)

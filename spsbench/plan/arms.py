@@ -19,7 +19,7 @@ from spsbench.settings.table import K_MAX, TARGET
 from spsbench.spec import Spec
 
 LISTS = ("draft", "drafter", "verifier", "schedule")  # options that may be given more than once
-FIRST = ("model", "ngram")  # what is compared where no drafter is named
+FIRST = ("model", "ngram", "suffix")  # what is compared where no drafter is named
 SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spsbench.errors import UsageError
 from spsbench.forecast.answer import Measured
 from spsbench.forecast.costs import Costs
 from spsbench.forecast.costs_file import dumps, read_costs
@@ -38,6 +39,8 @@ from spsbench.store.atomic import replace_file
 from spsbench.store.identity import bare
 from spsbench.store.traces import Traces, read_traces
 
+USUAL = 4  # K of what is measured without a prediction
+MOST_UNTOLD = 3
 LONGEST = 4096  # tokens of prompts that costs are measured over
 APART = 64  # tokens between two contexts, below which one does
 
@@ -92,6 +95,11 @@ class Planner:
         traces = self._traces(prompts.traced)
         if traces is None or self.stop():
             return None
+        if not any(replayable(cell) and drafting(cell) in traces.drafts for cell in self.cells):
+            raise UsageError(
+                "nothing to predict: expected a draft that a text can tell something of. Add "
+                "--drafter ngram or a draft model, or measure these with sps bench"
+            )
         costs = self._costs(prompts.traced, traces)
         found = self._outlook(traces, costs)
         known = {sample for _, sample, _ in traces.texts}
@@ -196,7 +204,7 @@ class Planner:
             costs = read_costs(self.planning.costs)
             check_priced([*traces.drafts], costs, str(self.planning.costs))
             return costs.scaled(**self._factors())
-        pairs = self._pairs()
+        pairs = self._pairs(traces)
         path = self.folder / COSTS
         if path.exists():
             costs = read_costs(path)
@@ -214,9 +222,10 @@ class Planner:
         replace_file(path, dumps(costs).encode("ascii"))
         return read_costs(path).scaled(**self._factors())
 
-    def _pairs(self) -> list[tuple[Cell, Loaded]]:
+    def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
         """A cell for each draft and rule, with its models."""
-        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(self.cells)}
+        known = [cell for cell in self.cells if drafting(cell) in traces.drafts]
+        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(known)}
         return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
 
     def _tokens(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
@@ -234,7 +243,9 @@ class Planner:
         return {part: factor for part, factor in own.items() if factor is not None}
 
     def _outlook(self, traces: Traces, costs: Costs) -> Outlook:
-        cells = [cell for cell in self.cells if replayable(cell)]
+        cells = [
+            cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
+        ]
         return outlook(
             map(candidate_of, cells),
             traced_of(traces),
@@ -251,10 +262,23 @@ class Planner:
             return {}, None
         by_name = {str(candidate_of(cell)): cell for cell in self.cells}
         best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
+        best += self._untold(found)
         path = self.folder / HELD_BACK
         self._phase = "real rounds"
         made = self._runs().confirm(kept(samples, path), path, best)
         return ({}, None) if made is None else (measured(made, best), made.name)
+
+    def _untold(self, found: Outlook) -> list[Cell]:
+        """Of each method that no text can tell anything of one cell, to be measured alone."""
+        told = {f.candidate.method for f in found.forecasts}
+        rest: dict[str, Cell] = {}
+        for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):
+            method = candidate_of(cell).method
+            if method not in told:
+                rest.setdefault(method, cell)
+        for method in list(rest)[MOST_UNTOLD:]:
+            self.say(f"note: {method} is neither predicted nor measured: sps bench measures it")
+        return list(rest.values())[:MOST_UNTOLD]
 
     def _planned(self, found: Outlook, real: Mapping[str, Measured]) -> Planned:
         return Planned(

@@ -39,7 +39,7 @@ class Planned:
     def command(self) -> str:
         """The command line that uses it."""
         answer = self.answer
-        return command(self.cells[str(answer.best)], answer)
+        return command(self.cells[answer.best], answer)
 
     @property
     def report(self) -> Report:

@@ -239,6 +239,8 @@ def mtp(
     """[m, H] features and embeddings -> [m, H], by names of `fc` and of three norms."""
     eps = values["rms_norm_eps"]
     fc, of_e, of_f, last = (tensors[f"{name}.weight"] for name in names)
+    if feature_first:  # MiMo: the embedding of the first row is 0
+        e = torch.cat([torch.zeros_like(e[:1]), e[1:]])
     both = [normed(e, of_e, eps), normed(f, of_f, eps)]
     x = torch.cat(both[::-1] if feature_first else both, -1) @ fc.T
     kind = {**values, "model_type": "qwen2" if values["model_type"] == "mimo" else "qwen3"}

@@ -5,12 +5,14 @@ with `stage.scratch`, which has no cache and takes the target's features for the
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.fast import Fast
@@ -26,7 +28,7 @@ from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, scratch
 from tests.tiny_models import tiny
 
-VOCAB, TOKENS, K = 12, 16, 3
+VOCAB, TOKENS, K = 12, 12, 3
 PROMPT = [1, 5, 3, 7]
 WARP = Warp(1.0, 0, 0.95)
 TREE = {"shape": "3x2x1", "siblings": "distinct"}
@@ -117,8 +119,52 @@ def test_every_law_is_as_from_scratch(sites: dict[str, HeadSite], target: Any, h
     assert seen.worst < 1e-12
 
 
-@pytest.mark.parametrize("siblings", ["distinct", "iid"])
-@pytest.mark.parametrize("head", ["eagle", "3.1"])
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path, tree: bool) -> None:
+    """Slot i is what masks in place of i drafted tokens and of their features give."""
+    site = HeadSite(writers.peagle(tmp_path, target), target)
+    network, parts = site.drafter()._frontier.network, site.target()
+    known = Known(target, network.layers)
+
+    def laws(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
+        n, mask = len(drafted), list(network.mask_hidden[0].chunk(3, -1))
+        features = torch.cat([network.fuse(known.hidden(text[:-1])), *([network.fuse(mask)] * n)])
+        tokens = torch.tensor([*text[1:], *[network.shape.mask_token] * n])
+        m = len(tokens)
+        embedded, sees = network.embed(tokens, parts.embed), torch.ones(m, m).tril().bool()
+        states = network.step(features, embedded, torch.arange(m), PreallocatedCache(None), sees)
+        law = WARP(network.scores(states[-1:], parts.head))[0]
+        return law.new_zeros(VOCAB).index_copy(0, network.ids, law)
+
+    watched = Compared(site.drafter(**(TREE if tree else {})), laws)
+    for _ in decode(
+        PROMPT,
+        target=EagerLM(target, layers=watched.layers),
+        drafter=watched,
+        verifier=Recursive() if tree else Sps(),
+        schedule=Constant(6),  # more than the head was trained for at once
+        warp=WARP,
+        noise=PhiloxStream(1),
+        limits=Limits(TOKENS),
+    ):
+        pass
+    assert watched.seen >= TOKENS
+    assert watched.worst < 1e-12
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("head", "siblings"),
+    [
+        ("eagle", "distinct"),
+        *(
+            pytest.param(head, siblings, marks=SLOW)
+            for head, siblings in (("eagle", "iid"), ("3.1", "distinct"), ("3.1", "iid"))
+        ),
+    ],
+)
 def test_every_law_of_a_tree_is_as_from_scratch(
     sites: dict[str, HeadSite], target: Any, head: str, siblings: str
 ) -> None:
@@ -253,7 +299,14 @@ def test_planted_faults_are_seen(sites: dict[str, HeadSite], target: Any, fault:
     assert compared(sites["eagle"], target, planted(fault)).worst > 1e-6
 
 
-@pytest.mark.parametrize("fault", [*FAULTS[:2], *FAULTS[3:], NextParent, SeesAll])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        NextParent,
+        SeesAll,
+        *(pytest.param(fault, marks=SLOW) for fault in FAULTS if fault is not GuessesKept),
+    ],
+)
 def test_planted_faults_are_seen_in_trees(
     sites: dict[str, HeadSite], target: Any, fault: Any
 ) -> None:
@@ -271,7 +324,7 @@ def test_offsets_taken_for_ids_are_seen(sites: dict[str, HeadSite], target: Any)
         site.drafter()._frontier.network.ids = kept
 
 
-@pytest.mark.parametrize("head", ["eagle", "eagle3"])
+@pytest.mark.parametrize("head", [pytest.param("eagle", marks=SLOW), "eagle3"])
 def test_the_fast_engine_gives_hidden_states_inside_its_replays(
     sites: dict[str, HeadSite], target: Any, head: str
 ) -> None:

@@ -66,7 +66,7 @@ def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: 
 
 
 def test_a_greedy_text(tmp_path: Path) -> None:
-    assert len(texts_of("llama", tmp_path, (WAYS[0], WAYS[3]), 24, "eager")) > 1
+    assert len(texts_of("llama", tmp_path, (WAYS[3],), 20, "eager")) > 1
 
 
 @pytest.mark.slow

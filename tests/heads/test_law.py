@@ -90,6 +90,7 @@ TREES = (
 )
 
 
+@pytest.mark.slow
 def test_the_law_of_a_tree_is_the_target_s(sites: dict[str, HeadSite], target: Any) -> None:
     """A sample: two children of the text, by traversal."""
     more = {"shape": "2x1", "siblings": "distinct"}

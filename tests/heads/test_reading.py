@@ -52,6 +52,7 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
         "SpecForge",
         (2, 4, 7),
     ),
+    "P-EAGLE": (writers.peagle, "peagle", "speculators", (2, 4, 5)),
     "speculators": (
         lambda f, t: writers.speculators(f, t, ids=[2, 4, 7], layers=2),
         "eagle3",
@@ -74,12 +75,6 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
         "dspark",
         "speculators",
         (2, 4),
-    ),
-    "P-EAGLE": (
-        lambda f, t: writers.speculators(f, t, ids=[2, 4, 7], parallel=True),
-        "peagle",
-        "speculators",
-        (),
     ),
     "MTP": (writers.mtp, "mtp", "speculators", ()),
     "blockwise": (writers.blockwise, "blockwise", "spsbench", ()),
@@ -230,6 +225,10 @@ def test_the_wrong_drafter_and_no_head_at_all(target: Any, tmp_path: Path) -> No
     assert family_of(folder) is None
     with pytest.raises(DataError, match="no head that is known"):
         look(folder, target)
+    config = json.loads((folder / "config.json").read_text()) | {"speculators_model_type": "new"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="but one of kind new"):
+        family_of(folder)
 
 
 def test_a_language_model_is_no_head(tmp_path: Path, target: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -152,10 +152,9 @@ def speculators(
     ids: list[int] | None = None,
     layers: int = 1,
     inner: Mapping[str, Any] | None = None,
-    parallel: bool = False,
     **more: Any,
 ) -> Path:
-    """EAGLE-3, or P-EAGLE, as vllm-project/speculators writes it, of Qwen3 layers."""
+    """EAGLE-3 as vllm-project/speculators writes it, of Qwen3 layers."""
     layer_config = sizes(target, model_type="qwen3", head_dim=8, num_hidden_layers=layers)
     layer_config |= inner or {}
     config = {
@@ -172,7 +171,6 @@ def speculators(
             "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
             "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
         },
-        **({"speculators_model_type": "peagle", "mask_token_id": 1} if parallel else {}),
         **more,
     }
     config = {key: value for key, value in config.items() if value != "absent"}
@@ -184,8 +182,6 @@ def speculators(
         shapes |= {f"fc_norm.{i}.weight": (flat["hidden_size"],) for i in range(3)}
     if config.get("norm_before_fc"):
         shapes["input_norm.weight"] = (shapes["fc.weight"][1],)
-    if parallel:
-        shapes["mask_hidden"] = (1, 1, shapes["fc.weight"][1])
     shapes["embed_tokens.weight"] = (flat["vocab_size"], flat["hidden_size"])
     return written(folder, config, drawn(shapes) | maps(flat["vocab_size"], DRAFT_VOCAB))
 
@@ -389,6 +385,25 @@ def blockwise(
     if own_head:
         shapes["lm_head.weight"] = (vocab, wide)
     return written(folder, config, drawn(shapes))
+
+
+def peagle(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
+    """P-EAGLE as speculators writes it: two layers, a mask for features and one for tokens."""
+    made = speculators(
+        folder,
+        target,
+        layers=2,
+        speculators_model_type="peagle",
+        architectures=["PEagleSpeculator"],
+        mask_token_id=3,
+        para_depths=4,
+        **more,
+    )
+    tensors = load_file(made / "model.safetensors")
+    wide = tensors["fc.weight"].shape[1]
+    tensors["mask_hidden"] = drawn({"mask": (1, 1, wide)})["mask"] * wide**0.5
+    save_file(tensors, made / "model.safetensors")
+    return made
 
 
 def written(

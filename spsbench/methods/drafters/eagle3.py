@@ -3,7 +3,7 @@
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.loop.site import Plan, Site, Weights
+from spsbench.loop.site import HeadWeights, Plan, Site, TargetParts, Weights
 from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.headed import Drawing
 from spsbench.methods.heads.eagle3 import Eagle3Network
@@ -35,7 +35,10 @@ class Eagle3(Drafter):
         **arguments: Any,
     ) -> Plan:
         """By the arguments."""
-        check_answers("eagle3", residual, feedback, features)
+        for name, value in {"residual": residual, "feedback": feedback}.items():
+            if value not in CHOICES:
+                raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
+        counted(features)
         return Drawing(**arguments).plan
 
     @classmethod
@@ -55,25 +58,15 @@ class Eagle3(Drafter):
     ) -> Drafter:
         """Over a head and the target that it was trained for; the shape has the answers by now."""
         head, target = site.head(), site.target()
-
-        def make() -> Eagle3Network:
-            shape, tensors = without_copy(head.description.shape, head.tensors, target)
-            ids, tensors = known_ids(shape, tensors, target.vocab_size)
-            network = filled(on_meta(lambda: Eagle3Network(shape)), tensors)
-            network.ids = ids
-            return network
-
-        frontier = HeadFrontier(site.network(make), target, site.cache())
+        network = site.network(lambda: network_of(head, target))
+        frontier = HeadFrontier(network, target, site.cache())
         return Drawing(sampled, shape, siblings, width, depth, nodes).over(frontier)
 
 
-def check_answers(family: str, residual: str, feedback: str, features: str) -> None:
-    """Refuse answers that are none.
-
-    Raises:
-        UsageError: with the argument.
-    """
-    for name, value in {"residual": residual, "feedback": feedback}.items():
-        if value not in CHOICES:
-            raise UsageError(f"{family}:{name}={value}: expected raw or normed. Choose one")
-    counted(features)
+def network_of(head: HeadWeights, target: TargetParts) -> Eagle3Network:
+    """The network over its weights."""
+    shape, tensors = without_copy(head.description.shape, head.tensors, target)
+    ids, tensors = known_ids(shape, tensors, target.vocab_size)
+    network = filled(on_meta(lambda: Eagle3Network(shape)), tensors)
+    network.ids = ids
+    return network

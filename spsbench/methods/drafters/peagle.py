@@ -1,17 +1,61 @@
-"""P-EAGLE: EAGLE-3 whose depths come out of one pass (arXiv 2602.01469).
+"""P-EAGLE: EAGLE-3's network, trained to foretell several tokens in one pass.
 
-Its laws are marginals. They are sampled as they stand; `sampled=false` takes the likeliest.
+Source: vllm-project/speculators, `models/peagle`. Rows of tokens that are not drafted yet hold one
+learnt feature and the embedding of one mask token, and see the text and each other causally. So the
+law of a slot knows nothing of what is drawn before it: still the law that its token is drawn from.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from spsbench.loop.site import Plan, Site
-from spsbench.loop.types import Drafter
-from spsbench.methods.drafters.eagle3 import check_answers
+import torch
+from torch import Tensor
+
+from spsbench.loop.site import Cache, Plan, Site, TargetParts
+from spsbench.loop.types import Context, Drafter
+from spsbench.methods.drafters.eagle3 import network_of
 from spsbench.methods.drafters.headed import Drawing, HeadDrafter
-from spsbench.methods.heads.network import filled, known_ids, on_meta, without_copy
-from spsbench.methods.heads.parallel import ParallelFrontier
-from spsbench.methods.heads.peagle import ParallelEagleNetwork
+from spsbench.methods.heads.eagle3 import Eagle3Network
+from spsbench.methods.heads.frontier import HeadFrontier
+from spsbench.models.heads.formats.eagle3 import counted
+
+
+class ParallelFrontier(HeadFrontier):
+    """Laws of all depths from one pass, when the second of them is asked for."""
+
+    network: Eagle3Network
+
+    def __init__(self, network: Eagle3Network, target: TargetParts, cache: Cache) -> None:
+        super().__init__(network, target, cache)
+        shape, parts = network.shape, len(network.layers)
+        self._token, self._rows_ahead = shape.mask_token, shape.at_once - 1
+        with torch.inference_mode():
+            self._mask = network.fuse(network.mask_hidden[0].chunk(parts, -1))  # [1, H]
+        self._ahead: Tensor | None = None
+        self._deep = {-1: 0}  # node -> its depth, from 1
+
+    def settle(self, context: Context) -> None:
+        """As `HeadFrontier.settle`."""
+        self._ahead, self._deep = None, {-1: 0}
+        super().settle(context)
+
+    @torch.inference_mode()
+    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """[n, V] logits after nodes of one depth, whatever their tokens are."""
+        at = self._deep[parents[0]]
+        self._deep.update(dict.fromkeys(nodes, at + 1))
+        if self._ahead is None or at >= len(self._ahead):
+            self._ahead = self._foretold(max(self._rows_ahead, at + 1))
+        return self._ahead[at].expand(len(nodes), -1)
+
+    def _foretold(self, m: int) -> Tensor:
+        """[m, V] logits of the slots after the first."""
+        device, start = self._target.device, self._read
+        self._cache.keep(start)
+        masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)
+        sees = torch.ones(m, start + m, dtype=torch.bool, device=device).tril(start)
+        places = torch.arange(start, start + m, device=device)
+        return self._logits(self._pass(self._mask.expand(m, -1), masks, places, sees))
 
 
 class PEagle(HeadDrafter):
@@ -21,17 +65,11 @@ class PEagle(HeadDrafter):
     """
 
     @classmethod
-    def plan(
-        cls,
-        anyway: bool = False,
-        residual: str = "",
-        feedback: str = "",
-        features: str = "",
-        **arguments: Any,
-    ) -> Plan:
+    def plan(cls, anyway: bool = False, features: str = "", **arguments: Any) -> Plan:
         """By the arguments."""
-        check_answers("peagle", residual, feedback, features)
-        return Drawing(**arguments).plan
+        counted(features)
+        drawing = {k: v for k, v in arguments.items() if k not in ("residual", "feedback")}
+        return Drawing(**drawing).plan
 
     @classmethod
     def open(  # type: ignore[override]
@@ -54,19 +92,7 @@ class PEagle(HeadDrafter):
 
     @classmethod
     def frontier(cls, site: Site) -> ParallelFrontier:
-        """Over rows of the text as EAGLE-3 has them."""
+        """Over a head and the target that it was trained for."""
         head, target = site.head(), site.target()
-
-        def make() -> ParallelEagleNetwork:
-            shape, given = head.description.shape, dict(head.tensors)
-            hidden = given.pop("mask_hidden")
-            inner, given = without_copy(shape.inner, given, target)
-            ids, given = known_ids(inner, given, target.vocab_size)
-            tensors = {f"inner.{name}": tensor for name, tensor in given.items()}
-            whole = type(shape)(inner=inner, count=shape.count, mask=shape.mask)
-            network = on_meta(lambda: ParallelEagleNetwork(whole))
-            filled(network, {**tensors, "mask_hidden": hidden})
-            network.ids = network.inner.ids = ids
-            return network
-
-        return ParallelFrontier(site.network(make), target, site.cache())
+        network = site.network(lambda: network_of(head, target))
+        return ParallelFrontier(network, target, site.cache())

@@ -69,7 +69,8 @@ class SharedTokensDrafter(Drafter):
         """Slot i uses DRAFT's uniform i. The first pass also feeds what the loop has added."""
         x = context.tokens
         # A round adds what it accepted and one more: so much is known without a look at it.
-        accepted = x[self._seen : max(self._seen, len(x) - 1)][: self._fed]
+        fed = 0 if context.last is None else self._fed  # asked outside a loop: nothing is known
+        accepted = x[self._seen : max(self._seen, len(x) - 1)][:fed]
         feed = self._text.align(x, [self._own[token] for token in accepted])
         self._seen, self._fed = len(x), 0
         tokens: list[Tensor] = []

@@ -63,6 +63,8 @@ class Eagle3Network(HeadNetwork):
             self.fc_norm = nn.ModuleList(kind)
         if shape.norm_all:
             self.input_norm = nn.RMSNorm(read, eps=layer.eps)
+        if shape.mask_token is not None:
+            self.mask_hidden = nn.Parameter(torch.empty(1, 1, read))
         if shape.own_head:
             self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
         if shape.own_embedding:

@@ -39,6 +39,8 @@ class MtpNetwork(HeadNetwork):
         self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
     ) -> Tensor:
         """As `HeadNetwork.step`; normed, as the target's feature is."""
+        if self.shape.hidden_first:  # MiMo: the first token's row has no embedding
+            embedded = embedded.masked_fill(positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]
         x = self.fc(torch.cat(both[::-1] if self.shape.hidden_first else both, -1))
         made: Tensor = self.norm(self.layer(x, self.rotary(positions, x.dtype), cache, sees))

@@ -11,20 +11,45 @@ from spsbench.models.heads.description import Description, check_target, check_t
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
 
+STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
 ANSWERS = ("residual", "feedback", "features", "anyway")
 """Arguments of drafters that settle what a head's files leave open, or say wrongly."""
 
 
 def family_of(folder: Path) -> str | None:
-    """The drafter that the head in `folder` is for; None: it is no head that is known, or more.
+    """The drafter that the head in `folder` is for; None: it is no head, or it is inside a model.
 
     A language model with a head inside may be meant as a draft model: its drafter must be named.
+
+    Raises:
+        DataError: a head of a kind that is not known.
     """
     try:
-        found = format_of(checkpoint(folder))
+        files = checkpoint(folder)
     except SpsError:
         return None
+    found = format_of(files)
+    if found is None and (kind := stranger(files)):
+        raise no_such(folder, kind)
     return None if found is None or found.inside else found.family
+
+
+def stranger(files: Checkpoint) -> str:
+    """What a head that no format knows calls itself; nothing of what is no head."""
+    config = files.config
+    told = config.get("speculators_model_type") or config.get("model_type")
+    words = f"{told} {files.kind}".lower()
+    named = "speculators_model_type" in config or "medusa_num_heads" in config
+    return f" of kind {told or files.kind}" if named or any(w in words for w in STRANGE) else ""
+
+
+def no_such(folder: Path, kind: str = "") -> DataError:
+    """A refusal of what no format knows."""
+    kinds = ", ".join(dict.fromkeys(each.family for each in FORMATS))
+    return DataError(
+        f"no head that is known, but one{kind or ' of no kind'} ({folder}): expected the "
+        f"config.json and the tensors of one of {kinds}. Their formats are in docs/heads.md"
+    )
 
 
 def format_of(files: Checkpoint) -> Format | None:
@@ -58,11 +83,7 @@ def described(
     files = checkpoint(folder, answers)
     known = format_of(files)
     if known is None:
-        kinds = ", ".join(dict.fromkeys(each.family for each in FORMATS))
-        raise DataError(
-            f"no head that is known ({folder}): expected the config.json and the tensors of one of "
-            f"{kinds}. See them with `sps list`, and their formats in docs/heads.md"
-        )
+        raise no_such(folder, stranger(files))
     if known.family != family:
         raise UsageError(
             f"--draft {names[1]} with --drafter {family}: that is a head of {known.family}. Leave "

@@ -118,6 +118,8 @@ class Eagle3Shape:
     norm_all: bool = False  # one norm over all of them
     own_head: bool = True
     own_embedding: bool = False
+    mask_token: int | None = None  # of P-EAGLE: stands for tokens that are not drafted yet
+    at_once: int = 8  # of P-EAGLE: tokens that one pass foretells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,15 +175,6 @@ class BlockShape:
     coupling: str = ""  # vanilla, gated or rnn
     own_head: bool = False
     own_embedding: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelEagleShape:
-    """A head of P-EAGLE: EAGLE-3's network, and what stands for tokens that are not known."""
-
-    inner: Eagle3Shape
-    count: int  # depths that it was trained for
-    mask: int  # token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,9 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     return described(files, shape, writer, None)
 
 
-def described(files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | None) -> Description:
+def described(
+    files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | None, family: str = "eagle3"
+) -> Description:
     """The tensors of a head of this shape, under whichever of their names.
 
     Raises:
@@ -73,7 +75,7 @@ def described(files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | No
         )
     names = found_names(files, wanted, RENAMED, FRONTS)
     trained = Trained(name, shape.target_width, shape.vocab, max(shape.features))
-    return Description("eagle3", writer, shape, trained, names, wanted, {})
+    return Description(family, writer, shape, trained, names, wanted, {})
 
 
 def parameters(shape: Eagle3Shape) -> Shapes:
@@ -93,6 +95,8 @@ def parameters(shape: Eagle3Shape) -> Shapes:
         made["input_norm.weight"] = (read,)
     if shape.own_head:
         made["lm_head.weight"] = (shape.draft_vocab, layer.width)
+    if shape.mask_token is not None:
+        made["mask_hidden"] = (1, 1, read)
     if shape.own_embedding:
         made["embed_tokens.weight"] = (shape.vocab, layer.width)
     return made

@@ -8,6 +8,7 @@ have been converted without changing them.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import DataError, UsageError
@@ -23,14 +24,28 @@ def knows(files: Checkpoint) -> bool:
     return files.config.get("speculators_model_type") == "eagle3"
 
 
+def knows_parallel(files: Checkpoint) -> bool:
+    """P-EAGLE: the same network, trained to foretell several tokens in one pass."""
+    return files.config.get("speculators_model_type") == "peagle"
+
+
+def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
+    """As `describe`, and what stands for tokens and features that are not there yet."""
+    config, where = files.config, files.config_path
+    plain = describe(files, layers)
+    token = next((config[key] for key in MASKS if config.get(key) is not None), None)
+    if type(token) is not int or not 0 <= token < plain.shape.vocab:
+        raise DataError(
+            f"mask_token_id is {token!r} ({where}): expected a token of {plain.shape.vocab}. "
+            "Check --draft"
+        )
+    depth = whole(config, "para_depths", where, 8)
+    shape = replace(plain.shape, mask_token=token, at_once=depth)
+    return eagle3.described(files, shape, SPECULATORS.writer, verifier(config), "peagle")
+
+
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """As `formats.eagle3`, by other keys."""
-    shape = shape_of(files, layers, SPECULATORS.family)
-    return eagle3.described(files, shape, SPECULATORS.writer, verifier(files.config))
-
-
-def shape_of(files: Checkpoint, layers: int | None, family: str) -> Eagle3Shape:
-    """The network that a head for the drafter `family` has, for a target of `layers` layers.
+    """As `formats.eagle3`, by other keys.
 
     Raises:
         UsageError: a flag with two meanings in the wild.
@@ -43,7 +58,7 @@ def shape_of(files: Checkpoint, layers: int | None, family: str) -> Eagle3Shape:
     if "norm_before_residual" not in config and "residual" not in files.answers:
         raise UsageError(
             f"norm_before_residual is not said ({where}): vLLM takes that for true, speculators "
-            f"for false. Say which: --drafter {family}:residual=normed, or residual=raw"
+            "for false. Say which: --drafter eagle3:residual=normed, or residual=raw"
         )
     listed = eagle3.ids(config.get(eagle3.IDS), where)
     if layers is not None and tuple(listed) == shifted(layers) and "features" not in files.answers:
@@ -51,10 +66,10 @@ def shape_of(files: Checkpoint, layers: int | None, family: str) -> Eagle3Shape:
         raise UsageError(
             f"{eagle3.IDS} is {listed} ({where}): by speculators these are hidden states, by "
             "SpecForge, whose defaults they are, outputs of layers, one further. Say which: "
-            f"--drafter {family}:features={'-'.join(map(str, listed))}, or features={right}"
+            f"--drafter eagle3:features={'-'.join(map(str, listed))}, or features={right}"
         )
     fed_back = eagle3.answered(files, "feedback", bool(config.get("norm_output")))
-    return Eagle3Shape(
+    shape = Eagle3Shape(
         layer=layer,
         features=eagle3.features(files, listed, width, layers),
         target_width=width,
@@ -70,6 +85,7 @@ def shape_of(files: Checkpoint, layers: int | None, family: str) -> Eagle3Shape:
         own_head=eagle3.has(files, "lm_head.weight"),
         own_embedding=eagle3.has(files, "embed_tokens.weight"),
     )
+    return eagle3.described(files, shape, SPECULATORS.writer, verifier(config))
 
 
 def shifted(layers: int) -> tuple[int, ...]:
@@ -97,4 +113,6 @@ def verifier(config: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
+MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
+PARALLEL = Format("speculators", "peagle", knows_parallel, describe_parallel)
 SPECULATORS = Format("speculators", "eagle3", knows, describe)

@@ -12,12 +12,11 @@ from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.medusa import MEDUSA
 from spsbench.models.heads.formats.mlp import MLP
 from spsbench.models.heads.formats.mtp import MTP, MTP_INSIDE
-from spsbench.models.heads.formats.peagle import PEAGLE
-from spsbench.models.heads.formats.speculators import SPECULATORS
+from spsbench.models.heads.formats.speculators import PARALLEL, SPECULATORS
 
 FORMATS: tuple[Format, ...] = (
     SPECULATORS,
-    PEAGLE,
+    PARALLEL,
     MTP,
     MTP_INSIDE,
     DSPARK,

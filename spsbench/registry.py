@@ -125,6 +125,16 @@ BUILT_IN = (
         "drafters", "peagle", ".methods.drafters.peagle:PEagle", "a head: P-EAGLE, all in one pass"
     ),
     Entry("drafters", "eagle3", ".methods.drafters.eagle3:Eagle3", "a head: EAGLE-3, 3.1"),
+    Entry("drafters", "medusa", ".methods.drafters.medusa:Medusa", "a head: Medusa"),
+    Entry(
+        "drafters",
+        "blockwise",
+        ".methods.drafters.blockwise:Blockwise",
+        "a head: blockwise parallel decoding (Stern et al.)",
+    ),
+    Entry("drafters", "mlp", ".methods.drafters.mlp:Mlp", "a head: MLP speculator"),
+    Entry("drafters", "dflash", ".methods.drafters.dflash:DFlash", "a head: DFlash, by rule"),
+    Entry("drafters", "dspark", ".methods.drafters.dspark:DSpark", "a head: DSpark"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),
     Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),

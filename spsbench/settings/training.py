@@ -121,7 +121,12 @@ class HeadTraining(Training):
     kind: Annotated[str, Option(f"{', '.join(KINDS)}.", METHOD, one_of(*KINDS))] = "eagle3"
     draft_vocab: Annotated[
         int | None,
-        Option("eagle3: of how many of the commonest tokens.", METHOD, COUNT, shown="32000 or all"),
+        Option(
+            "eagle3, medusa: of how many of the commonest tokens.",
+            METHOD,
+            COUNT,
+            shown="32000 or all",
+        ),
     ] = None
     inner: Annotated[
         int | None,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.train.course.batches import Batches
-from spsbench.train.course.checkpoint import newest, save
+from spsbench.train.course.checkpoint import newest, save, there
 from spsbench.train.course.outlook import Gain, Prices, foreseen
 from spsbench.train.course.teacher import Teacher, laws_of
 from spsbench.train.course.watch import Seen, Share, watch
@@ -165,10 +165,10 @@ class Course:
             )
             if not bool(torch.isfinite(summed)):
                 where = f"step {self.step + 1}, texts {', '.join(map(str, numbers[:8]))}"
+                kept = max((step for step, _ in there(self.folder)), default=0)
                 raise DataError(
-                    f"the loss is {float(summed)} ({where}): expected a number. The checkpoint of "
-                    f"step {self.best_step if self.best_step > 0 else 0} is kept. Give a lower "
-                    "--rate, or another --loss"
+                    f"the loss is {float(summed.detach())} ({where}): expected a number. The "
+                    f"checkpoint of step {kept} is kept. Give a lower --rate, or another --loss"
                 )
             torch.autograd.backward(summed / max(rows, 1))
             total += float(each[0].detach().sum())

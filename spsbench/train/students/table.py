@@ -14,6 +14,8 @@ from spsbench.train.course.teacher import Teacher
 from spsbench.train.students.draft import DraftStudent, cut, from_folder
 from spsbench.train.students.eagle import EagleStudent
 from spsbench.train.students.eagle3 import Eagle3Student
+from spsbench.train.students.medusa import MedusaStudent
+from spsbench.train.students.mlp import MlpStudent
 from spsbench.train.students.student import Student
 
 
@@ -54,6 +56,25 @@ def made_student(
             counts,
             depth=asked.depth,
             draft_vocab=asked.draft_vocab,
+            inner=asked.inner,
+            seed=asked.seed,
+        )
+    if asked.kind == "medusa":
+        return MedusaStudent(
+            teacher.parts,
+            head.weight,
+            name,
+            counts,
+            depth=asked.depth,
+            draft_vocab=asked.draft_vocab,
+        )
+    if asked.kind == "mlp":
+        embedding = teacher.model.get_input_embeddings().weight
+        return MlpStudent(
+            teacher.parts,
+            embedding,
+            head.weight,
+            depth=asked.depth,
             inner=asked.inner,
             seed=asked.seed,
         )

@@ -24,6 +24,7 @@ WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0
 DECAY = 0.01
 RISE = 0.004  # of tau at the last depth: less is none
+OVERRUN = 1.3  # of the minutes: a machine may have become busy since they were counted in steps
 PROBED = 3  # steps that are timed before the number of steps is settled
 
 
@@ -101,6 +102,7 @@ class Course:
     best: dict[str, Tensor] = field(default_factory=dict)
     best_step: int = -1
     losses: list[float] = field(default_factory=list)  # since the last look
+    seconds: float = 0.0  # spent in all
     ended: str = ""  # why, where it was before its time
 
     def run(self) -> bool:
@@ -123,6 +125,7 @@ class Course:
         if not self.looks:
             self._look(float("nan"))
             self._save(optimiser)
+        began, before = time.perf_counter(), self.seconds
         every = max(1, self.steps // self.rules.evaluations)
         while self.step < self.steps and not self.ended:
             for group in optimiser.param_groups:
@@ -132,10 +135,12 @@ class Course:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
             self.step += 1
-            if self.step % every == 0 or self.step == self.steps:
+            self.seconds = before + time.perf_counter() - began
+            late = self._is_late()
+            if self.step % every == 0 or self.step == self.steps or late:
                 self._look(sum(self.losses) / len(self.losses))
                 self.losses = []
-                self.ended = self._reason()
+                self.ended = self._reason() or ("the time is up: stopping" if late else "")
                 self._save(optimiser)
             elif self.stop():
                 self._save(optimiser)
@@ -228,6 +233,11 @@ class Course:
                 return f"{now.gain.speedup:.2f}x now, {best:.2f}x at best by the curve: stopping"
         return ""
 
+    def _is_late(self) -> bool:
+        """Whether it takes far longer than was reckoned."""
+        counted = self.rules.steps is None and self.step < self.steps
+        return counted and self.seconds > OVERRUN * self.rules.minutes * 60
+
     def _affordable(self) -> int:
         """Steps that the minutes allow: a look and some steps are timed, and undone.
 
@@ -266,6 +276,7 @@ class Course:
             "best_step": self.best_step,
             "looks": [look.to_json() for look in self.looks],
             "losses": self.losses,
+            "seconds": self.seconds,
             "ended": self.ended,
         }
         save(self.folder, self.step, state)
@@ -279,7 +290,8 @@ class Course:
         self.step, self.steps = held["step"], held["steps"]
         self.best, self.best_step = held["best"], held["best_step"]
         self.looks = [Look.of(each) for each in held["looks"]]
-        self.losses, self.ended = held["losses"], held["ended"]
+        self.losses, self.seconds = held["losses"], held["seconds"]
+        self.ended = held["ended"]
 
 
 def _narrow(device: torch.device) -> Any:

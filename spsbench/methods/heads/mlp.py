@@ -57,7 +57,7 @@ class MlpNetwork(ParallelNetwork):
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
         """[D] after the pending token."""
-        return self._stage(0, seen, token[None])[0]
+        return self.stage(0, seen, token[None])[0]
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
         """[n, V] by the head of this stage."""
@@ -66,9 +66,10 @@ class MlpNetwork(ParallelNetwork):
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
         """[n, D] after the tokens."""
-        return self._stage(depth + 1, states, tokens)
+        return self.stage(depth + 1, states, tokens)
 
-    def _stage(self, i: int, x: Tensor, tokens: Tensor) -> Tensor:
+    def stage(self, i: int, x: Tensor, tokens: Tensor) -> Tensor:
+        """[n, .] a state, and [n] the token after it -> [n, D] by stage `i`."""
         x = nth(self.proj, i)(x) + self._weight * nth(self.emb, i)(tokens)
         return gelu(nth(self.ln, i)(x))
 

@@ -17,11 +17,11 @@ function forest(axes, rows, width) {
     const row = rows[m.row], y = top + i * step + 26;
     const { colour, shape: kind } = row.look;
     const value = `${number(m.y, axes.digits)}${axes.unit}`;
-    const full = m.kind === "paper" ? `${row.name} (Chinchilla)` : row.name;
+    const full = m.kind === "paper" ? `Chinchilla, ${row.key}: ${row.name}` : row.name;
     const room = Math.floor((width - 16) / 6.4) - value.length - 2;
     const name = full.length > room ? `${full.slice(0, room - 1)}…` : full;
     plot.text(8, y - 11, name, { class: m.kind === "paper" ? "label halo muted" : "label halo" });
-    plot.text(width - 8, y - 11, value, { class: "value halo", "text-anchor": "end" });
+    plot.text(width - 8, y - 11, value, { class: m.kind === "paper" ? "value halo muted" : "value halo", "text-anchor": "end" });
     if (m.low !== null) {
       plot.line(x(m.low), y, x(m.high), y, { stroke: colour, "stroke-width": 3, "stroke-linecap": "round", opacity: 0.55 });
     }

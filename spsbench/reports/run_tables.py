@@ -37,13 +37,18 @@ def report_on(
     by_group: bool = False,
     dialect: Dialect | None = None,
     shown: Sequence[str] = (),
+    pool: bool = False,
 ) -> Report:
     """The tables of runs as one document; `shown` names other columns than the usual ones.
+
+    Under `pool` the times of unlike machines are averaged, and a note says so.
 
     Raises:
         SpsError: no run, one that is damaged, or a column that there is not.
     """
-    sources = [_Source.open(folder, MARGINS, by_group, dialect) for folder in folders]
+    sources = [
+        _Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool) for folder in folders
+    ]
     made = [table for source in sources for table in _tables(source)]
     if shown:
         made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
@@ -119,6 +124,7 @@ class _Source(NamedTuple):
     margins: Mapping[str, float]
     by_group: bool
     dialect: Dialect | None
+    pool: bool = False  # times of unlike machines too
 
     @classmethod
     def open(
@@ -169,7 +175,7 @@ def _of_settings(source: _Source) -> Iterator[Table]:
 
 def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]:
     machines = setting.machines
-    pooled = len(machines) < 2
+    pooled = len(machines) < 2 or source.pool
     known = machines[0].provenance if len(machines) == 1 else {}
     terms = TermsTally(source.cells, source.dialect)
     seen: set[Key] = set()
@@ -231,7 +237,12 @@ def _notes(
     notes += [f"Not as the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
         notes.append(f"Shards that have not begun: {', '.join(missing)}.")
-    if len(setting.machines) > 1:
+    if len(setting.machines) > 1 and source.pool:
+        notes.append(
+            f"Times of {len(setting.machines)} unlike machines are averaged, as was asked: they "
+            f"depend on which of them made what ({'; '.join(unlike(setting.machines))})."
+        )
+    elif len(setting.machines) > 1:
         notes.append(
             f"Made on {len(setting.machines)} unlike machines: their times are not pooled, and "
             f"stand in a table of each ({'; '.join(unlike(setting.machines))})."

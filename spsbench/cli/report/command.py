@@ -46,6 +46,10 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
     ] = None,
+    pool_machines: Annotated[
+        bool,
+        o.option(o.OUTPUT, "--pool-machines", help="Average times of unlike machines as well."),
+    ] = False,
     columns: Annotated[
         str | None,
         o.option(
@@ -75,7 +79,13 @@ def report(
     if columns is not None and terms is not None:
         raise UsageError("--columns with --terms: expected one of the two")
     shown = [name.strip() for name in columns.split(",")] if columns is not None else []
-    made = report_on(runs, by_group=by is not None, dialect=TERMS.get(terms or ""), shown=shown)
+    made = report_on(
+        runs,
+        by_group=by is not None,
+        dialect=TERMS.get(terms or ""),
+        shown=shown,
+        pool=pool_machines,
+    )
     if by is not None and not any(row.group for table in made.tables for row in table.rows):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(made, form, out)

@@ -148,9 +148,10 @@ class Scheduler:
         self._idle[worker] = flight.piece.group if flight else None
 
     def _land(self, worker: str, number: int, work: Work) -> None:
-        flight = self._flights.pop(number, None)
-        if flight is None:  # another was faster, or it was thought lost: each unit counts once
-            return
+        flight = self._flights.get(number)
+        if flight is None or worker not in flight.workers:
+            return  # another was faster, or it was thought lost: each unit counts once
+        del self._flights[number]
         piece = flight.piece
         self._sizes.saw(piece.group, len(piece.units), self._clock() - flight.began)
         if work.note is not None:

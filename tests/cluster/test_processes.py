@@ -28,7 +28,7 @@ def test_killed_from_within_and_from_without():
 
     def kill(pool: Processes) -> None:
         if len(killed) < 2:
-            name, pid = next(iter(pool.pids().items()))
+            pid = next(iter(pool.pids().values()))
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 

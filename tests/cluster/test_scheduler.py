@@ -1,6 +1,7 @@
 """The scheduler, in simulated time: every unit once, whatever becomes of those who make it."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_a_worker_keeps_to_the_models_it_has():
     book, _ = carried_out(workers, 60, 60)
     whole(book, count=120)
     for groups in workers.groups.values():
-        changes = sum(a != b for a, b in zip(groups, groups[1:], strict=False))
+        changes = sum(a != b for a, b in pairwise(groups))
         assert changes <= 2, groups
 
 

@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 from spsbench.cluster.crew import workers_of
-from spsbench.cluster.environment import check_same, environment
+from spsbench.cluster.environment import environment
 from spsbench.cluster.generations import Generating
 from spsbench.cluster.pace import ClusterPace
 from spsbench.cluster.protocol import Hello
+from spsbench.cluster.same import check_same
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
 from spsbench.cluster.units import Unit, answers, groups_of
 from spsbench.runs.conduct import Bulk

@@ -2,7 +2,6 @@
 
 import hashlib
 import platform
-import socket
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import Any
 import torch
 
 import spsbench
-from spsbench.errors import MismatchError
 from spsbench.machine.environment import PACKAGES, package_version
 from spsbench.settings.models import ModelSpec
-from spsbench.store.manifest import differences
 from spsbench.store.provenance import hash_file, hash_files, provenance
 
 
@@ -46,20 +43,6 @@ def code() -> str:
     return found.hexdigest()[:16]
 
 
-def check_same(here: Mapping[str, Any], there: Mapping[str, Any], place: str) -> None:
-    """Refuse a worker whose records would be of something else.
-
-    Raises:
-        MismatchError: names every field that differs.
-    """
-    if found := differences(here, there):
-        raise MismatchError(
-            f"another environment (worker on {place}): expected what the driver has. Install the "
-            "same there, and put the same models in its cache. Differing (driver, there):"
-            + "".join(f"\n  {line}" for line in found)
-        )
-
-
 def machine(workers: int, device: str) -> dict[str, Any]:
     """The provenance of this machine as a worker's, ready for JSON.
 
@@ -75,11 +58,6 @@ def machine(workers: int, device: str) -> dict[str, Any]:
         "hardware": found["hardware"] | shared,
         "threads": torch.get_num_threads(),
     }
-
-
-def place() -> str:
-    """This machine's name, for messages; no record has it."""
-    return socket.gethostname()
 
 
 def _release(version: str | None) -> str | None:

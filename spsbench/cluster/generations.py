@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from spsbench.cluster.environment import environment, machine, place
+from spsbench.cluster.environment import environment, machine
 from spsbench.cluster.protocol import Hello, Work
+from spsbench.cluster.same import place
 from spsbench.cluster.units import Ask, Unit
 from spsbench.methods.site import forget
 from spsbench.models.shelf import Choices, Shelf

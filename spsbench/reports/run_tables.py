@@ -107,7 +107,7 @@ def _poolable(source: "_Source") -> Iterator[Record]:
 
     It is that of the rows, where a cell has several.
     """
-    found = settings(source.manifest)
+    found = _recorded(source)
     setting = found[-1] if found else Setting((), ())
     for record in source.records(setting.segments):
         pooled = len(setting.machines) < 2
@@ -164,13 +164,19 @@ def _tables(source: _Source) -> Iterator[Table]:
 
 
 def _of_settings(source: _Source) -> Iterator[Table]:
-    found = settings(source.manifest)
-    if sum(len(setting.machines) for setting in found) > 1:  # what recorded nothing is none
-        used = {placed.segment for placed in segmented(source.folder)}
-        found = settings(source.manifest, used)
+    found = _recorded(source)
     for number, setting in enumerate(found or [Setting((), ())], start=1):
         part = f" ({number} of {len(found)} settings)" if len(found) > 1 else ""
         yield from _of_setting(source, setting, part)
+
+
+def _recorded(source: _Source) -> list[Setting]:
+    """The settings that have records."""
+    found = settings(source.manifest)
+    if sum(len(setting.machines) for setting in found) > 1:
+        used = {placed.segment for placed in segmented(source.folder)}
+        found = settings(source.manifest, used)
+    return found
 
 
 def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from spsbench.cluster.child import answer
+from spsbench.cluster.child import answer, unfit
 from spsbench.cluster.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError, first_line
 from spsbench.machine.environment import usable_cores
@@ -124,7 +124,7 @@ class RayWorkers:
             if worker in self._joined:  # its answer is lost, and so may it be
                 self._ray.kill(self._actors[worker])
                 return self._gone(worker, error)
-            return Refused(worker, unfit(error))
+            return Refused(worker, unfit(reason(error)))
         if worker in self._joined:
             answered: Event = found
             return answered
@@ -138,7 +138,7 @@ class RayWorkers:
         del self._actors[worker]
         self._fill()
         if not began and "ModuleNotFoundError" in str(error):
-            return Refused(worker, unfit(error))
+            return Refused(worker, unfit(reason(error)))
         return Lost(worker, reason(error))
 
     def _fill(self) -> None:
@@ -218,14 +218,6 @@ def own_signals() -> Iterator[None]:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
-
-
-def unfit(error: Exception) -> UnavailableError:
-    """The line for a worker that cannot be opened."""
-    return UnavailableError(
-        f"a worker cannot begin ({reason(error)}): expected the driver's spsbench on every node. "
-        "Install the same there"
-    )
 
 
 def reason(error: Exception) -> str:

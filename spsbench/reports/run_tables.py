@@ -40,13 +40,18 @@ def report_on(
     by_group: bool = False,
     dialect: Dialect | None = None,
     shown: Sequence[str] = (),
+    pool: bool = False,
 ) -> Report:
     """The tables of runs as one document; `shown` names other columns than the usual ones.
+
+    Under `pool` the times of unlike machines are averaged, and a note says so.
 
     Raises:
         SpsError: no run, one that is damaged, or a column that there is not.
     """
-    sources = [_Source.open(folder, MARGINS, by_group, dialect) for folder in folders]
+    sources = [
+        _Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool) for folder in folders
+    ]
     made = [table for source in sources for table in _tables(source)]
     if shown:
         made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
@@ -106,7 +111,7 @@ def _poolable(source: "_Source") -> Iterator[Record]:
 
     It is that of the rows, where a cell has several.
     """
-    found = settings(source.manifest)
+    found = _recorded(source)
     setting = found[-1] if found else Setting((), ())
     for record in source.records(setting.segments):
         pooled = len(setting.machines) < 2
@@ -138,6 +143,7 @@ class _Source(NamedTuple):
     margins: Mapping[str, float]
     by_group: bool
     dialect: Dialect | None
+    pool: bool = False  # times of unlike machines too
 
     @classmethod
     def open(
@@ -177,18 +183,24 @@ def _tables(source: _Source) -> Iterator[Table]:
 
 
 def _of_settings(source: _Source) -> Iterator[Table]:
-    found = settings(source.manifest)
-    if sum(len(setting.machines) for setting in found) > 1:  # what recorded nothing is none
-        used = {placed.segment for placed in segmented(source.folder)}
-        found = settings(source.manifest, used)
+    found = _recorded(source)
     for number, setting in enumerate(found or [Setting((), ())], start=1):
         part = f" ({number} of {len(found)} settings)" if len(found) > 1 else ""
         yield from _of_setting(source, setting, part)
 
 
+def _recorded(source: _Source) -> list[Setting]:
+    """The settings that have records."""
+    found = settings(source.manifest)
+    if sum(len(setting.machines) for setting in found) > 1:
+        used = {placed.segment for placed in segmented(source.folder)}
+        found = settings(source.manifest, used)
+    return found
+
+
 def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]:
     machines = setting.machines
-    pooled = len(machines) < 2
+    pooled = len(machines) < 2 or source.pool
     known = machines[0].provenance if len(machines) == 1 else {}
     terms = TermsTally(source.cells, source.dialect)
     seen: set[Key] = set()
@@ -253,7 +265,12 @@ def _notes(
     notes += [f"Not as the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
         notes.append(f"Shards that have not begun: {', '.join(missing)}.")
-    if len(setting.machines) > 1:
+    if len(setting.machines) > 1 and source.pool:
+        notes.append(
+            f"Times of {len(setting.machines)} unlike machines are averaged, as was asked: they "
+            f"depend on which of them made what ({'; '.join(unlike(setting.machines))})."
+        )
+    elif len(setting.machines) > 1:
         notes.append(
             f"Made on {len(setting.machines)} unlike machines: their times are not pooled, and "
             f"stand in a table of each ({'; '.join(unlike(setting.machines))})."

@@ -46,6 +46,10 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
     ] = None,
+    pool_machines: Annotated[
+        bool,
+        o.option(o.OUTPUT, "--pool-machines", help="Average times of unlike machines as well."),
+    ] = False,
     columns: Annotated[
         str | None,
         o.option(
@@ -78,7 +82,11 @@ def report(
     shown = [name.strip() for name in columns.split(",")] if columns is not None else []
     page = form == "html"  # which has a filter of categories
     made = report_on(
-        runs, by_group=page or by is not None, dialect=TERMS.get(terms or ""), shown=shown
+        runs,
+        by_group=page or by is not None,
+        dialect=TERMS.get(terms or ""),
+        shown=shown,
+        pool=pool_machines,
     )
     if by is not None and not in_categories(made):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")

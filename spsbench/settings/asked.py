@@ -7,7 +7,7 @@ from spsbench.errors import UsageError
 from spsbench.settings.bundled import DEFAULT_DRAFT
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Method, constant
-from spsbench.settings.models import RANDOM, ModelSpec
+from spsbench.settings.models import CHECKPOINT, RANDOM, ModelSpec
 from spsbench.settings.sampling import Sampling
 from spsbench.settings.setting import fitted, settings_of
 from spsbench.settings.table import DRAFT, OF_CELL, TARGET
@@ -88,7 +88,7 @@ def target_of(given: Mapping[str, Any]) -> ModelSpec:
     asked = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
     if asked["trust_remote_code"] and asked["revision"] is None:
         raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
-    return ModelSpec(**asked | _weights(given))
+    return ModelSpec(**_drawn(given, asked))
 
 
 def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
@@ -99,8 +99,13 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
             "--draft-trust-remote-code: expected a pinned revision. Give it with --draft-revision"
         )
     shared = {field: getattr(target, field) for field in DRAFT if field not in OWN}
-    return ModelSpec(**shared | _weights(given) | asked | {"id": name})
+    weights = {} if asked.get("weights") == CHECKPOINT else _drawn(given, shared | asked)
+    return ModelSpec(**shared | asked | weights | {"id": name})
 
 
-def _weights(given: Mapping[str, Any]) -> dict[str, str]:
-    return {"weights": RANDOM} if given.get("random_weights") else {}
+def _drawn(given: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's options as asked, its weights random where `random_weights` says so."""
+    weights = asked["weights"]
+    if not given.get("random_weights") or weights.startswith(RANDOM):
+        return dict(asked)
+    return {**asked, "weights": RANDOM if weights == CHECKPOINT else f"{RANDOM}-{weights}"}

@@ -25,6 +25,7 @@ from spsbench.engines.quantised import (
     quantised_layers,
 )
 from spsbench.engines.quantised_panels import QuantisedPanels
+from spsbench.errors import UsageError
 from spsbench.loop.types import LM
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
@@ -193,3 +194,20 @@ def test_it_is_part_of_the_cell() -> None:
     assert drawn.random
     assert drawn.quantised == "int4"
     assert drawn.weights == "random-int4"
+
+
+def test_a_target_s_own_copy_drafts() -> None:
+    models = make_cell(target="nano", draft="self:int4").models
+    assert models.draft is not None
+    assert str(models.draft) == "nano int4"
+    assert models.target.quantised is None
+    assert make_cell(target="nano", draft="self:int4", drafter="tree").models == models
+    drawn = make_cell(target="nano", draft="self:int8", random_weights=True).models.draft
+    assert drawn is not None
+    assert drawn.weights == "random-int8"
+    for given, said in (
+        ({"draft": "self:int3"}, "expected self:int8, self:int4, self:int4-64"),
+        ({"draft": "self:int4", "draft_weights": "int8"}, "--draft-weights with --draft self:int4"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            make_cell(target="nano", **given)

@@ -53,7 +53,9 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
         times = [
             (row, *row.at_any_load("mean_token_time_ms"))
             for row in rows
-            if row.cell.k == 0 and row.cell.models.target.id == target
+            if row.cell.k == 0
+            and row.cell.models.target.id == target
+            and row.cell.models.target.quantised is None  # fewer bytes a token
         ]
         reached = [
             f"{setting(row.cell)} {bound.reached(time.mean):.0%}{MARK * marked}"

@@ -128,7 +128,7 @@ def memory(
     targets = [cell.models.target for cell in experiment.cells]
     sizes = {}
     for model in targets:
-        if model.device != "cpu" or model.random:
+        if model.device != "cpu" or model.random or model.quantised:
             continue
         dtype = "float32" if model.dtype == "auto" else model.dtype
         if dtype in BYTES and any(folders[model].glob("*.safetensors")):

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from spsbench.engines.fast import Fast
 from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
@@ -181,6 +182,16 @@ def test_a_draft_ends_where_the_heads_do(sites: dict[str, HeadSite], target: Any
     context = Context((1, 2, 3), Warp(1.0), None)
     assert frontier.depth(context, 9) == 3
     assert frontier.depth(context._replace(tokens=(1,)), 9) == 0
+
+
+@pytest.mark.parametrize("head", FAMILIES)
+def test_packed_linears_compute_the_same(tmp_path: Path, head: str) -> None:
+    wide = tiny("llama", VOCAB, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
+    folder = FAMILIES[head](tmp_path, wide)
+    plain, packed = HeadSite(folder, wide), HeadSite(folder, wide)
+    Fast().pack(packed.drafter()._frontier.network)
+    found, again = (torch.stack(along(site, wide, (2, 9))[0]) for site in (plain, packed))
+    torch.testing.assert_close(again, found, rtol=1e-4, atol=1e-4)
 
 
 class AnotherLayer(ParallelFrontier):

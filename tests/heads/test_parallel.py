@@ -166,7 +166,11 @@ def test_blocks_with_the_target_s_head(target: Any, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", FAMILIES)
+SLOW = pytest.mark.slow
+SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) for head in FAMILIES]
+
+
+@pytest.mark.parametrize("head", SOME)
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 def test_every_law_is_as_from_scratch(
     sites: dict[str, HeadSite], target: Any, head: str, tree: bool
@@ -184,7 +188,7 @@ def test_a_draft_ends_where_the_heads_do(sites: dict[str, HeadSite], target: Any
     assert frontier.depth(context._replace(tokens=(1,)), 9) == 0
 
 
-@pytest.mark.parametrize("head", FAMILIES)
+@pytest.mark.parametrize("head", SOME)
 def test_packed_linears_compute_the_same(tmp_path: Path, head: str) -> None:
     wide = tiny("llama", VOCAB, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
     folder = FAMILIES[head](tmp_path, wide)
@@ -276,7 +280,7 @@ FAULTS = (AnotherLayer, RowBefore, Stale, HeadsSwapped)
     ("head", "fault"),
     [
         *(("medusa", f) for f in FAULTS),
-        ("blockwise", Stale),
+        pytest.param("blockwise", Stale, marks=SLOW),
         ("mlp", ParentForgotten),
         *(("dspark", f) for f in BLOCK),
     ],

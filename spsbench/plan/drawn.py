@@ -66,10 +66,10 @@ def report(
         lines.append(
             "Measured on prompts that were held back from the choice, interleaved with ArS."
         )
-    for name, each in measured.items():
+    for label, each in measured.items():
         if each.foretold is not None:
             lines.append(
-                f"{name}: on the held-back prompts themselves their traces say tau "
+                f"{label}: on the held-back prompts themselves their traces say tau "
                 f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
             )
     if any(each.loaded for each in measured.values()):
@@ -87,7 +87,7 @@ def report(
         figure=figure(outlook, measured, str(answer)),
     )
     sheet = Sheet(
-        title=name,
+        title=f"Plan: {name}",
         mood=MOODS.get(answer.verdict, "open"),
         line=str(answer),
         notes=tuple(table.remarks[1:]),

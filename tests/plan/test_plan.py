@@ -88,6 +88,8 @@ def test_its_page_shows_what_was_predicted_and_measured(made: Planned) -> None:
     assert {"headlines", "predicted"} <= drawn.keys()
     assert "against-k" not in drawn
     assert page.count('class="card ') == 1
+    assert made.folder is not None
+    assert f"<h1>{made.folder.name}</h1>" in page
     assert str(made.answer).split(":")[0] in page
 
 

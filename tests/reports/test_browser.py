@@ -325,6 +325,8 @@ def test_loaded_and_the_papers_marks_are_told_apart(driver: Any, tmp_path: Path)
     open_marks = "document.querySelectorAll('#headlines .mark.open').length"
     paper = "document.querySelectorAll('#headlines .mark.paper').length"
     assert page.run(open_marks) > 0
+    look = "getComputedStyle(document.querySelector('#headlines .mark.open'))"
+    assert page.run(f"{look}.stroke") != page.run(f"{look}.fill")
     assert page.run(paper) == 4  # speed-up and time of ArS and of K = 4
     page.run("document.querySelector('[data-filter=paper] input').click()")
     assert page.run(paper) == 0

@@ -22,6 +22,7 @@ from spsbench.reports.sheet import Sheet
 from spsbench.settings.names import method, setting
 
 LINE = 120  # characters of a name
+PARAGRAPH = 2000
 SHORT = 20  # of a run's, beside those of its rows
 
 
@@ -153,7 +154,7 @@ def _of_sheets(sheets: Sequence[Sheet]) -> list[Exhibit]:
             figure,
             id=f"sheet-{number}-{at}",
             title=shown(sheet.title, LINE),
-            says=shown(f"{sheet.line}. {sheet.says}" if sheet.says else sheet.line),
+            says=shown(sheet.says or sheet.line, PARAGRAPH),
         )
     ]
 

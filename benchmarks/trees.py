@@ -45,16 +45,15 @@ SIZED: dict[int, tuple[tuple[str, int, str], ...]] = {
         ("topk:width=4,nodes=8", 6, "match"),
         ("sequoia:nodes=8,depth=6", 6, "match"),
     ),
-    32: (
-        ("model", 32, "sps"),
-        ("model", 32, "block"),
-        ("tree:shape=4x3x1", 3, "match"),
-        ("tree:shape=4x3x1,siblings=distinct", 3, "recursive"),
-        ("tree:shape=4x3x1,siblings=iid", 3, "recursive"),
-        ("chains:n=8", 4, "recursive"),
-        ("topk:width=8,nodes=32", 8, "match"),
-        ("sequoia:nodes=32", 8, "match"),
-        ("sequoia:nodes=32,siblings=distinct", 8, "recursive"),
+    16: (
+        ("model", 16, "sps"),
+        ("model", 16, "block"),
+        ("tree:shape=3x2x1", 3, "match"),
+        ("tree:shape=3x2x1,siblings=distinct", 3, "recursive"),
+        ("tree:shape=3x2x1,siblings=iid", 3, "recursive"),
+        ("chains:n=4", 4, "recursive"),
+        ("topk:width=8,nodes=16", 8, "match"),
+        ("sequoia:nodes=16", 8, "match"),
     ),
 }
 """Drafts of at most so many tokens: drafter, K, verifier."""
@@ -118,11 +117,11 @@ def rounds_of(pair: Any, prompts: list[list[int]], tokens: int, **asked: Any) ->
 
 
 def tokens(
-    pair: Any, prompts: list[list[int]], length: int, temperature: float
+    pair: Any, prompts: list[list[int]], length: int, temperature: float, sizes: list[int]
 ) -> list[dict[str, Any]]:
     """Tau of drafts of equal size."""
     found = []
-    for size, methods in SIZED.items():
+    for size, methods in ((size, SIZED[size]) for size in sizes):
         for drafter, k, verifier in methods:
             asked = {"drafter": drafter, "k": k, "verifier": verifier}
             rounds = rounds_of(pair, prompts, length, temperature=temperature, **asked)
@@ -171,6 +170,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZED), choices=list(SIZED))
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
     given = parser.parse_args()
@@ -186,7 +186,7 @@ def main() -> None:
     found = (
         passes(session(pair, loaded.target, "target"), given.repeats)
         if given.what == "passes"
-        else tokens(pair, prompts, given.length, given.temperature)
+        else tokens(pair, prompts, given.length, given.temperature, given.sizes)
     )
     about = {
         "target": given.target,

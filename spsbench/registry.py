@@ -87,7 +87,7 @@ BUILT_IN = (
         "drafters",
         "chains",
         ".methods.drafters.chains:ChainsDrafter",
-        "a draft model's n independent chains: for recursive, traversal, spectr",
+        "a draft model's n independent chains: for recursive, spectr, gbv",
     ),
     Entry(
         "drafters",

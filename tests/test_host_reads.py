@@ -25,6 +25,7 @@ from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Purp
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.drafters.none import NoDrafter
+from spsbench.methods.drafters.tree import TreeDrafter
 from spsbench.methods.schedules.confidence import Confidence
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.schedules.disco import Disco
@@ -74,6 +75,7 @@ DRAFTERS: dict[str, Callable[[LM], Drafter]] = {
     "ngram": lambda lm: NgramDrafter(2, 1),
     "tree": lambda lm: FixedDrafter((5, 7, 6, 8, 9), (-1, -1, 0, 1, 1)),
     "chains": Chains,
+    "widths": lambda lm: TreeDrafter(lm, "2x2x1"),
     "none": lambda lm: NoDrafter(),
 }
 slow = partial(pytest.param, marks=pytest.mark.slow)
@@ -174,6 +176,7 @@ def test_one_read_a_round_and_the_cpu_s_tokens(
         ("tree", Match(), Warp()),
         pytest.param("tree", Traversal(), Warp(), marks=pytest.mark.slow),
         ("tree", Recursive(), Warp()),
+        ("widths", Match(), Warp()),
         ("chains", Traversal(), Warp()),
         pytest.param("chains", Recursive(), Warp(), marks=pytest.mark.slow),
         ("chains", SpecTr(), Warp()),

@@ -12,7 +12,9 @@ from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.registry import BUILT_IN, Entry
 
 KINDS = ("drafters", "verifiers", "schedules", "engines", "decoders")
-LIMITLESS = type("LM", (), {"limit": None, "vocab_size": 3, "drawn": Drawn.POINT, "tree": False})
+LIMITLESS = type(
+    "LM", (), {"limit": None, "vocab_size": 3, "drawn": Drawn.POINT, "tree": False, "layers": ()}
+)
 PARTS = [entry for entry in BUILT_IN if entry.kind in KINDS and entry.name != "hf"]
 
 

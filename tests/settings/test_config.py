@@ -37,6 +37,20 @@ def test_k_is_the_constant_schedule() -> None:
         make_cell(schedule="other", k=7)
 
 
+def test_a_tree_is_as_deep_as_its_arguments_say_where_nobody_says_k() -> None:
+    for drafter, k in (
+        ("tree:shape=3x2x1", 3),
+        ("tree:shape=5", 1),
+        ("topk:depth=6", 6),
+        ("topk", 4),
+    ):
+        cell = make_cell(drafter=drafter)
+        assert cell.k == k
+        assert cell.models.draft == ModelSpec("nano-draft")
+        assert make_cell(drafter=drafter, k=2).k == 2
+    assert make_cell(drafter="tree", schedule="constant:lookahead=7").k == 7
+
+
 def test_k_zero_is_auto_regressive() -> None:
     cell = make_cell(k=0, draft="folder")
     assert (cell.models.draft, cell.method.drafter) == (None, Spec("none"))

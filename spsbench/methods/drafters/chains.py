@@ -1,7 +1,7 @@
 """Several independent chains of a draft model as one trie (SpecTr: Sun et al. 2023, 2310.15141)."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -9,7 +9,18 @@ from torch import Tensor
 from spsbench.loop.sampling import sample, unsharpened
 from spsbench.loop.site import Site, Weights
 from spsbench.loop.transfer import send
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    GoOn,
+    Noise,
+    Plan,
+    Purpose,
+    Scores,
+)
 from spsbench.methods.drafters.frontier import Frontier
 
 MOST = 64  # chains
@@ -19,30 +30,36 @@ DEEPEST = 64
 class ChainsDrafter(Drafter):
     """`n` chains of K tokens, drawn independently from one law.
 
-    Chains that have drawn the same tokens go on from one node, so the draft model reads each prefix
-    once. The equal children stay siblings of it, with nothing below all but the first: an exact
-    rule counts how many were drawn. Where only one token can come, one chain goes on.
+    Each chain stands by itself, so the shape depends on no token. With `share` they become a trie:
+    the draft model reads each prefix once. Its shape depends on what was drawn, so its nodes have
+    no law any more and only a rule that needs none may follow. Where only one token can come, one
+    chain goes on.
 
     Slot d * n + c of DRAFT's uniforms is token d of chain c.
 
     Args:
         n: chains.
-        share: false leaves each chain by itself, for a rule that is made for chains side by side.
+        share: make one path of what chains have in common.
     """
 
-    drawn = Drawn.IID
     tree = True
     weights = Weights.MODEL
 
     @classmethod
-    def open(cls, site: Site, n: int = 3, share: bool = True) -> Self:
+    def plan(cls, *args: Any, share: bool = False, **more: Any) -> Plan:
+        """Whether nodes have laws is in its arguments."""
+        return Plan(Drawn.POINT if share else Drawn.IID, True, cls.weights)
+
+    @classmethod
+    def open(cls, site: Site, n: int = 3, share: bool = False) -> Self:
         """Over a session with the draft model."""
         return cls(site.session(), n, share)
 
-    def __init__(self, lm: LM, n: int = 3, share: bool = True) -> None:
+    def __init__(self, lm: LM, n: int = 3, share: bool = False) -> None:
         if not 1 <= n <= MOST:
             raise ValueError(f"n is {n}: expected 1 to {MOST} chains")
         self.n, self.share, self.limit = n, share, lm.limit
+        self.drawn = Drawn.POINT if share else Drawn.IID
         self.shape = tuple(slot - n if slot >= n else -1 for slot in range(n * DEEPEST))
         self._frontier = Frontier(lm)
 
@@ -78,8 +95,9 @@ class ChainsDrafter(Drafter):
                 alike = at[r], token, 0 if self.share else chain
                 node = first.setdefault(alike, len(tokens))
                 ahead.setdefault(node, []).append(chain)
-                tokens.append(token)
-                parents.append(at[r])
+                if node == len(tokens):
+                    tokens.append(token)
+                    parents.append(at[r])
             at = list(ahead)[: None if spare is None else max(0, spare)]
             if depth + 1 == k or not at or len(tokens) >= most:
                 break
@@ -89,7 +107,8 @@ class ChainsDrafter(Drafter):
             logits = frontier.feed(fed, at, [parents[node] for node in at])
         if not tokens:
             return Draft(torch.empty(0, dtype=torch.int64), None)
-        return Draft(torch.tensor(tokens), torch.cat(laws), torch.tensor(parents))
+        known = None if self.share else torch.cat(laws)
+        return Draft(torch.tensor(tokens), known, torch.tensor(parents))
 
     def _going(
         self,

@@ -31,6 +31,7 @@ from spsbench.methods.drafters.tree import TreeDrafter, parents_of
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.plugins import make as make_plug_in
 from spsbench.spec import Spec
 from tests.engines.test_sessions import over_caches
 from tests.tiny_models import ARCHITECTURES, tiny
@@ -42,7 +43,8 @@ MAKE: dict[str, Callable[[LM], Drafter]] = {
     "distinct": lambda lm: TreeDrafter(lm, "2x3x2", "distinct"),
     "ragged": lambda lm: ShapedDrafter(lm, (-1, -1, -1, 0, 0, 2, 3, 5, 5), Drawn.IID),
     "topk": lambda lm: TopkDrafter(lm, 3, 0, 7),
-    "chains": lambda lm: ChainsDrafter(lm, 3),
+    "chains": lambda lm: ChainsDrafter(lm, 3, share=True),
+    "apart": lambda lm: ChainsDrafter(lm, 2),
 }
 every = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
@@ -200,20 +202,21 @@ def test_the_best_nodes_are_kept_best_first() -> None:
         assert got[:3] == pytest.approx(every[:3])  # `width` may hide others
 
 
-def test_equal_children_stay_and_the_first_has_what_is_below() -> None:
-    seen = False
-    for seed in range(20):
+def test_chains_that_share_are_a_trie_and_others_stand_apart() -> None:
+    shared = False
+    for seed in range(12):
         _, _, drafter, _ = run(MAKE["chains"], seed)
         for draft in drafter.drafts:
-            if not len(draft.tokens):
-                continue
-            first: dict[tuple[int, ...], int] = {}
-            for node, path in enumerate(paths(draft)):
-                repeated = first.setdefault(path, node) != node
-                seen |= repeated
-                assert not (repeated and node in draft.parents.tolist())
-            assert sum(len(path) == 1 for path in paths(draft)) in (1, 3)
-    assert seen
+            found = paths(draft) if len(draft.tokens) else []
+            assert len(set(found)) == len(found)
+            shared |= 0 < sum(len(path) == 1 for path in found) < 3
+        _, _, drafter, _ = run(MAKE["apart"], seed, warp=Warp(2.0))
+        for draft in drafter.drafts:
+            if len(draft.tokens) == 6:
+                assert draft.parents.tolist() == [-1, -1, 0, 1, 2, 3]
+    assert shared
+    assert plan_of(Spec.parse("chains:share=true")).drawn is Drawn.POINT
+    assert plan_of(Spec("chains")).drawn is Drawn.IID
 
 
 def test_a_sure_law_has_one_child() -> None:
@@ -236,6 +239,27 @@ def test_wrong_arguments_are_refused() -> None:
     for make in (lambda: ChainsDrafter(lm, 0), lambda: TopkDrafter(lm, nodes=0)):
         with pytest.raises(ValueError, match="is 0: expected"):
             make()
+
+
+RULES_OF_CHAINS = {
+    ("chains:n=2", "recursive"),
+    ("chains:n=2", "spectr"),
+    ("chains:n=2", "gbv"),
+    ("chains:n=2", "traversal"),
+    ("chains:n=2,share=true", "match"),
+}
+
+
+@pytest.mark.parametrize(("spec", "rule"), sorted(RULES_OF_CHAINS))
+@pytest.mark.slow
+def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec: str, rule: str) -> None:
+    """Two tokens, so that chains often begin alike."""
+    pair, verifier = Pair(2, 3, ("plain",)), make_plug_in("verifiers", Spec(rule))
+    rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
+    more = {"drafter": lambda lm: open_over(lm, Spec.parse(spec)), "schedule": Constant(2)}
+    found = prove(Case(verifier, rules, pair.q, pair.p, 2, tokens=3, **more))
+    assert found.whole
+    assert found.distance < 1e-12
 
 
 CASES = {

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import LlamaConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 
 def config_of(values: Mapping[str, Any]) -> PreTrainedConfig:
-    kind = Qwen3Config if values["model_type"] == "qwen3" else LlamaConfig
+    kinds = {"qwen3": Qwen3Config, "qwen2": Qwen2Config}
+    kind = kinds.get(values["model_type"], LlamaConfig)
     made = kind(**{key: value for key, value in values.items() if key != "architectures"})
     made._attn_implementation = "eager"
     return made
@@ -30,7 +32,8 @@ def run(layer: nn.Module, config: PreTrainedConfig, x: Tensor) -> Tensor:
 
 def loaded(config: PreTrainedConfig, tensors: Mapping[str, Tensor], at: str, fed: int) -> nn.Module:
     """A decoder layer with the weights at `at`; without an input norm where there is none."""
-    kind = Qwen3DecoderLayer if config.model_type == "qwen3" else LlamaDecoderLayer
+    kinds = {"qwen3": Qwen3DecoderLayer, "qwen2": Qwen2DecoderLayer}
+    kind = kinds.get(config.model_type, LlamaDecoderLayer)
     layer = kind(config, 0).double()
     for name in ("q_proj", "k_proj", "v_proj"):
         old = getattr(layer.self_attn, name)
@@ -222,3 +225,27 @@ def dspark_bias(
             x = out.tanh()
         made.append(w2 @ x)
     return made
+
+
+def mtp(
+    values: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    names: tuple[str, str, str, str],
+    at: str,
+    f: Tensor,
+    e: Tensor,
+    feature_first: bool,
+) -> Tensor:
+    """[m, H] features and embeddings -> [m, H], by names of `fc` and of three norms."""
+    eps = values["rms_norm_eps"]
+    fc, of_e, of_f, last = (tensors[f"{name}.weight"] for name in names)
+    if feature_first:  # MiMo: the embedding of the first row is 0
+        e = torch.cat([torch.zeros_like(e[:1]), e[1:]])
+    both = [normed(e, of_e, eps), normed(f, of_f, eps)]
+    x = torch.cat(both[::-1] if feature_first else both, -1) @ fc.T
+    kind = {**values, "model_type": "qwen2" if values["model_type"] == "mimo" else "qwen3"}
+    config = config_of(kind)
+    own = {f"layer.{n.removeprefix(at)}": t for n, t in tensors.items() if n.startswith(at)}
+    others = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
+    own = {n: t for n, t in own.items() if not any(part in n for part in others)}
+    return normed(run(loaded(config, own, "layer", values["hidden_size"]), config, x), last, eps)

@@ -194,7 +194,7 @@ def scratch_at_once(drafter: Any, known: Known, warp: Warp) -> Callable[..., Ten
         by = Around(lambda ids: network.embed(ids, target.embed), target.head, PreallocatedCache())
         tokens = torch.tensor(text[1:])
         hidden = [states.to(target.dtype) for states in known.hidden(text[:-1])]
-        newest = network.read(hidden, tokens, torch.arange(len(tokens)), by)
+        newest = network.read(hidden, tokens, 0, by)
         seen = network.look(newest, tokens[-1], len(tokens), network.deepest, by)
         states = network.start(seen, tokens[-1], by)[None]
         for depth, token in enumerate(drafted):

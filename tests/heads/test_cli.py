@@ -29,6 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "medusa": writers.medusa(folder / "medusa", model, dialect="TGI"),
         "mlp": writers.mlp(folder / "mlp", model),
         "blockwise": writers.blockwise(folder / "blockwise", model),
+        "dflash": writers.dflash(folder / "dflash", model),
         "pickle": writers.eagle(folder / "pickle", model, pickle=True),
         "other": writers.speculators(folder / "other", wide),
     }
@@ -41,6 +42,7 @@ WRITTEN = {
     "medusa": "Medusa, for org/tiny",
     "mlp": "IBM",
     "blockwise": "spsbench, for org/tiny",
+    "dflash": "z-lab",
 }
 
 

@@ -172,7 +172,7 @@ def test_every_law_is_as_from_scratch(
 ) -> None:
     more: Any = {"rule": Recursive(), **TREE} if tree else DRAWN
     seen = compared(sites[head], target, sound, **more)
-    assert seen.seen > VOCAB
+    assert seen.seen > VOCAB // 2
     assert seen.worst < 1e-12
 
 

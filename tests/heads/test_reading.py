@@ -76,6 +76,7 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
         "speculators",
         (2, 4),
     ),
+    "MTP": (writers.mtp, "mtp", "speculators", ()),
     "blockwise": (writers.blockwise, "blockwise", "spsbench", ()),
 }
 

@@ -186,25 +186,6 @@ def speculators(
     return written(folder, config, drawn(shapes) | maps(flat["vocab_size"], DRAFT_VOCAB))
 
 
-def peagle(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
-    """P-EAGLE as speculators writes it: two layers, a mask for features and one for tokens."""
-    made = speculators(
-        folder,
-        target,
-        layers=2,
-        speculators_model_type="peagle",
-        architectures=["PEagleSpeculator"],
-        mask_token_id=3,
-        para_depths=4,
-        **more,
-    )
-    tensors = load_file(made / "model.safetensors")
-    wide = tensors["fc.weight"].shape[1]
-    tensors["mask_hidden"] = drawn({"mask": (1, 1, wide)})["mask"] * wide**0.5
-    save_file(tensors, made / "model.safetensors")
-    return made
-
-
 def medusa(
     folder: Path, target: PreTrainedModel, heads: int = 3, layers: int = 1, dialect: str = "Medusa"
 ) -> Path:
@@ -356,6 +337,35 @@ def block_speculators(
     return written(folder, config, drawn(shapes) | maps(inner["vocab_size"], DRAFT_VOCAB))
 
 
+def mtp(folder: Path, target: PreTrainedModel, dialect: str = "speculators") -> Path:
+    """An MTP layer, cut out by speculators, or inside the files of MiMo or of Qwen."""
+    kind = {"speculators": "qwen3", "MiMo": "mimo", "Qwen": "qwen3"}[dialect]
+    inner = sizes(target, model_type=kind, head_dim=8)
+    wide = inner["hidden_size"]
+    front = {"speculators": "mtp_layers.0.", "MiMo": "model.mtp_layers.0.", "Qwen": "mtp."}[dialect]
+    names = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
+    if dialect == "Qwen":
+        names = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    at = f"{front}layers.0" if dialect == "Qwen" else front[:-1]
+    shapes = {f"{front}{name}.weight": (wide,) for name in names}
+    shapes[f"{front}{names[0]}.weight"] = (wide, 2 * wide)
+    shapes |= layer(inner, at, wide, normed=True)
+    if dialect == "MiMo":
+        for name, rows in (("q", 32), ("k", 16), ("v", 16)):
+            shapes[f"{at}.self_attn.{name}_proj.bias"] = (rows,)
+    if dialect != "speculators":
+        shapes["model.embed_tokens.weight"] = (inner["vocab_size"], wide)
+        return written(folder, inner, drawn(shapes))
+    config = {
+        "architectures": ["MTPDraftModel"],
+        "speculators_model_type": "mtp",
+        "num_nextn_predict_layers": 1,
+        "transformer_layer_config": inner,
+        "speculators_config": {"verifier": {"name_or_path": "org/tiny"}},
+    }
+    return written(folder, config, drawn(shapes))
+
+
 def blockwise(
     folder: Path, target: PreTrainedModel, heads: int = 3, own_head: bool = False
 ) -> Path:
@@ -375,6 +385,25 @@ def blockwise(
     if own_head:
         shapes["lm_head.weight"] = (vocab, wide)
     return written(folder, config, drawn(shapes))
+
+
+def peagle(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
+    """P-EAGLE as speculators writes it: two layers, a mask for features and one for tokens."""
+    made = speculators(
+        folder,
+        target,
+        layers=2,
+        speculators_model_type="peagle",
+        architectures=["PEagleSpeculator"],
+        mask_token_id=3,
+        para_depths=4,
+        **more,
+    )
+    tensors = load_file(made / "model.safetensors")
+    wide = tensors["fc.weight"].shape[1]
+    tensors["mask_hidden"] = drawn({"mask": (1, 1, wide)})["mask"] * wide**0.5
+    save_file(tensors, made / "model.safetensors")
+    return made
 
 
 def written(

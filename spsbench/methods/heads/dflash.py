@@ -35,9 +35,10 @@ class DFlashNetwork(Marginal):
         if shape.own_embedding:
             self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
 
-    def read(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor, by: Around) -> Tensor:
+    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
         """[m, H] fused features become keys and values of every layer, not passed through any."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
+        places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)
         for layer in self.stack:
             attention: Any = layer.self_attn

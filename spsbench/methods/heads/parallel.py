@@ -41,10 +41,10 @@ class ParallelNetwork(nn.Module):
     ids: Tensor | None = None
     deepest: int
 
-    def read(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor, by: Around) -> Tensor:
+    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
         """N times [m, Ht] hidden states of the text, the [m] tokens after them -> [H], the newest.
 
-        A head without layers of its own needs the last row only.
+        `past` rows were read before. A head without layers of its own needs the last row only.
         """
         return hidden[0][-1]
 
@@ -133,5 +133,5 @@ class ParallelFrontier(HiddenReader):
         return self._spread(self.network.scores(self._seen, depth, states, self._by))
 
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
-        made: Tensor = self.network.read(hidden, tokens, places, self._by)
+        made: Tensor = self.network.read(hidden, tokens, self._read, self._by)
         return made

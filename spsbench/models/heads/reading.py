@@ -17,7 +17,9 @@ ANSWERS = ("residual", "feedback", "features", "anyway")
 
 
 def family_of(folder: Path) -> str | None:
-    """The drafter that the head in `folder` is for; None: it is no head.
+    """The drafter that the head in `folder` is for; None: it is no head, or it is inside a model.
+
+    A language model with a head inside may be meant as a draft model: its drafter must be named.
 
     Raises:
         DataError: a head of a kind that is not known.
@@ -29,7 +31,7 @@ def family_of(folder: Path) -> str | None:
     found = format_of(files)
     if found is None and (kind := stranger(files)):
         raise no_such(folder, kind)
-    return None if found is None else found.family
+    return None if found is None or found.inside else found.family
 
 
 def stranger(files: Checkpoint) -> str:

@@ -175,3 +175,12 @@ class BlockShape:
     coupling: str = ""  # vanilla, gated or rnn
     own_head: bool = False
     own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtpShape:
+    """A layer that was trained along with its target to foretell one token more."""
+
+    layer: LayerShape
+    vocab: int
+    hidden_first: bool = False  # `fc` reads [feature; embedding], else [embedding; feature]

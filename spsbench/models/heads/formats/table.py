@@ -11,11 +11,14 @@ from spsbench.models.heads.formats.eagle3 import EAGLE3
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.medusa import MEDUSA
 from spsbench.models.heads.formats.mlp import MLP
+from spsbench.models.heads.formats.mtp import MTP, MTP_INSIDE
 from spsbench.models.heads.formats.speculators import PARALLEL, SPECULATORS
 
 FORMATS: tuple[Format, ...] = (
     SPECULATORS,
     PARALLEL,
+    MTP,
+    MTP_INSIDE,
     DSPARK,
     DFLASH,
     EAGLE3,

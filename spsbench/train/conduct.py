@@ -333,7 +333,7 @@ class Conduct:
             how = "which asked itself the questions" if chat else "from nothing"
         facts = {
             "target": str(self.target),
-            "what": f"A {course.student.drafter} drafter",
+            "what": f"A drafter of kind {course.student.drafter}",
             "temperature": asked.temperature,
             "top_p": f" and top-p {asked.top_p}" if asked.top_p < 1 else "",
             "count": len(texts.texts),
@@ -347,7 +347,7 @@ class Conduct:
             "command": shlex.join(self.command) or "spsbench.library.train",
         }
         replace_file(out / "README.md", card(course, facts).encode())
-        figures = {**facts, "loss": str(loss), **course.chosen.to_json()}
+        figures = {**course.chosen.to_json(), **facts, "loss": str(loss)}
         replace_file(out / "training.json", (json.dumps(figures, indent=1) + "\n").encode())
         title = f"{course.student.drafter} for {self.target}"
         replace_file(folder / CURVE, png(curve(course.looks, title)))

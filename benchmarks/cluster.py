@@ -17,7 +17,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,11 @@ class Simulated:
             self._join(self._draw.uniform(20, 60))  # models are loaded
 
     def clock(self) -> float:
+        """Simulated seconds."""
         return self.now
 
     def give(self, worker: str, piece: Piece) -> None:
+        """Its end, or the worker's, is drawn."""
         n = len(piece.units)
         took = self._draw.gammavariate(4 * n, self.mean / 4) * self._speed[worker]
         if self._draw.random() < LOST:
@@ -57,6 +59,7 @@ class Simulated:
             self._at(self.now + took, Done(worker, piece.number, Work(piece.units)))
 
     def wait(self, seconds: float) -> Sequence[Event]:
+        """What comes next."""
         until = self.now + seconds
         if not self._events or self._events[0][0] > until:
             self.now = until
@@ -87,7 +90,7 @@ def simulate(workers: int, samples: int, seed: int, mean: float) -> dict[str, An
         nonlocal taken
         taken += 1
         if taken % every == 0:
-            peaks.append(round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1))
+            peaks.append(round(peak() / 1024, 1))
 
     def refuse(unit: int, error: str) -> None:
         raise RuntimeError(f"{unit}: {error}")
@@ -114,12 +117,13 @@ def simulate(workers: int, samples: int, seed: int, mean: float) -> dict[str, An
 
 
 def record(number: int) -> Record:
-    rounds = [RoundRecord(4, 4, 3, 4, 3.1, 0.05, 0.01, 0.03, 0.05)] * (TOKENS // 4)
+    times = [number + 0.01 * index for index in range(TOKENS // 4)]
+    rounds = [RoundRecord(4, 4, 3, 4, t / 3, t, t / 5, t / 2, t + 0.1) for t in times]
     return Record(
         cell="c",
         sample=f"task/{number}",
         prompt_tokens=100,
-        tokens=list(range(TOKENS)),
+        tokens=list(range(1000, 1000 + TOKENS)),
         text="word " * TOKENS,
         finish="length",
         prefill_seconds=0.1,
@@ -135,9 +139,11 @@ class Pretending:
     beside: int = 1
 
     def hello(self) -> Hello:
+        """Ready at once."""
         return Hello("here", {}, {})
 
     def work(self, units: Sequence[int]) -> Work:
+        """Records of the usual size."""
         return Work([record(unit) for unit in units])
 
 
@@ -174,21 +180,25 @@ def written(count: int) -> dict[str, Any]:
     from spsbench.store.run import open_run
 
     manifest = Manifest(experiment={}, cells={}, fingerprint={}, provenance={})
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        with open_run(Path(folder) / "run", manifest) as writer:
-            writer.join("m", {"hardware": {}})
-            wall, own = time.perf_counter(), time.process_time()
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            for number in range(count):
-                writer.append(replace(record(number)), "m")
-            return {
-                "records": count,
-                "wall_ms_a_record": round(1e3 * (time.perf_counter() - wall) / count, 3),
-                "processor_ms_a_record": round(1e3 * (time.process_time() - own) / count, 3),
-                "kib_a_record": round(
-                    (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / count, 3
-                ),
-            }
+    with (
+        tempfile.TemporaryDirectory(dir=".") as folder,
+        open_run(Path(folder) / "run", manifest) as writer,
+    ):
+        writer.join("m", {"hardware": {}})
+        wall, own, before = time.perf_counter(), time.process_time(), peak()
+        for number in range(count):
+            writer.append(record(number), "m")
+        return {
+            "records": count,
+            "wall_ms_a_record": round(1e3 * (time.perf_counter() - wall) / count, 3),
+            "processor_ms_a_record": round(1e3 * (time.process_time() - own) / count, 3),
+            "kib_a_record": round((peak() - before) / count, 3),
+        }
+
+
+def peak() -> int:
+    """KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def results(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from spsbench.cluster.crew import workers_of
 from spsbench.cluster.protocol import Hello, Work
 from spsbench.cluster.same import check_same, place
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
-from spsbench.errors import SpsError
+from spsbench.errors import Exit, SpsError
 from spsbench.machine.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import SandboxError
@@ -86,7 +86,9 @@ def conditions(held: LevelFinding) -> dict[str, Any]:
 
 
 class BrokenOffError(SpsError):
-    """A program that no worker could judge."""
+    """Programs that no worker could judge."""
+
+    code = Exit.UNAVAILABLE
 
 
 def judge_on(

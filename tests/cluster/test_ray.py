@@ -1,4 +1,4 @@
-"""Ray: without it one line; with it a cluster of this machine, whose workers are killed for real."""
+"""Ray: without it one line; with it a cluster of this machine, whose workers are killed."""
 
 import importlib.util
 import os

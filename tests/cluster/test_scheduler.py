@@ -177,3 +177,31 @@ def test_fewer_units_than_were_said():
     workers = Simulated(3)
     Scheduler(workers, [Group(50, iter(range(20)))], book.ledger, clock=workers.clock).run()
     whole(book, count=20)
+
+
+class Forgetful(Scheduler):
+    """Planted: what a lost worker was at is not made again."""
+
+    def _drop(self, worker, number, error, **how):
+        self._flights.pop(number, None)
+
+
+class Credulous(Scheduler):
+    """Planted: whatever is told counts."""
+
+    def _land(self, worker, number, work):
+        flight = self._flights.get(number)
+        super()._land(worker, number, work)
+        if flight is not None:
+            self._told = {**getattr(self, "_told", {}), number: flight}
+        elif number in getattr(self, "_told", {}):
+            self._flights[number] = self._told[number]
+            super()._land(worker, number, work)
+
+
+@pytest.mark.parametrize("planted", [Forgetful, Credulous])
+def test_planted_faults_are_seen(planted, monkeypatch):
+    monkeypatch.setitem(globals(), "Scheduler", planted)
+    book, _ = carried_out(Simulated(5, lost=0.1, doubled=True))
+    with pytest.raises(AssertionError):
+        whole(book)

@@ -37,20 +37,21 @@ LOSSY = (
     *(f"topk:n={n}" for n in (1, 3, 10)),
 )
 TASK = "xsum:data=mini"
+ALONG = ("total variation", "kept")
 FIGURES = ("block_efficiency", "speedup")
 QUALITY = "quality.rouge2"
 DATELESS: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}}
 
 
-def distances(prompts: int, tokens: int) -> dict[str, float]:
-    """The mean total variation of each rule's law from the target's, over positions of texts."""
+def along_texts(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
+    """Means over positions of texts: a rule's distance from the target, and what it keeps."""
     cell = resolve(make_cell(max_new_tokens=tokens))
     plain = resolve(cell.auto_regressive)
     pair = load()
     loaded = pair.shelf.load(cell)
     target, draft = TextTracer(plain, loaded), DraftTracer("draft", [cell], loaded, {})
     task = make("tasks", task_spec(Sweep(task=TASK)))
-    sums, count = dict.fromkeys(LOSSY, 0.0), 0
+    sums, count = {name: dict.fromkeys(ALONG, 0.0) for name in ("sps", *LOSSY)}, 0
     for number, sample in enumerate(task.samples(lambda text: True)):
         if number == prompts:
             break
@@ -65,11 +66,14 @@ def distances(prompts: int, tokens: int) -> dict[str, float]:
         found = draft.drafter.along(text, len(prompt), draft.warp)
         if found is None:
             raise TypeError("expected a draft that is sampled")
+        p = found.laws
+        sums["sps"]["kept"] += float(torch.minimum(p, q).sum())
         for name in LOSSY:
-            law = make("verifiers", Spec.parse(name)).law(q, found.laws)
-            sums[name] += float((law - q).abs().sum(-1).sum()) / 2
+            rule = make("verifiers", Spec.parse(name))
+            sums[name]["total variation"] += float((rule.law(q, p) - q).abs().sum()) / 2
+            sums[name]["kept"] += float(rule.kept(q, p).sum())
         count += len(q)
-    return {name: total / count for name, total in sums.items()}
+    return {name: {n: s / count for n, s in each.items()} for name, each in sums.items()}
 
 
 def figures(flags: argparse.Namespace) -> list[dict[str, Any]]:
@@ -82,12 +86,12 @@ def figures(flags: argparse.Namespace) -> list[dict[str, Any]]:
         out=flags.run,
         resume=flags.resume,
     )
-    lost = distances(flags.texts, flags.tokens) | dict.fromkeys(EXACT, 0.0)
+    along = along_texts(flags.texts, flags.tokens)
     rows = []
     for summary, values in zip(run.summary, run.rows(), strict=True):
         rule = "ArS" if summary.cell.k == 0 else str(summary.cell.method.verifier)
         told = {n: v for n, v in values.items() if n.startswith((*FIGURES, QUALITY))}
-        rows.append({"rule": rule, "total variation": lost.get(rule, 0.0), **told})
+        rows.append({"rule": rule, **along.get(rule, {}), **told})
     return rows
 
 
@@ -98,18 +102,23 @@ def plotted(rows: list[dict[str, Any]], out: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, places = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    plain = next(row for row in rows if row["rule"] == "ArS")
-    for place, name in zip(places, ("total variation", QUALITY), strict=True):
-        for rule in ("sps", "block", "lenient", "ensemble", "typical", "topk"):
-            own = [row for row in rows if row["rule"].partition(":")[0] == rule]
-            lost = [row[name] for row in own]
-            gained = [row["block_efficiency"] for row in own]
-            place.plot(lost, gained, "o-" if len(own) > 1 else "ks", label=rule, markersize=4)
-        place.set_xlabel("total variation a drafted slot" if name != QUALITY else "ROUGE-2")
-        place.set_ylabel("tokens a target pass, K = 4")
-    places[1].axvline(plain[QUALITY], color="0.6", linewidth=1)
-    places[1].text(plain[QUALITY], places[1].get_ylim()[0], " ArS", color="0.4")
+    figure, places = pyplot.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+    for rule in ("sps", "lenient", "ensemble", "typical", "topk"):
+        own = [row for row in rows if row["rule"].partition(":")[0] == rule]
+        style = "o-" if len(own) > 1 else "ks"
+        lost, kept = [row["total variation"] for row in own], [row["kept"] for row in own]
+        places[0].plot(lost, kept, style, label=rule, markersize=4)
+    scored = [row for row in rows if f"{QUALITY}.low" in row]
+    for at, row in enumerate(scored):
+        ends = [[row[f"{QUALITY}.low"] or row[QUALITY]], [row[f"{QUALITY}.high"] or row[QUALITY]]]
+        places[1].plot([ends[0][0], ends[1][0]], [at, at], color="0.6", linewidth=1)
+        places[1].plot([row[QUALITY]], [at], "k|")
+    names = [f"{row['rule']} ({row['block_efficiency']:.1f})" for row in scored]
+    places[1].set_yticks(range(len(scored)), names, fontsize=7)
+    places[1].invert_yaxis()
+    places[0].set_xlabel("total variation of a drafted slot's law")
+    places[0].set_ylabel("chance that a drafted slot is kept")
+    places[1].set_xlabel("ROUGE-2, 95 %; in brackets tokens a target pass")
     places[0].legend(fontsize=8)
     for kind in ("png", "svg"):
         figure.savefig(out.with_suffix(f".{kind}"), dpi=150, metadata=DATELESS[kind])

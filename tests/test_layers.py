@@ -146,7 +146,7 @@ def test_layers_are_the_rooms() -> None:
     assert len(modules) <= 8
 
 
-@pytest.mark.parametrize("command", ["generate", "bench"])
+@pytest.mark.parametrize("command", ["generate", "bench", "plan"])
 def test_commands_consume_the_library(command: str) -> None:
     """What generates and measures is called through it alone, so that Python can do it as well."""
     for path in (ROOT / "cli" / command).glob("*.py"):

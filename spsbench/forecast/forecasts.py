@@ -10,9 +10,12 @@ from spsbench.figures.intervals import FEWEST, Estimate, Floats, Jackknife, over
 from spsbench.forecast.candidates import SEEN, Candidate
 from spsbench.forecast.costs import RoundCost
 from spsbench.forecast.pricing import Prices
-from spsbench.forecast.replay import Law, replay
+from spsbench.forecast.replay import Law, pooled_tau, replay
 from spsbench.forecast.surface import Typical, typical
 from spsbench.forecast.traces import Along, DraftOf, Drawn, Written, chances
+
+ALL_THROWS = 2000  # over all texts, where a schedule is thrown and not reckoned
+FEWEST_THROWS = 20
 
 
 class Shares(NamedTuple):
@@ -36,12 +39,14 @@ class Forecast:
     tau: Estimate  # emitted tokens a round
     ms: Estimate  # decode time of a token
     speedup: Estimate  # over ArS on the same texts
+    by_texts: Estimate  # the same as if the costs were known for sure
     plain_ms: float  # of ArS
     shares: Shares
     cost: RoundCost  # of a round of the mean K after the mean context
     drafted: float  # tokens of a round, the mean
     wasted: float  # part of the drafted tokens that is not kept
     exact: bool  # the counts are those of the texts; only times are estimates
+    thrown: bool  # the coins were thrown, not reckoned with
     texts: int
 
 
@@ -52,7 +57,8 @@ def forecast(
     prices: Prices,
 ) -> Forecast:
     """Replay a candidate along every text, and price its rounds."""
-    laws = [law_of(candidate, draft, *each) for each in traced]
+    throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
+    laws = [law_of(candidate, draft, *each, throws) for each in traced]
     texts = [text for text, _ in traced]
     parts = np.stack(
         [prices.of_law(candidate, text, law) for text, law in zip(texts, laws, strict=True)]
@@ -83,22 +89,30 @@ def forecast(
         tau=tau,
         ms=widened(times(ms, 1e3), typical(1e3 * of_turns / emitted.sum(), prices.costs.busy)),
         speedup=widened(gained, typical(plain.sum(0) / of_turns, prices.costs.busy)),
+        by_texts=gained,
         plain_ms=float(np.median(plain.sum(0)) / emitted.sum() * 1e3),
         shares=Shares(*(float(each) for each in shares)),
         cost=prices.round_of(candidate, asked, mean_context, drafted / rounds.sum()),
         drafted=float(drafted / rounds.sum()),
         wasted=1 - accepted / drafted if drafted else 0.0,
-        exact=draft.exact and not any(law.throws for law in laws),
+        exact=draft.exact,
+        thrown=any(law.throws for law in laws),
         texts=len(set(clusters)),
     )
 
 
-def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along) -> Law:
+def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
+    """Block efficiency alone: no costs are needed."""
+    throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
+    return pooled_tau(law_of(candidate, draft, *each, throws) for each in traced)
+
+
+def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along, throws: int) -> Law:
     """The rounds that a text takes."""
     rule: Any = candidate.verifier if draft.sampled else SEEN
     name = None if candidate.schedule is None else candidate.schedule[0]
     reach = along.reach if isinstance(along, Drawn) else None
-    return replay(chances(text, along, rule, name), text.span(reach), candidate.policy)
+    return replay(chances(text, along, rule, name), text.span(reach), candidate.policy, throws)
 
 
 def kept(laws: Sequence[Law], traced: Sequence[tuple[Written, Along]]) -> tuple[Floats, Floats]:
@@ -136,14 +150,14 @@ def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:
 
 
 def lacking(forecast: Forecast, tokens: int, wanted: float) -> tuple[float, int] | None:
-    """Half the relative width of the speed-up's interval, and tokens that would halve it enough.
+    """Half the relative width that the texts leave to the speed-up, and tokens that would do.
 
     None: it is no wider than `wanted`, or there are too few texts to tell.
     """
-    low, high = forecast.speedup.low, forecast.speedup.high
+    low, high = forecast.by_texts.low, forecast.by_texts.high
     if low is None or high is None or forecast.texts < FEWEST:
         return None
-    half = (high - low) / 2 / forecast.speedup.mean
+    half = (high - low) / 2 / forecast.by_texts.mean
     if half <= wanted:
         return None
     return half, int(np.ceil(tokens * ((half / wanted) ** 2 - 1)))

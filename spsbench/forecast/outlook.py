@@ -78,8 +78,8 @@ class Outlook:
         short = lacking(best, self.tokens, WANTED)
         if short is not None:
             lines.append(
-                f"The trace is short: the speed-up is known to {short[0]:.0%}. For {WANTED:.0%} "
-                f"it needs about {short[1]} tokens more."
+                f"The trace is short: by its texts the speed-up is known to {short[0]:.0%}. For "
+                f"{WANTED:.0%} it needs about {short[1]} tokens more."
             )
         if self.costs.busy:
             lines.append(
@@ -94,12 +94,19 @@ class Outlook:
             f"A round of {best.candidate} takes {best.ms.mean * best.tau.mean:.2f} ms; fixed per "
             f"round: {fixed:+.2f} ms, not explained by its parts."
         )
-        if any(not f.exact for f in self.forecasts):
-            names = dict.fromkeys(f.candidate.method for f in self.forecasts if not f.exact)
-            lines.append(
-                f"Counts of {', '.join(names)} are estimates: what it drafts depends on more than "
-                "the text."
-            )
+        thrown = [f for f in self.forecasts if f.thrown]
+        for told, names in (
+            (
+                "are estimates: what it drafts depends on more than the text.",
+                {f.candidate.draft for f in self.forecasts if not f.exact},
+            ),
+            (
+                "are of thrown coins: no text is short enough to reckon with all that they learn.",
+                {f.candidate.schedule[0] for f in thrown if f.candidate.schedule is not None},
+            ),
+        ):
+            if names:
+                lines.append(f"Counts of {', '.join(sorted(names))} {told}")
         return lines
 
     def _more(self, texts: int) -> int:
@@ -109,6 +116,11 @@ class Outlook:
 def group(candidate: Candidate) -> tuple[str, str]:
     """What differs in K or schedule alone."""
     return candidate.draft, candidate.verifier
+
+
+def known(candidate: Candidate, draft: DraftOf) -> bool:
+    """Whether a draft by rule was asked for as many tokens as the candidate would ask for."""
+    return draft.sampled or (candidate.k or 0) <= draft.most
 
 
 def outlook(
@@ -123,7 +135,7 @@ def outlook(
         DataError: the costs of one of them were not measured.
     """
     prices = Prices(costs)
-    every = [each for each in candidates if each.draft in traced]
+    every = [c for c in candidates if c.draft in traced and known(c, traced[c.draft][0])]
     found, highest = [], {}
     for number, each in enumerate(every):
         told(number, len(every))

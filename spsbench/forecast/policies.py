@@ -78,6 +78,27 @@ class Past:
         return isinstance(other, Past) and self.key == other.key
 
 
+class Growing:
+    """A schedule of the loop over one list that grows, as the loop has it: for one throw."""
+
+    def __init__(self, schedule: Any) -> None:
+        self._schedule = schedule
+
+    def begin(self) -> Hashable:
+        """No rounds yet."""
+        self._turns: list[Turn] = []
+        return None
+
+    def k(self, state: Any) -> int:
+        """What the schedule says."""
+        return int(self._schedule.k(self._turns))
+
+    def after(self, state: Any, turn: Turn) -> Hashable:
+        """One round more."""
+        self._turns.append(turn)
+        return None
+
+
 class Follows:
     """A schedule of the loop: `k(history)`, a function of the rounds so far.
 
@@ -89,6 +110,11 @@ class Follows:
     def __init__(self, schedule: Any) -> None:
         self.schedule = schedule
         self._memory = getattr(schedule, "memory", None)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether different histories may be one state."""
+        return self._memory is not None
 
     def begin(self) -> Hashable:
         """No rounds yet."""

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from spsbench.forecast.chances import Chances, Floats
-from spsbench.forecast.policies import Always, Policy, Turn
+from spsbench.forecast.policies import Always, Follows, Growing, Policy, Turn
 
 STATES = 20_000  # of positions and schedule, beyond which coins are thrown instead
+NEGLIGIBLE = 1e-13  # a chance so small changes no digit that is shown
+SHORT = 10  # tokens of a text whose histories are few enough to be told apart
 THROWS = 200  # generations that are thrown then
 
 
@@ -89,11 +91,14 @@ class Law:
 def replay(chances: Chances, span: Span, policy: Policy, throws: int = THROWS) -> Law:
     """The law of the rounds of one text.
 
-    Exact while positions and states of the schedule are few (`STATES`); beyond that `throws`
-    generations are thrown from coins with fixed seeds, and `Law.throws` says so.
+    Exact for a schedule that says what it remembers (`Follows`), while positions and states are few
+    (`STATES`), and for any on a short text. Else `throws` generations are thrown from coins with
+    fixed seeds, and `Law.throws` says so.
     """
     if isinstance(policy, Always):
         return _constant(chances, span, policy.lookahead)
+    if isinstance(policy, Follows) and not policy.forgets and span.length > SHORT:
+        return thrown(chances, span, Growing(policy.schedule), throws)
     found = _exact(chances, span, policy)
     return found if found is not None else thrown(chances, span, policy, throws)
 
@@ -148,7 +153,7 @@ def _exact(chances: Chances, span: Span, policy: Policy) -> Law | None:
             tally.add(turns, weight)
             grown = np.roll(mass, 1)  # no text takes more rounds than it has tokens
             for accepted, chance in enumerate(turns.outcomes):
-                if chance == 0:
+                if chance * weight < NEGLIGIBLE:
                     continue
                 end = at + accepted + 1
                 if end >= length:

@@ -22,7 +22,7 @@ from spsbench.runs.stops import readers, stopped
 from spsbench.runs.text_laws import Laws, on_host
 from spsbench.settings.cell import Cell
 
-MOST = 16  # tokens that a draft by rule is asked for
+MOST = 64  # tokens that a draft by rule is asked for
 DEAR = 8  # and one that runs a model for it
 FEW = 2  # and once more, to see that fewer are the first of the same ones
 

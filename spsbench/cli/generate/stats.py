@@ -8,6 +8,7 @@ from rich.text import Text
 
 from spsbench.cli.safe import safe_text
 from spsbench.library.text import Arm
+from spsbench.settings.names import lossy
 
 NA = "n/a"
 
@@ -40,7 +41,13 @@ def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
         ("prefill", *(milliseconds(f.prefill_ms) for f in figures)),
         ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
         ("finish", *(arm.record.finish for arm in arms)),
+        *([("law", *map(law, arms))] if any(lossy(arm.cell) for arm in arms) else ()),
     ]
+
+
+def law(arm: Arm) -> str:
+    """Whether its text is the target's own, where a rule is known to change that."""
+    return f"lossy: {arm.cell.method.verifier}" if lossy(arm.cell) else "the target's"
 
 
 def acceptance(arm: Arm) -> str:

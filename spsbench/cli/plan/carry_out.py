@@ -1,10 +1,11 @@
 """`sps plan` at work: its progress, its table, its plot."""
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.cli.bench.carry_out import again
 from spsbench.cli.notes import say
 from spsbench.cli.plotting import save_plot
 from spsbench.cli.progress import shown
@@ -36,7 +37,7 @@ def carry_out(
         with graceful() as interrupt, shown() as watch:
             made = plan(task, say=say, watch=watch, stop=lambda: interrupt.requested, **asked)
         if made is None:
-            say(f"stopped. Go on with: {again(Path(asked.get('out') or 'results'))}")
+            say(f"stopped. Go on with: {resumed()}")
             return interrupt.code
     publish(made.report, form)
     if plot is not None:
@@ -47,6 +48,12 @@ def carry_out(
         traced = [made.folder] if made.folder is not None else map(Path, asked.get("trace") or ())
         return fitted_on(fit, list(traced))
     return Exit.OK
+
+
+def resumed() -> str:
+    """The command that goes on; without --out the folder is found again by what is asked."""
+    given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return shlex.join(["sps", *given, "--resume"])
 
 
 def fitted_on(fit: Spec, traced: Sequence[Path]) -> int:

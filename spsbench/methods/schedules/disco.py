@@ -24,15 +24,15 @@ class Disco:
     """Draft while the chance of keeping the slot and those before it is `t` or more.
 
     The chance of a slot is the logistic function of `bias + entropy * H(p) + peak * max p`, H in
-    nats; the defaults were fitted on the bundled pair (docs/plan.md). `path` is a file with others.
+    nats; the defaults were fitted on the bundled pair (docs/schedules.md), `path` holds others.
     Host reads: one a drafted token, and one for the slot that is refused.
     """
 
     path: str = ""
     t: float = 0.35
-    bias: float = 0.2
-    entropy: float = 0.0
-    peak: float = 1.5
+    bias: float = 0.66
+    entropy: float = -0.06
+    peak: float = 1.29
     most: int = 20
 
     def __post_init__(self) -> None:

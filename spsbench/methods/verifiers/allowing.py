@@ -53,8 +53,12 @@ class Allowing(ABC):
 
     def law(self, q: Tensor, p: Tensor) -> Tensor:
         """[..., V] what a slot drawn from `p` emits where the target's law is `q`."""
-        kept = p * self.allowed(q)
+        kept = self.kept(q, p)
         return kept + (1 - kept.sum(-1, keepdim=True)) * q
+
+    def kept(self, q: Tensor, p: Tensor) -> Tensor:
+        """[..., V] of that what the draft gives; the sum is the chance that a slot is kept."""
+        return p * self.allowed(q)
 
 
 def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[float]) -> list[int]:

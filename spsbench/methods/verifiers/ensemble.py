@@ -43,3 +43,7 @@ class Ensemble:
     def law(self, q: Tensor, p: Tensor) -> Tensor:
         """[..., V] what a drafted slot emits where the target's law is `q` and the draft's `p`."""
         return self.w * p + (1 - self.w) * q
+
+    def kept(self, q: Tensor, p: Tensor) -> Tensor:
+        """[..., V] of that what the draft gives; the sum is the chance that a slot is kept."""
+        return torch.minimum(p, self.law(q, p))

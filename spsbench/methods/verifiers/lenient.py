@@ -53,6 +53,10 @@ class Lenient:
 
     def law(self, q: Tensor, p: Tensor) -> Tensor:
         """[..., V] what a drafted slot emits where the target's law is `q` and the draft's `p`."""
-        kept = torch.minimum(p, q / self.l)
+        kept = self.kept(q, p)
         rest = residual(q, p)
         return kept + (1 - kept.sum(-1, keepdim=True)) * rest / rest.sum(-1, keepdim=True)
+
+    def kept(self, q: Tensor, p: Tensor) -> Tensor:
+        """[..., V] of that what the draft gives; the sum is the chance that a slot is kept."""
+        return torch.minimum(p, q / self.l)

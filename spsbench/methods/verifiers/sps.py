@@ -42,11 +42,11 @@ def chain_laws(draft: Draft, q: Tensor) -> Tensor:
 
 
 def ratios(draft: Draft, q: Tensor) -> Tensor:
-    """[N] q / p of each token of a chain; NaN where both are 0."""
-    if draft.probs is None:
-        return q.new_zeros(len(draft.tokens))  # only an empty draft has no laws: see `refuses`
+    """[N] q / p of each token of a chain, p being 0 where there are no laws; NaN where both are."""
     at = draft.tokens[:, None]
-    return (q[:-1].gather(1, at) / draft.probs.gather(1, at))[:, 0]
+    own = q[: len(at)].gather(1, at)
+    p = torch.zeros_like(own) if draft.probs is None else draft.probs.gather(1, at)
+    return (own / p)[:, 0]
 
 
 def law_of(draft: Draft, q: Tensor, slot: Tensor) -> Tensor:

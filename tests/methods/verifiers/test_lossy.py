@@ -22,6 +22,9 @@ from spsbench.methods.verifiers.topk import TopK
 from spsbench.methods.verifiers.typical import Typical
 from spsbench.plugins import make
 from spsbench.registry import entries
+from spsbench.reports.remarks import _warnings
+from spsbench.settings.asked import make_cell
+from spsbench.settings.names import method
 from spsbench.spec import Spec
 
 RULES = [
@@ -39,15 +42,21 @@ PROMPT = (0, 1)
 
 def first_token(rule: Any, pair: Pair, **more: Any) -> list[float]:
     """The law of the first token, by enumeration of the shipping loop at K = 1."""
+    return walked(rule, pair, **more)[0]
+
+
+def walked(rule: Any, pair: Pair, **more: Any) -> tuple[list[float], float]:
+    """The same, and the chance that the drafted token is kept."""
     drawn = {} if "drafter" not in more else {"drafter": more.pop("drafter")}
     setting = {"tokens": 2, "schedule": Constant(1), "prompt": PROMPT} | more
     case = Case(rule, DiscoveredRule(rule), pair.q, pair.p, pair.vocab, **drawn, **setting)
     proof = prove(case)
     assert proof.whole
-    return [
+    law = [
         sum(chance for (text, _), chance in proof.low.items() if text[0] == x)
         for x in range(pair.vocab)
     ]
+    return law, proof.emitted - 1
 
 
 def laws(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +69,9 @@ def test_the_stated_law_is_what_comes_out(rule: Any, pair: Pair) -> None:
     q, p = laws(pair)
     stated = rule.law(q, p)
     assert float(stated.sum()) == pytest.approx(1, abs=1e-12)
-    assert first_token(rule, pair) == pytest.approx(stated.tolist(), abs=1e-12)
+    law, kept = walked(rule, pair)
+    assert law == pytest.approx(stated.tolist(), abs=1e-12)
+    assert kept == pytest.approx(float(rule.kept(q, p).sum()), abs=1e-12)
 
 
 def test_lenience_bounds_each_token_and_the_mixture_its_distance() -> None:
@@ -165,3 +176,12 @@ def test_they_are_labelled_and_refuse_what_has_no_law() -> None:
 def test_arguments_that_cannot_be_meant(spec: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make("verifiers", Spec.parse(spec))
+
+
+def test_every_table_says_so() -> None:
+    cell, exact = make_cell(verifier="lenient:l=0.4"), make_cell(verifier="block")
+    assert method(cell) == "SpS lenient:l=0.4 (lossy) K=4"
+    assert method(exact) == "SpS block K=4"
+    assert [*_warnings([cell, exact])] == [
+        "Lossy: lenient:l=0.4. Texts are not the target's own, and their speed-up is not free."
+    ]

@@ -10,6 +10,7 @@ from spsbench.loop.decode import NonFiniteError
 from spsbench.machine.load import loaded, read_clocks
 from spsbench.models.shelf import Loaded
 from spsbench.runs.asking import Answers, UnansweredError, prompt_ids
+from spsbench.runs.distance import distance
 from spsbench.runs.generation import Generation
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
@@ -115,7 +116,7 @@ def run_part(
             make(warming, models(warming.cell), first=True, answers=answers)
         if stop():
             return
-        record = make(job, models(job.cell), first=number == 0, answers=answers)
+        record = make(job, models(job.cell), first=number == 0, answers=answers, compare=models)
         answers.add(record)
         writer.append(record)
         told(job, record)
@@ -144,8 +145,20 @@ def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:
             yield job
 
 
-def make(job: Job, models: Loaded, *, first: bool, answers: Answers | None = None) -> Record:
-    """Run one generation; a failure of its own becomes a record with `error`."""
+def make(
+    job: Job,
+    models: Loaded,
+    *,
+    first: bool,
+    answers: Answers | None = None,
+    compare: Callable[[Cell], Loaded] | None = None,
+) -> Record:
+    """Run one generation; a failure of its own becomes a record with `error`.
+
+    Args:
+        compare: gives the models by which a quantised target is compared with its full self; None:
+            that is left out.
+    """
     cell, sample, repeat = job
     before = read_clocks()
     made, error = EMPTY, None
@@ -161,8 +174,12 @@ def make(job: Job, models: Loaded, *, first: bool, answers: Answers | None = Non
     except FAILURES as failure:
         error = f"{type(failure).__name__}: {failure}"
     disturbed = loaded(before, read_clocks())
+    far = None
+    if compare is not None and error is None:
+        far = distance(cell, prompt, made.tokens, compare)
     return replace(
         made,
+        distance=far,
         cell=cell.id,
         sample=sample.id,
         repeat=repeat,

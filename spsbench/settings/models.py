@@ -61,6 +61,11 @@ class ModelSpec:
         name = self.weights.removeprefix(f"{RANDOM}-")
         return name if name in QUANTISED else None
 
+    @property
+    def name(self) -> str:
+        """What it is called in tables: a quantised model is another one."""
+        return self.id if self.quantised is None else f"{self.id} {self.quantised}"
+
     def __str__(self) -> str:
         name = self.id if self.revision is None else f"{self.id}@{self.revision}"
         return name if self.quantised is None else f"{name} {self.quantised}"

@@ -77,6 +77,7 @@ class Record:
     group: str | None = None  # a category of the task, for reports by group
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
+    distance: float | None = None  # of a quantised target: see `runs.distance`
 
     @property
     def key(self) -> Key:
@@ -86,7 +87,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
 
-        Laws are there only if they were recorded.
+        Laws and the distance are there only if they were recorded.
         """
         values = {
             "cell": self.cell,
@@ -103,7 +104,9 @@ class Record:
             "group": self.group,
             "flags": list(self.flags),
         }
-        return values if self.laws is None else values | {"laws": list(map(_law, self.laws))}
+        if self.laws is not None:
+            values |= {"laws": list(map(_law, self.laws))}
+        return values if self.distance is None else values | {"distance": self.distance}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":

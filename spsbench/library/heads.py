@@ -47,13 +47,19 @@ def followed_in(table: Sweep, access: Access, say: Say) -> Sweep:
     if "drafter" in table.cells:
         return table
     revisions = table.cells.get("draft_revision", (None,))
-    found = {
+    return replace(table, heads=heads_in(table.cells.get("draft", ()), revisions[0], access, say))
+
+
+def heads_in(
+    drafts: Iterable[str], revision: str | None, access: Access, say: Say
+) -> dict[str, str]:
+    """The drafters of those drafts that are heads."""
+    return {
         draft: family
-        for draft in table.cells.get("draft", ())
+        for draft in drafts
         if not draft.startswith(SELF)
-        and (family := family_at(ModelSpec(draft, revisions[0]), access, say))
+        and (family := family_at(ModelSpec(draft, revision), access, say))
     }
-    return replace(table, heads=found)
 
 
 def family_at(draft: ModelSpec, access: Access, say: Say) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.settings.bundled import DEFAULT_DRAFT
+from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Method, constant
 from spsbench.settings.models import CHECKPOINT, QUANTISED, RANDOM, ModelSpec
@@ -31,7 +31,8 @@ PLAIN = [
 def make_cell(**asked: Any) -> Cell:
     """The cell that these options mean, by their names in the table; None is as if left out.
 
-    A bundled target brings its draft; another target without `draft` drafts by prompt lookup.
+    A bundled target brings its draft and its heads; another one without `draft` drafts by prompt
+    lookup.
     `k` 0 is auto-regressive sampling. `k` is for the schedule `constant`; another names its own.
 
     Raises:
@@ -63,6 +64,8 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
         return Spec("none"), None
     if draft is None and (drafter is None or takes_model(drafter)):
         draft = DEFAULT_DRAFT.get(given.get("target", TARGET["id"].default))
+    elif draft is None and drafter is not None:
+        draft = DEFAULT_HEAD.get((given.get("target", TARGET["id"].default), drafter.name))
     lone = [each.flag for each in DRAFT.values() if each.name in given]
     if draft is None and lone:
         raise UsageError(f"{lone[0]} without a draft model: expected one. Name it with --draft")

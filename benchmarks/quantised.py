@@ -51,7 +51,7 @@ def measured(target: str, articles: int, tokens: int) -> dict[str, dict[str, Any
     texts = [item.document for item in islice(news.items(0, "heldout"), articles)]
     rows, exact = {}, []
     for weights in (CHECKPOINT, *QUANTISED):
-        pair = spsbench.load(target=target, k=0, weights=weights)
+        pair = spsbench.load(target=target, k=0, weights=weights, engine="eager")
         cell, loaded = pair.configured(k=0)
         tracer = TextTracer(cell, loaded)
         losses, distances, count = 0.0, [], 0

@@ -261,8 +261,8 @@ BUILT_IN = (
 CHAIN = "chain: sps, block, match"
 TREE = "tree: recursive, traversal, match"
 RULE = "by rule: match"
-LAST = "a head, the last hidden state"
-SEVERAL = "a head, several hidden states"
+LAST = "a head trained for the target: last hidden state"
+SEVERAL = "a head trained for the target: several hidden states"
 
 NEEDS: Mapping[str, tuple[str, str]] = {
     "model": ("a draft model", CHAIN),
@@ -289,10 +289,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "peagle": (SEVERAL, f"{CHAIN}; {TREE}"),
     "mtp": (LAST, f"{CHAIN}; {TREE}"),
 }
-"""Of each drafter what it needs, and how its drafts may be and which exact rules may follow them.
-
-A head is trained along with its target, or for it; nothing else here must be.
-"""
+"""Of each drafter what it needs, how its drafts may be, and which exact rules may follow them."""
 
 
 def entries(kind: Kind) -> Iterator[Entry]:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from spsbench.loop.decode import NonFiniteError
 from spsbench.machine.load import loaded, read_clocks
@@ -32,6 +32,18 @@ class Writer(Protocol):
 
     def append(self, record: Record) -> None:
         """Make it durable."""
+
+
+class Room(Protocol):
+    """What a prompt must fit: `shelf.Loaded`, or its outline."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's."""
+
+    @property
+    def limit(self) -> int | None:
+        """The shortest context, in tokens; None = unlimited."""
 
 
 class Job(NamedTuple):
@@ -64,7 +76,7 @@ def generations(part: Part, prompts: int) -> dict[str, int]:
     }
 
 
-def samples_of(part: Part, models: Callable[[Cell], Loaded]) -> list[Sample]:
+def samples_of(part: Part, models: Callable[[Cell], Room]) -> list[Sample]:
     """The samples of a part, cut to fit the shortest context of all its cells."""
     return list(islice(part.task.samples(fitting(part, models)), part.limit))
 
@@ -114,7 +126,7 @@ def key(job: Job) -> Key:
     return job.cell.id, job.sample.id, job.repeat
 
 
-def fitting(part: Part, models: Callable[[Cell], Loaded]) -> Callable[[str], bool]:
+def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]:
     """Whether a prompt and its new tokens fit the shortest context of all cells of a part."""
     loads = [(models(cell), cell.sampling.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]

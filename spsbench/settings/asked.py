@@ -7,7 +7,7 @@ from spsbench.errors import UsageError
 from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Method, constant
-from spsbench.settings.models import RANDOM, ModelSpec
+from spsbench.settings.models import CHECKPOINT, QUANTISED, RANDOM, ModelSpec
 from spsbench.settings.sampling import Sampling
 from spsbench.settings.setting import fitted, settings_of
 from spsbench.settings.table import DRAFT, OF_CELL, TARGET
@@ -18,6 +18,7 @@ OVER_A_MODEL = frozenset(
     {"model", "tree", "topk", "sequoia", "chains"}
 )  # drafters of a draft model
 OWN = ("id", "revision")  # fields in which a draft model never follows the target
+SELF = "self:"  # before a format: the target's own copy, quantised, as a draft model
 PLAIN = [
     each
     for record in (Method, Sampling)
@@ -91,19 +92,52 @@ def target_of(given: Mapping[str, Any]) -> ModelSpec:
     asked = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
     if asked["trust_remote_code"] and asked["revision"] is None:
         raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
-    return ModelSpec(**asked | _weights(given))
+    return ModelSpec(**_drawn(given, asked))
 
 
 def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
-    """The draft model: as asked, and where nothing was asked as the target."""
+    """The draft model: as asked, and where nothing was asked as the target.
+
+    `self:int4` is the target once more, quantised.
+
+    Raises:
+        UsageError: a format that is not known; options that contradict each other.
+    """
     asked = {field: given[each.name] for field, each in DRAFT.items() if each.name in given}
     if asked.get("trust_remote_code") and "revision" not in asked:
         raise UsageError(
             "--draft-trust-remote-code: expected a pinned revision. Give it with --draft-revision"
         )
+    if name.startswith(SELF):
+        _check_own(name, asked)
+        asked |= {
+            "revision": target.revision,
+            "trust_remote_code": target.trust_remote_code,
+            "weights": name.removeprefix(SELF),
+        }
+        name = target.id
     shared = {field: getattr(target, field) for field in DRAFT if field not in OWN}
-    return ModelSpec(**shared | _weights(given) | asked | {"id": name})
+    weights = {} if asked.get("weights") == CHECKPOINT else _drawn(given, shared | asked)
+    return ModelSpec(**shared | asked | weights | {"id": name})
 
 
-def _weights(given: Mapping[str, Any]) -> dict[str, str]:
-    return {"weights": RANDOM} if given.get("random_weights") else {}
+def _check_own(name: str, asked: Mapping[str, Any]) -> None:
+    if name.removeprefix(SELF) not in QUANTISED:
+        raise UsageError(
+            f"--draft {name}: expected {', '.join(SELF + each for each in QUANTISED)}, which are "
+            "the target's own weights quantised. Drafting with fewer layers is --drafter self"
+        )
+    for field in ("revision", "weights", "trust_remote_code"):
+        if field in asked:
+            raise UsageError(
+                f"{DRAFT[field].flag} with --draft {name}: expected one of the two, as the target "
+                "says which weights these are"
+            )
+
+
+def _drawn(given: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's options as asked, its weights random where `random_weights` says so."""
+    weights = asked["weights"]
+    if not given.get("random_weights") or weights.startswith(RANDOM):
+        return dict(asked)
+    return {**asked, "weights": RANDOM if weights == CHECKPOINT else f"{RANDOM}-{weights}"}

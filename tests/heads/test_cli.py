@@ -46,7 +46,15 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("head", WRITTEN)
+@pytest.mark.parametrize(
+    "head",
+    [
+        name
+        if name in ("eagle", "medusa", "dflash")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in WRITTEN
+    ],
+)
 def test_the_drafter_follows(
     sps: Callable[..., Ran],  # noqa: F811
     made: dict[str, str],

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from spsbench.engines.fast import Fast
 from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
@@ -165,7 +166,11 @@ def test_blocks_with_the_target_s_head(target: Any, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", FAMILIES)
+SLOW = pytest.mark.slow
+SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) for head in FAMILIES]
+
+
+@pytest.mark.parametrize("head", SOME)
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
 def test_every_law_is_as_from_scratch(
     sites: dict[str, HeadSite], target: Any, head: str, tree: bool
@@ -181,6 +186,16 @@ def test_a_draft_ends_where_the_heads_do(sites: dict[str, HeadSite], target: Any
     context = Context((1, 2, 3), Warp(1.0), None)
     assert frontier.depth(context, 9) == 3
     assert frontier.depth(context._replace(tokens=(1,)), 9) == 0
+
+
+@pytest.mark.parametrize("head", SOME)
+def test_packed_linears_compute_the_same(tmp_path: Path, head: str) -> None:
+    wide = tiny("llama", VOCAB, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
+    folder = FAMILIES[head](tmp_path, wide)
+    plain, packed = HeadSite(folder, wide), HeadSite(folder, wide)
+    Fast().pack(packed.drafter()._frontier.network)
+    found, again = (torch.stack(along(site, wide, (2, 9))[0]) for site in (plain, packed))
+    torch.testing.assert_close(again, found, rtol=1e-4, atol=1e-4)
 
 
 class AnotherLayer(ParallelFrontier):
@@ -265,7 +280,7 @@ FAULTS = (AnotherLayer, RowBefore, Stale, HeadsSwapped)
     ("head", "fault"),
     [
         *(("medusa", f) for f in FAULTS),
-        ("blockwise", Stale),
+        pytest.param("blockwise", Stale, marks=SLOW),
         ("mlp", ParentForgotten),
         *(("dspark", f) for f in BLOCK),
     ],

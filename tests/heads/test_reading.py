@@ -234,3 +234,12 @@ def test_the_wrong_drafter_and_no_head_at_all(target: Any, tmp_path: Path) -> No
 def test_a_language_model_is_no_head(tmp_path: Path, target: Any) -> None:
     target.save_pretrained(tmp_path)
     assert family_of(tmp_path) is None
+
+
+def test_falcon_is_refused_by_its_name(target: Any, tmp_path: Path) -> None:
+    folder = writers.eagle(tmp_path, target)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lstm.weight_ih_l0"] = tensors.pop("fc.weight")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(DataError, match="but one of kind Falcon"):
+        family_of(folder)

@@ -22,7 +22,7 @@ class BlockwiseHead(nn.Module):
         self.down = nn.Linear(shape.inner, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[H] -> [H]."""
+        """[n, H] -> [n, H]."""
         made: Tensor = x + self.down(torch.relu(self.up(x)))
         return made
 
@@ -40,5 +40,5 @@ class BlockwiseNetwork(Marginal):
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
         """[count, V]: the vocabulary projection is read once for all heads."""
-        rows = torch.stack([self.heads[i](newest) for i in range(count)])
+        rows = torch.cat([self.heads[i](newest[None]) for i in range(count)])
         return self.lm_head(rows) if hasattr(self, "lm_head") else by.head(rows)

@@ -25,7 +25,7 @@ class MedusaHead(nn.Module):
         self.lm_head = nn.Linear(wide, shape.draft_vocab, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[H] -> [Vd] logits."""
+        """[n, H] -> [n, Vd] logits."""
         for block in self.blocks:
             x = x + silu(block(x))
         logits: Tensor = self.lm_head(x)
@@ -43,4 +43,4 @@ class MedusaNetwork(Marginal):
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
         """[count, Vd] the logits of the first heads."""
-        return torch.stack([self.heads[i](newest) for i in range(count)])
+        return torch.cat([self.heads[i](newest[None]) for i in range(count)])

@@ -39,6 +39,8 @@ def stranger(files: Checkpoint) -> str:
     config = files.config
     told = config.get("speculators_model_type") or config.get("model_type")
     words = f"{told} {files.kind}".lower()
+    if "lstm.weight_ih_l0" in files.headers:  # an LSTM before the layers of EAGLE-1
+        return " of kind Falcon"
     named = "speculators_model_type" in config or "medusa_num_heads" in config
     return f" of kind {told or files.kind}" if named or any(w in words for w in STRANGE) else ""
 

@@ -28,6 +28,6 @@ def test_its_text_is_the_targets_and_more_than_chance_is_kept(kind):
     made = pair.generate(TEXT)
     plain = pair.generate(TEXT, k=0)
     assert made.text == plain.text
-    assert sum(each.accepted for each in made.rounds) > 8
+    assert sum(each.accepted for each in made.rounds) > 3
     told = json.loads((BUNDLED[f"nano-{kind}"] / "training.json").read_text())
     assert told["alpha"][0][0] > 0.3

@@ -5,6 +5,7 @@ DIR/texts.jsonl     the target's texts
 DIR/checkpoints/    the newest two
 DIR/log.jsonl       a line a look
 DIR/curve.png       the same, drawn
+DIR/page.html       the same, to look at
 DIR/result/         what --draft takes, and its card
 """
 
@@ -47,12 +48,14 @@ from spsbench.train.text.texts import Texts, check_target, read, read_head, writ
 from spsbench.train.text.writing import Text, Writer
 from spsbench.train.written.card import card
 from spsbench.train.written.curve import curve
+from spsbench.train.written.page import page
 
-MANIFEST, TEXTS, LOG, CURVE, RESULT = (
+MANIFEST, TEXTS, LOG, CURVE, PAGE, RESULT = (
     "train.json",
     "texts.jsonl",
     "log.jsonl",
     "curve.png",
+    "page.html",
     "result",
 )
 CHECKPOINTS = "checkpoints"
@@ -351,6 +354,8 @@ class Conduct:
         replace_file(out / "training.json", (json.dumps(figures, indent=1) + "\n").encode())
         title = f"{course.student.drafter} for {self.target}"
         replace_file(folder / CURVE, png(curve(course.looks, title)))
+        shown = page(course.looks, course.chosen, title, course.ended)
+        replace_file(folder / PAGE, shown.encode())
         return Trained(
             out, course.student.drafter, course.chosen, tuple(course.looks), course.ended
         )

@@ -36,6 +36,7 @@ def test_a_head_from_a_folder_to_a_text(sps, target, made):
     assert "step 4/4  loss" in ran.err
     result = Path(told["folder"])
     card = (result / "README.md").read_text()
+    assert "tokens a round" in (result.parent / "page.html").read_text()
     assert "| 1 | 0." in card
     assert "sps generate --target" in card
     assert json.loads((result / "config.json").read_text())["speculators_model_type"] == "eagle3"

@@ -13,14 +13,13 @@ from spsbench.errors import UsageError
 from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.settings.asked import make_cell
 from spsbench.settings.audit import OF_AUDIT, OF_GOLDEN, OF_REPLAY
+from spsbench.settings.cell import Cell
 from spsbench.settings.option import METHOD
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.table import OF_CELL
 
 UNHEARD = (
     "stop",
-    "weights",
-    "draft_weights",
     "random_weights",
 )  # no audit of texts without meaning
 OF_HEAD_UNHEARD = (*UNHEARD, "verifier", "schedule", "max_new_tokens", "ignore_eos")
@@ -31,6 +30,17 @@ verify = typer.Typer(
     no_args_is_help=True,
     help="Prove that nothing was lost, or find the bug. Exits 0 held, 7 bias found, 6 not valid.",
 )
+
+
+def meaning(cell: Cell) -> Cell:
+    """`cell`, unless its weights are random.
+
+    Raises:
+        UsageError: they are.
+    """
+    if cell.models.random:
+        raise UsageError("--weights random: expected trained ones, whose text has a meaning")
+    return cell
 
 
 @verify.command("rules")
@@ -109,7 +119,7 @@ def pair(
         raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
     audit = taken(asked, OF_AUDIT)
     fitted(OF_AUDIT, audit)
-    cell = make_cell(**access_of(asked)[1])
+    cell = meaning(make_cell(**access_of(asked)[1]))
     if cell.sampling.max_new_tokens < 1:
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
     if cell.sampling.temperature == 0 and plot is not None:
@@ -139,7 +149,7 @@ def head(
     """
     golden = taken(asked, OF_GOLDEN)
     fitted(OF_GOLDEN, golden)
-    make_cell(**access_of(asked)[1])
+    meaning(make_cell(**access_of(asked)[1]))
 
     from spsbench.library.prepare import check_environment, check_packages
 

@@ -1,0 +1,56 @@
+"""Ranks that share a model: whether they are there, and what the others do while rank 0 leads."""
+
+from collections.abc import Iterable
+
+from spsbench.errors import UsageError
+from spsbench.machine.ranks import ranks
+from spsbench.settings.models import ModelSpec
+
+
+class MissingRanksError(UsageError):
+    """A model is to be shared by ranks, and nobody has started them."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self.size, self.device = model.ranks, model.device
+        super().__init__(
+            f"{model} over {self.size} ranks (this process): expected {self.size} processes. "
+            f"Start the program with torchrun --nproc-per-node {self.size}, and call "
+            "spsbench.library.ranks.follow() where RANK is not 0"
+        )
+
+
+def check_ranks(models: Iterable[ModelSpec]) -> None:
+    """Refuse a shared model where its ranks are not there.
+
+    Raises:
+        MissingRanksError: there is one process alone.
+        UsageError: models that are shared by different numbers of ranks.
+    """
+    shared = [model for model in models if model.ranks > 1]
+    if len(sizes := {model.ranks for model in shared}) > 1:
+        told = " and ".join(map(str, sorted(sizes)))
+        raise UsageError(
+            f"models over {told} ranks: expected the same number for all. Change --parallel"
+        )
+    if shared and ranks().size == 1:
+        raise MissingRanksError(shared[0])
+
+
+def follow() -> None:
+    """Every rank but the first: hold shares of rank 0's models, and run its passes, to its end.
+
+    Raises:
+        LostRankError: rank 0 has gone, or another rank.
+        SpsError: a model that cannot be loaded here.
+    """
+    from spsbench.engines.shared import Hands
+    from spsbench.models.shares import load_share
+
+    Hands(load_share).serve()
+
+
+def dismiss() -> None:
+    """Rank 0: let the other ranks go."""
+    from spsbench.engines.channel import end
+
+    end()

@@ -1,4 +1,4 @@
-"""Several ranks as one command: rank 0 is the command, the others are quiet, one line at the end."""
+"""Several ranks as one command: rank 0 runs it, the others are quiet; one line at the end."""
 
 import json
 import os

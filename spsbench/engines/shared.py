@@ -1,7 +1,7 @@
-"""A model over several ranks: rank 0 runs it as any other, the others run each of its passes too."""
+"""A model over several ranks: rank 0 runs it as any other, and the others each of its passes."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from itertools import count
 from typing import Any
@@ -173,8 +173,13 @@ def _say_pass(number: int) -> Tell:
 
     def tell(team: Channel, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         ids = named.get("input_ids")
-        plain = ids is not None and len(ids) == 1 and named.get("use_cache") is False
-        if args or not plain or not named.keys() <= {"input_ids", "use_cache", "logits_to_keep"}:
+        plain = not args and named.get("use_cache") is False
+        if (
+            ids is None
+            or len(ids) > 1
+            or not plain
+            or not named.keys() <= {"input_ids", "use_cache", "logits_to_keep"}
+        ):
             team.broken = False  # nothing was said
             raise UsageError(
                 "a pass over a shared model that the other ranks cannot follow (--parallel): "

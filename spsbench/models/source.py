@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from spsbench.engines.limits import rows_of
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
-from spsbench.models.shares import load_shared
 from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
+from spsbench.models.shares import load_shared
 from spsbench.models.vocabulary import check_same, common_size, difference
 from spsbench.settings.models import ModelSpec
 

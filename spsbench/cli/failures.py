@@ -20,6 +20,7 @@ from spsbench.errors import (
     is_out_of_memory,
 )
 from spsbench.library.ranks import MissingRanksError
+from spsbench.machine.ranks import ranks
 
 LONGEST = 80  # characters of a name that a line shows
 SIGPIPE = 141  # as the shell reports a program whose reader has gone
@@ -58,6 +59,12 @@ def report(error: Exception) -> int:
         traceback.print_exception(error)
     elif code == Exit.INTERNAL:
         line += written(error)
+    if ranks().size > 1:
+        from spsbench.cli.ranks import leave, told_elsewhere
+
+        leave(line)
+        if told_elsewhere(line):
+            return code
     print(f"error: {one_line(line)}", file=sys.stderr)
     return code
 

@@ -12,7 +12,7 @@ from spsbench.cli.failures import debugging, described
 from spsbench.cli.safe import one_line
 from spsbench.errors import Exit
 from spsbench.library.ranks import MissingRanksError, dismiss, follow
-from spsbench.machine.ranks import OURS, ranks, usual_threads
+from spsbench.machine.ranks import LOST, OURS, ranks, usual_threads
 
 ERRORS = "TORCHELASTIC_ERROR_FILE"  # where torchrun reads why a rank has failed
 GRACE = 10  # seconds between asking ranks to end and ending them
@@ -37,12 +37,17 @@ def followed() -> int:
         follow()
     except Exception as error:
         line, code = described(error)
-        _leave(line)
+        leave(line)
         return code
     return Exit.OK
 
 
-def _leave(line: str) -> None:
+def told_elsewhere(line: str) -> bool:
+    """Whether who started the ranks will say why the command failed: another rank ended first."""
+    return OURS in os.environ and LOST in line
+
+
+def leave(line: str) -> None:
     """Write why this rank ends to where torchrun looks for it."""
     path = os.environ.get(ERRORS)
     if path is None:
@@ -95,7 +100,7 @@ def start(missing: MissingRanksError) -> int:
 def _told(failures: Mapping[int, Any]) -> int:
     """Say in a line which rank failed first, and why, unless rank 0 has said it itself."""
     found = {rank: _reason(failure) for rank, failure in failures.items()}
-    first = next((rank for rank, why in found.items() if "a rank has ended" not in why), None)
+    first = next((rank for rank, why in found.items() if LOST not in why), None)
     rank = min(found) if first is None else first
     code = failures[rank].exitcode
     if rank != 0 or code < 0:

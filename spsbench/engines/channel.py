@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spsbench.errors import UnavailableError
-from spsbench.machine.ranks import ranks
+from spsbench.machine.ranks import LOST, ranks
 
 INLINE = 64  # numbers of a message; longer ones take a second one
 PATIENCE = timedelta(days=30)  # a conversation may pause; a rank that has gone is noticed at once
@@ -147,6 +147,6 @@ def lost() -> Iterator[None]:
 
 def _line(what: str) -> str:
     return (
-        f"a rank has ended ({what}): expected all {ranks().size} of them to live. "
+        f"{LOST} ({what}): expected all {ranks().size} of them to live. "
         "Look at what the other one says, and start again"
     )

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 OURS = "SPS_RANKS_STARTED"  # in the environment of ranks that `sps` started itself
 
+LOST = "a rank has ended"  # so begins the line of a rank that only follows another one's end
+
 
 class Ranks(NamedTuple):
     """How many processes share a model, and which of them this one is."""

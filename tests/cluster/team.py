@@ -45,10 +45,9 @@ def team(size: int, work: Callable[[], Any], *, dies: int | None = None) -> Any:
 
 
 def _environment(rank: int, size: int, port: int) -> None:
-    os.environ |= {
-        **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)},
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-    }
+    named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in named.items()}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
     torch.set_num_threads(1)
 
 

@@ -129,7 +129,7 @@ def test_another_text_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
-    folder, draft = made(tmp_path, "llama")
+    folder, _ = made(tmp_path, "llama")
 
     def work(kill: Callable[[], None]) -> Any:
         model = load_shared(folder, size=2, say=quiet, **HOW)
@@ -148,7 +148,7 @@ def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path: Path) -> None:
-    """transformers' own generation would wait for ranks that were told nothing; then all goes on."""
+    """transformers' own generation would wait for ranks that know nothing; then all goes on."""
     folder, draft = made(tmp_path, "llama")
 
     def work() -> Any:

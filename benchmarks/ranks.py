@@ -12,7 +12,6 @@ writes results/ranks.json. Goal: a rank of two needs 0.6 of what one process doe
 import argparse
 import json
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -58,8 +57,9 @@ def make(folder: Path, layers: int) -> int:
 
 
 def peak() -> int:
-    """Peak resident bytes of this process (ru_maxrss is in KiB on Linux)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Peak resident bytes of this program; ru_maxrss would count what its parent had at the fork."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
 def reduces() -> dict[str, dict[str, float]]:

@@ -19,8 +19,7 @@ from spsbench.errors import (
     first_line,
     is_out_of_memory,
 )
-from spsbench.library.ranks import MissingRanksError
-from spsbench.machine.ranks import ranks
+from spsbench.machine.ranks import MissingRanksError, ranks
 
 LONGEST = 80  # characters of a name that a line shows
 SIGPIPE = 141  # as the shell reports a program whose reader has gone

@@ -11,8 +11,8 @@ from typing import Any
 from spsbench.cli.failures import debugging, described
 from spsbench.cli.safe import one_line
 from spsbench.errors import Exit
-from spsbench.library.ranks import MissingRanksError, dismiss, follow
-from spsbench.machine.ranks import LOST, OURS, ranks, usual_threads
+from spsbench.library.ranks import dismiss, follow
+from spsbench.machine.ranks import LOST, OURS, MissingRanksError, ranks, usual_threads
 
 ERRORS = "TORCHELASTIC_ERROR_FILE"  # where torchrun reads why a rank has failed
 GRACE = 10  # seconds between asking ranks to end and ending them

@@ -3,20 +3,8 @@
 from collections.abc import Iterable
 
 from spsbench.errors import UsageError
-from spsbench.machine.ranks import ranks
+from spsbench.machine.ranks import MissingRanksError, ranks
 from spsbench.settings.models import ModelSpec
-
-
-class MissingRanksError(UsageError):
-    """A model is to be shared by ranks, and nobody has started them."""
-
-    def __init__(self, model: ModelSpec) -> None:
-        self.size, self.device = model.ranks, model.device
-        super().__init__(
-            f"{model} over {self.size} ranks (this process): expected {self.size} processes. "
-            f"Start the program with torchrun --nproc-per-node {self.size}, and call "
-            "spsbench.library.ranks.follow() where RANK is not 0"
-        )
 
 
 def check_ranks(models: Iterable[ModelSpec]) -> None:
@@ -33,7 +21,7 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
             f"models over {told} ranks: expected the same number for all. Change --parallel"
         )
     if shared and ranks().size == 1:
-        raise MissingRanksError(shared[0])
+        raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
 
 
 def follow() -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.channel import channel
 from spsbench.engines.shared import ask_to_load, lead
 from spsbench.errors import UsageError
-from spsbench.machine.ranks import ranks
+from spsbench.machine.ranks import MissingRanksError, ranks
 from spsbench.models.loader import load_model
 
 
@@ -27,12 +27,15 @@ def load_shared(
         how: as `load_model` takes it.
 
     Raises:
+        MissingRanksError: this is the only process.
         UsageError: a device that ranks cannot share.
         SpsError: as of `load_model`.
     """
-    team = channel()
+    if ranks().size == 1:
+        raise MissingRanksError(str(folder), size, how["device"])
     how["device"] = _device(how["device"])
     request = {"folder": str(folder), "threads": torch.get_num_threads(), "size": size, **how}
+    team = channel()
     with team.together():
         ask_to_load(pickle.dumps(request))
         model = load_model(folder, say=say, ranks=size, **how | {"device": _mine(how["device"])})

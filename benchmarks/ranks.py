@@ -57,7 +57,7 @@ def make(folder: Path, layers: int) -> int:
 
 
 def peak() -> int:
-    """Peak resident bytes of this program; ru_maxrss would count what its parent had at the fork."""
+    """Peak resident bytes of this program; ru_maxrss would count its parent's at the fork."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 

@@ -12,13 +12,18 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
 
     Raises:
         MissingRanksError: there is one process alone.
-        UsageError: models that are shared by different numbers of ranks.
+        UsageError: models that are shared by different numbers of ranks, or have no weights.
     """
     shared = [model for model in models if model.ranks > 1]
     if len(sizes := {model.ranks for model in shared}) > 1:
         told = " and ".join(map(str, sorted(sizes)))
         raise UsageError(
             f"models over {told} ranks: expected the same number for all. Change --parallel"
+        )
+    if any(model.random for model in shared):
+        raise UsageError(
+            "--parallel with random weights: expected a checkpoint, of which each rank reads its "
+            "share. Leave one of them out"
         )
     if shared and ranks().size == 1:
         raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)

@@ -97,16 +97,11 @@ def shared(model: ModelSpec) -> ModelSpec:
     """`model` with the number of ranks that share it: `tp` means those that torchrun started.
 
     Raises:
-        UsageError: there are none, or other ones; or there are no weights to share.
+        UsageError: there are none, or other ones.
     """
     if model.parallel is None:
         return model
     size = ranks().size
-    if model.random:
-        raise UsageError(
-            "--parallel with random weights: expected a checkpoint, of which each rank reads its "
-            "share. Leave one of them out"
-        )
     if model.parallel == "tp":
         if size == 1:
             raise UsageError(

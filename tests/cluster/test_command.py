@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import UsageError
+from spsbench.library.ranks import check_ranks
 from spsbench.machine.ranks import MissingRanksError
 from spsbench.settings.asked import make_cell
 
@@ -70,7 +71,7 @@ def test_what_ranks_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="without torchrun"):
         make_cell(parallel="tp")
     with pytest.raises(UsageError, match="random weights"):
-        make_cell(parallel="tp:2", random_weights=True)
+        check_ranks(make_cell(parallel="tp:2", random_weights=True).models.all)
     started = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     for name, value in started.items():
         monkeypatch.setenv(name, value)
@@ -83,8 +84,6 @@ def test_what_ranks_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_library_without_ranks_says_how_to_start_them() -> None:
-    from spsbench.library.ranks import check_ranks
-
     with pytest.raises(MissingRanksError, match="torchrun --nproc-per-node 2") as caught:
         check_ranks(make_cell(parallel="tp:2").models.all)
     assert caught.value.size == 2

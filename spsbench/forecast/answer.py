@@ -29,6 +29,7 @@ class Measured(NamedTuple):
     tau: Estimate
     ms: Estimate
     loaded: bool = False  # other work kept the machine busy meanwhile
+    foretold: float | None = None  # tau by traces of the very prompts that it was measured on
 
 
 @dataclass(frozen=True, kw_only=True)

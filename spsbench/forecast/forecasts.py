@@ -10,7 +10,7 @@ from spsbench.figures.intervals import FEWEST, Estimate, Floats, Jackknife, over
 from spsbench.forecast.candidates import SEEN, Candidate
 from spsbench.forecast.costs import RoundCost
 from spsbench.forecast.pricing import Prices
-from spsbench.forecast.replay import Law, replay
+from spsbench.forecast.replay import Law, pooled_tau, replay
 from spsbench.forecast.surface import Typical, typical
 from spsbench.forecast.traces import Along, DraftOf, Drawn, Written, chances
 
@@ -99,6 +99,12 @@ def forecast(
         thrown=any(law.throws for law in laws),
         texts=len(set(clusters)),
     )
+
+
+def tau_of(candidate: Candidate, draft: DraftOf, traced: Sequence[tuple[Written, Along]]) -> float:
+    """Block efficiency alone: no costs are needed."""
+    throws = max(FEWEST_THROWS, ALL_THROWS // len(traced))
+    return pooled_tau(law_of(candidate, draft, *each, throws) for each in traced)
 
 
 def law_of(candidate: Candidate, draft: DraftOf, text: Written, along: Along, throws: int) -> Law:

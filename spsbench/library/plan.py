@@ -123,6 +123,17 @@ def drawn_again(folder: Path, **asked: Any) -> Any:
     return again(folder, planning)
 
 
+def costs_of(folder: Path) -> Path:
+    """The table of costs that a plan stands on.
+
+    Raises:
+        MissingError, DataError: no plan, or one that is damaged.
+    """
+    from spsbench.plan.folder import load
+
+    return folder / load(folder).costs
+
+
 def from_files(planning: Planning, asked: Mapping[str, Any]) -> Any:
     """A plan from a trace and a table of costs."""
     from spsbench.plan.again import of_files

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.summary import Summary
@@ -14,6 +13,7 @@ from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
 from spsbench.reports.reporter import Report, Table, Title
 from spsbench.settings.bundled import DEFAULT_DRAFT
 from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.sampling import Sampling
 
 COLUMNS = (
@@ -63,6 +63,12 @@ def report(
         lines.append(
             "Measured on prompts that were held back from the choice, interleaved with ArS."
         )
+    for name, each in measured.items():
+        if each.foretold is not None:
+            lines.append(
+                f"{name}: on the held-back prompts themselves their traces say tau "
+                f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
+            )
     if any(each.loaded for each in measured.values()):
         lines.append(
             "Other work kept this machine busy while the best were measured (marked *): their "
@@ -184,11 +190,12 @@ def command(cell: Cell, answer: Answer) -> str:
     """The command line that uses the plan."""
     models, method, sampling = cell.models, cell.method, cell.sampling
     words = ["sps", "generate", "--target", models.target.id]
-    words += _more("", models.target)
+    words += _more("", models.target, ModelSpec(models.target.id))
     if answer.verdict is Verdict.SPECULATE:
         if models.draft is not None and models.draft.id != DEFAULT_DRAFT.get(models.target.id):
             words += ["--draft", models.draft.id]
             words += ["--draft-revision", models.draft.revision] if models.draft.revision else []
+        words += _more("draft-", models.draft, models.target) if models.draft else []
         if method.drafter.name != "model":
             words += ["--drafter", str(method.drafter)]
         words += ["--verifier", str(method.verifier)]
@@ -203,11 +210,11 @@ def command(cell: Cell, answer: Answer) -> str:
     return shlex.join([*words, "PROMPT"])
 
 
-def _more(prefix: str, model: object) -> list[str]:
-    """Flags of a model's fields that are not the usual ones."""
-    words: list[str] = []
-    for each in fields(model):  # type: ignore[arg-type]
-        value = getattr(model, each.name)
-        if each.name in ("revision", "device", "dtype", "engine") and value != each.default:
-            words += [f"--{prefix}{each.name}", str(value)]
+def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
+    """Flags of a model's fields that are not as usual; a draft's usual ones are the target's."""
+    words = []
+    for name in ("device", "dtype", "engine", *([] if prefix else ["revision"])):
+        value = getattr(model, name)
+        if value != getattr(usual, name):
+            words += [f"--{prefix}{name}", str(value)]
     return words

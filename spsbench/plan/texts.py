@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.forecast.answer import Measured
+from spsbench.forecast.forecasts import tau_of
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
-from spsbench.plan.arms import candidate_of
+from spsbench.plan.arms import candidate_of, replayable
 from spsbench.reports.run_tables import tables
 from spsbench.runs.conduct import Conduct
 from spsbench.runs.pace import Pace
@@ -16,8 +17,10 @@ from spsbench.runs.traced import Told
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
 from spsbench.spec import Spec
+from spsbench.store.traces import read_traces
 from spsbench.tasks.jsonl import Jsonl
 
 TEXTS, CONFIRM = "texts", "confirm-"
@@ -57,9 +60,9 @@ class Runs:
         return self._run(part, out)
 
     def confirm(self, prompts: Jsonl, path: Path, cells: Sequence[Cell]) -> Path | None:
-        """Some candidates and ArS, interleaved; None: it was stopped."""
+        """Some candidates and ArS, interleaved, and traces as well; None: it was stopped."""
         named = short_hash({"cells": sorted(cell.id for cell in cells)}, 8)
-        part = self._part(prompts, path, [resolve(cells[0].auto_regressive), *cells], ())
+        part = self._part(prompts, path, [resolve(cells[0].auto_regressive), *cells], cells)
         return self._run(part, self.folder / f"{CONFIRM}{named}")
 
     def _part(
@@ -100,6 +103,20 @@ def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
         ms, _ = row.at_any_load("mean_token_time_ms")
         if name is not None and gained and ms and row.block_efficiency:
             found[name] = Measured(gained, row.block_efficiency, ms, marked)
+    foretold = taus(folder, cells)
+    return {name: each._replace(foretold=foretold.get(name)) for name, each in found.items()}
+
+
+def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
+    """Tau of candidates by the traces of a run: of the same prompts, so that they are no excuse."""
+    if not any(folder.glob("traces-*.jsonl")):
+        return {}
+    traces = read_traces([folder])
+    found = {}
+    for cell in cells:
+        one, texts = candidate_of(cell), traces.of(drafting(cell))
+        if replayable(cell) and texts:
+            found[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
     return found
 
 

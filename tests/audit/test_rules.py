@@ -240,7 +240,7 @@ def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.M
 def test_a_worker_answers_with_the_row_of_this_process() -> None:
     for each in WORK:
         line = json.dumps([asdict(each.verifier), each.drafter, each.schedule])
-        assert RuleRow(**json.loads(answer(line))) == row_of(each)
+        assert RuleRow.of(json.loads(answer(line))) == row_of(each)
 
 
 @pytest.mark.slow
@@ -270,7 +270,7 @@ def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(rules, "entries", more)
     monkeypatch.setattr("spsbench.plugins.find", named)
-    monkeypatch.setattr(rules, "drafter_kinds", lambda: [MODEL])
+    monkeypatch.setattr(rules, "drafter_kinds", lambda deep=False: [MODEL])
     few = [("constant", Constant), ("slow", ByHistory)]
     monkeypatch.setattr(rules, "schedules", lambda: few)
     found = {
@@ -291,6 +291,12 @@ def test_every_plug_in_of_the_registry_is_enumerated() -> None:
     assert {each.schedule for each in walked if each.drafter == "model"} == dict(schedules()).keys()
     other = {each[:2] for each in walked if each.schedule != "constant"}
     assert other == {(Spec("sps"), "model")}  # what a schedule can spoil
+    whole, deep = set(pairings()), set(pairings(deep=True))
+    assert whole < deep
+    assert {each.drafter for each in whole} == {kind.name for kind in drafter_kinds()}
+    rules = {str(each.verifier) for each in whole if each.drafter == "suffix"}
+    assert rules == {"match"}
+    assert (Spec("gbv"), "suffix") in {each[:2] for each in deep}
     asked = Spec.parse("confidence:t=0.7")
     assert pairings([Spec("sps")], [asked]) == [Pairing(Spec("sps"), "model", str(asked))]
     with pytest.raises(UsageError, match="no schedule 'beam'"):

@@ -102,7 +102,7 @@ class Worker:
             known = {"verifier": str(each.verifier), "drafter": each.drafter}
             ended = ChildProcessError(f"its process ended with {code}")
             return failed(known | {"schedule": each.schedule}, ended)
-        return RuleRow(**json.loads(line))
+        return RuleRow.of(json.loads(line))
 
     def end(self) -> None:
         """Stop it, whatever it is doing."""

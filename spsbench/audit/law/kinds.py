@@ -172,6 +172,7 @@ class DraftKind(NamedTuple):
     make: Callable[[LM], Drafter]
     drawn: Callable[[Facts, int], list[float]] = Facts.drawn
     rounds: tuple[OneRound, ...] = ()  # walked in place of whole texts, which would be too many
+    rule: str | None = None  # the verifier it is walked with unasked; None = every one
 
 
 def sampled(

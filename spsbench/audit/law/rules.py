@@ -5,7 +5,7 @@ enumerated like ours. A pairing that the engine refuses is forced past the refus
 would have done. A plug-in that cannot be made over tables is left out, with the reason.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -32,9 +32,10 @@ from spsbench.loop.types import (
     Verdict,
     Verifier,
 )
+from spsbench.methods.resolve import plan_of, usual
 from spsbench.methods.schedules.constant import Constant
 from spsbench.plugins import make
-from spsbench.registry import entries
+from spsbench.registry import BUILT_IN, entries
 from spsbench.settings.method import CONSTANT
 from spsbench.spec import Spec
 
@@ -55,6 +56,13 @@ SMALL = {
     "chains": ("chains:n=2",),
 }
 """Drafters whose trees would have too many paths as they come, in every way that they draw."""
+
+COMMON = frozenset({"model", "ngram", "none"})
+"""Drafters that every rule is walked with. The others of ours draw as one of these or as one of
+`REFERENCE` does, so that what is left to show is their own laws, which one rule does."""
+
+WITNESSES = frozenset({"sps", "match", "block"})
+"""Rules that every schedule is walked with: a rule looks at drafts, never at who chose K."""
 
 SETTINGS: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
     ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3}),
@@ -92,6 +100,11 @@ class RuleRow:
     example: str = ""  # the shortest text that comes too often or too seldom, in the worst setting
     smallest: Sequence[str] = ()  # of a broken promise, the smallest case in numbers, in lines
 
+    @classmethod
+    def of(cls, known: Mapping[str, Any]) -> "RuleRow":
+        """One that was JSON."""
+        return cls(**{**known, "smallest": tuple(known.get("smallest", ()))})
+
     @property
     def verdict(self) -> str:
         """`exact`, `lossy`, `refused`, `BIASED`, `left out` or `not shown`."""
@@ -126,12 +139,12 @@ def pairings(
 
     The constant schedule goes with everything. Any other, or those in `only`, with what it can
     spoil: rules that promise something, and the drafter that asks it before every token. With
-    `deep` larger trees, too.
+    `deep` larger trees, too, each drafter with every rule, and each rule with every schedule.
 
     Raises:
         UsageError: no such verifier or schedule, or one with other arguments.
     """
-    drafters = [kind.name for kind in drafter_kinds(deep=deep)]
+    drafters = list(drafter_kinds(deep=deep))
     for spec in only:
         made_schedule(str(spec))
     names = [str(spec) for spec in only] or [name for name, _ in schedules()]
@@ -145,11 +158,13 @@ def pairings(
             found.append(Pairing(spec, "", ""))
             continue
         promises = verifier.guarantee is not Guarantee.LOSSY
+        moved = promises and (deep or bool(specs) or spec.name in WITNESSES)
         found += [
-            Pairing(spec, drafter, name)
-            for drafter in drafters
+            Pairing(spec, kind.name, name)
+            for kind in drafters
             for name in names
-            if name == CONSTANT or (promises and drafter == ASKING)
+            if (deep or kind.rule in (None, spec.name))
+            and (name == CONSTANT or (moved and kind.name == ASKING))
         ]
     return found
 
@@ -183,7 +198,9 @@ def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
     """The drafters of the registry, and one of each kind that it may lack; with `deep` more."""
     for entry in entries("drafters"):
         for spec in map(Spec.parse, SMALL.get(entry.name, (entry.name,))):
-            yield DraftKind(str(spec), partial(open_over, drafter=spec), cells_of(spec))
+            every = entry not in BUILT_IN or entry.name in COMMON
+            rule = None if every else usual(plan_of(spec))
+            yield DraftKind(str(spec), partial(open_over, drafter=spec), cells_of(spec), rule=rule)
     yield from (*REFERENCE, *DEEP) if deep else REFERENCE
 
 

@@ -31,9 +31,9 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
     from spsbench.cli.grids import drawn
     from spsbench.forecast.cost_tables import cost_tables
     from spsbench.forecast.costs_file import read_costs
-    from spsbench.plan.folder import load
+    from spsbench.library.plan import costs_of
 
-    file = Path(costs or "") if what is None else Path(what) / load(Path(what)).costs
+    file = Path(costs or "") if what is None else costs_of(Path(what))
     tables = cost_tables(read_costs(file))
     if json:
         write(js.dumps([table._asdict() for table in tables], indent=2) + "\n")

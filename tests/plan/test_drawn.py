@@ -1,0 +1,42 @@
+"""The words and lines that a plan ends in."""
+
+from dataclasses import replace
+
+from spsbench.figures.intervals import Estimate
+from spsbench.forecast.answer import Measured, untold
+from spsbench.plan.drawn import command
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.spec import Spec
+
+
+def measured(value: float) -> Measured:
+    estimate = Estimate(value, value - 0.05, value + 0.05, 10)
+    return Measured(estimate, estimate, estimate)
+
+
+def test_what_no_text_foretells_may_still_win() -> None:
+    best = untold("tree d, K = 4, match", measured(1.5))
+    assert "Speculate with tree d, K = 4, match: 1.50x (1.45 to 1.55) measured" in str(best)
+    assert "Do not speculate" in str(untold("tree d, K = 4, match", measured(0.9)))
+
+
+def test_the_command_has_what_is_not_usual() -> None:
+    cell = Cell.of(
+        target=ModelSpec("my model", dtype="bfloat16"),
+        draft=ModelSpec("small", "abc", dtype="bfloat16", engine=Spec("eager")),
+        verifier=Spec("block"),
+        schedule=Spec("ema"),
+        temperature=0.7,
+        top_p=0.9,
+    )
+    answer = untold("x", measured(1.5))
+    assert command(cell, answer) == (
+        "sps generate --target 'my model' --dtype bfloat16 --draft small --draft-revision abc "
+        "--draft-engine eager "
+        "--verifier block --schedule ema --temperature 0.7 --top-p 0.9 PROMPT"
+    )
+    rule = cell.but(draft=None, drafter=Spec("ngram"), schedule=Spec.parse("constant:lookahead=3"))
+    assert "--drafter ngram --verifier block --k 3" in command(rule, answer)
+    assert "--k 0 " in command(rule, untold("x", measured(0.8)))
+    assert "--temperature" not in command(replace(rule, sampling=type(rule.sampling)()), answer)

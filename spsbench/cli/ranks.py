@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from spsbench.cli.failures import debugging, described
 from spsbench.cli.safe import one_line
@@ -40,6 +40,11 @@ def followed() -> int:
         leave(line)
         return code
     return Exit.OK
+
+
+def gone(code: int) -> NoReturn:
+    """End another rank at once: rank 0 has closed its connections, and gloo aborts over that."""
+    os._exit(code)
 
 
 def told_elsewhere(line: str) -> bool:

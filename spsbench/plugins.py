@@ -85,7 +85,7 @@ def _raised_by_call(error: TypeError) -> bool:
     return trace is not None and trace.tb_next is None
 
 
-OPTIONAL = {"nodes"}  # methods that a plug-in without the base class may lack: the loop looks
+OPTIONAL = {"nodes", "along"}  # what a plug-in without the base class may lack: who calls it looks
 
 
 def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:

@@ -125,6 +125,17 @@ BUILT_IN = (
         "drafters", "peagle", ".methods.drafters.peagle:PEagle", "a head: P-EAGLE, all in one pass"
     ),
     Entry("drafters", "eagle3", ".methods.drafters.eagle3:Eagle3", "a head: EAGLE-3, 3.1"),
+    Entry("drafters", "medusa", ".methods.drafters.medusa:Medusa", "a head: Medusa"),
+    Entry(
+        "drafters",
+        "blockwise",
+        ".methods.drafters.blockwise:Blockwise",
+        "a head: blockwise parallel decoding (Stern et al.)",
+    ),
+    Entry("drafters", "mlp", ".methods.drafters.mlp:Mlp", "a head: MLP speculator"),
+    Entry("drafters", "dflash", ".methods.drafters.dflash:DFlash", "a head: DFlash, by rule"),
+    Entry("drafters", "dspark", ".methods.drafters.dspark:DSpark", "a head: DSpark"),
+    Entry("drafters", "mtp", ".methods.drafters.mtp:Mtp", "a head: the target's own MTP layer"),
     Entry("verifiers", "sps", ".methods.verifiers.sps:Sps", "modified rejection sampling", "exact"),
     Entry("verifiers", "match", ".methods.verifiers.match:Match", "one-sample match", "exact"),
     Entry("verifiers", "block", ".methods.verifiers.block:Block", "block verification", "exact"),
@@ -246,6 +257,39 @@ BUILT_IN = (
     Entry("reporters", "html", ".reports.html:html", "one page: answers, plots, texts by token"),
     Entry("reporters", "parquet", ".reports.parquet:parquet", "a row a generation and a round"),
 )
+
+CHAIN = "chain: sps, block, match"
+TREE = "tree: recursive, traversal, match"
+RULE = "by rule: match"
+LAST = "a head trained for the target: last hidden state"
+SEVERAL = "a head trained for the target: several hidden states"
+
+NEEDS: Mapping[str, tuple[str, str]] = {
+    "model": ("a draft model", CHAIN),
+    "tli": ("a draft model of another tokenizer", CHAIN),
+    "slem": ("a draft model of another tokenizer", RULE),
+    "ngram": ("nothing", RULE),
+    "tree": ("a draft model", f"{RULE}; drawn {TREE}"),
+    "topk": ("a draft model", RULE),
+    "sequoia": ("a draft model, acceptance that was measured", f"{RULE}; drawn {TREE}"),
+    "chains": ("a draft model", "chains: recursive, spectr, gbv, match"),
+    "suffix": ("nothing", RULE),
+    "copy": ("nothing", RULE),
+    "recycling": ("nothing", RULE),
+    "self": ("the target's layers", CHAIN),
+    "hybrid": ("a draft model, or what its parts need", CHAIN),
+    "none": ("nothing", "any"),
+    "eagle": (LAST, f"{CHAIN}; {TREE}"),
+    "eagle3": (SEVERAL, f"{CHAIN}; {TREE}"),
+    "medusa": (LAST, f"{CHAIN}; {TREE}"),
+    "blockwise": (LAST, f"{CHAIN}; {TREE}"),
+    "mlp": (LAST, f"{CHAIN}; {TREE}"),
+    "dflash": (SEVERAL, f"{RULE}; sampled {CHAIN}; {TREE}"),
+    "dspark": (SEVERAL, f"{CHAIN}; {TREE}"),
+    "peagle": (SEVERAL, f"{CHAIN}; {TREE}"),
+    "mtp": (LAST, f"{CHAIN}; {TREE}"),
+}
+"""Of each drafter what it needs, how its drafts may be, and which exact rules may follow them."""
 
 
 def entries(kind: Kind) -> Iterator[Entry]:

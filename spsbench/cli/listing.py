@@ -10,10 +10,11 @@ import typer
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.safe import one_line, write
 from spsbench.machine.sizes import folder_size, in_words
-from spsbench.registry import BUILT_IN, KINDS, Entry, entries
+from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 
-COLUMNS = ("kind", "name", "guarantee", "summary")
+COLUMNS = ("kind", "name", "guarantee", "needs", "allows", "summary")
+OF_DRAFTERS = ("needs", "allows")  # told where there are any
 
 
 Listed = Literal[
@@ -40,7 +41,9 @@ def list_plug_ins(
 def row(entry: Entry) -> dict[str, str]:
     """What is shown of an entry."""
     shown = {"kind": entry.kind, "name": entry.name, "summary": entry.summary, "path": entry.where}
-    return {**shown, "guarantee": entry.guarantee or foreign_guarantee(entry)}
+    needs, allows = NEEDS.get(entry.name, ("", "")) if entry.kind == "drafters" else ("", "")
+    guarantee = entry.guarantee or foreign_guarantee(entry)
+    return {**shown, "guarantee": guarantee, "needs": needs, "allows": allows}
 
 
 def models() -> Iterator[dict[str, str]]:
@@ -58,6 +61,8 @@ def models() -> Iterator[dict[str, str]]:
             "summary": there,
             "path": str(folder),
             "guarantee": "",
+            "needs": "",
+            "allows": "",
         }
 
 
@@ -73,7 +78,9 @@ def foreign_guarantee(entry: Entry) -> str:
 
 def show_table(rows: Iterable[dict[str, str]]) -> None:
     """Aligned columns; never wrapped, so that a pipe gets one plug-in a line."""
-    lines = [COLUMNS, *(tuple(one_line(shown[column]) for column in COLUMNS) for shown in rows)]
+    rows = list(rows)
+    told = [name for name in COLUMNS if name not in OF_DRAFTERS or any(row[name] for row in rows)]
+    lines = [tuple(told), *(tuple(one_line(shown[name]) for name in told) for shown in rows)]
     *widths, _ = (max(map(len, column)) for column in zip(*lines, strict=True))
     for *cells, last in lines:
         padded = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True))

@@ -17,6 +17,7 @@ from spsbench.cli.ranks import followed, gone, led
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
+from spsbench.cli.train.command import train
 from spsbench.cli.verify.command import verify
 from spsbench.machine.ranks import ranks
 
@@ -60,6 +61,7 @@ app.command("merge")(merge_runs)
 app.command("list")(list_plug_ins)
 app.command("doctor")(doctor)
 app.add_typer(verify, name="verify")
+app.add_typer(train, name="train")
 app.add_typer(models, name="models")
 
 

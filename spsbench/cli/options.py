@@ -128,6 +128,10 @@ PageFile = Annotated[
 TableFormat = Annotated[
     Literal["table", "json"], option(OUTPUT, "--format", "-f", help="What goes to stdout.")
 ]
+AuditFormat = Annotated[
+    Literal["table", "json", "html"],
+    option(OUTPUT, "--format", "-f", help="What goes to stdout, or with html into --out."),
+]
 ReportFormat = Annotated[
     str,
     option(

@@ -10,6 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from spsbench.engines.limits import context_of, slides
 from spsbench.engines.longrope import bordered
+from spsbench.engines.quantised import dequantise
 from spsbench.errors import SpsError
 from spsbench.loop.transfer import send
 from spsbench.loop.trees import additive_mask, places
@@ -152,11 +153,12 @@ class Eager:
         return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **given: Any) -> None:
-        """Nothing is done to a model, but that it is tried.
+        """A model is tried; codes become the plain weights that they stand for.
 
         Raises:
             UnsupportedModelError: its cache cannot be rolled back.
         """
+        dequantise(model)
         check_rollback(model)
 
 

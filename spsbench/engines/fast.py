@@ -16,6 +16,7 @@ from spsbench.engines.eager import KINDS, EagerLM, check_rollback
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.longrope import bordered
 from spsbench.engines.preparing import pack_linears, prepare, unsuitable
+from spsbench.engines.quantised import dequantise
 from spsbench.engines.session import FastLM
 from spsbench.loop.types import LM
 
@@ -54,11 +55,13 @@ class Fast:
             UnsupportedModelError: eager sessions cannot run it either.
         """
         if model.device.type == "cuda" and model not in KINDS:
+            dequantise(model)
             check_rollback(model)
             return remember(model, of_graphs(model)).to_json()
         before = None if known is None else Choice.from_json(known)
         choice = prepare(model, known=before, threads=threads)
         if choice.engine == "eager":
+            dequantise(model)
             check_rollback(model)
         return choice.to_json()
 

@@ -31,6 +31,10 @@ _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, c
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
     "product": ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int),
+    **dict.fromkeys(
+        ("product_int8", "product_int4"),
+        ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
+    ),
     "attend": ([_pointer] * 5 + [_size] * 10 + [_real, _int], _int),
 }
 """Of each function, and what it returns; the C files say what they are."""

@@ -27,6 +27,8 @@ from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots,
 from spsbench.engines.packing import layouts, unpackable
 from spsbench.engines.pages import huge_pages
 from spsbench.engines.panels import most_bytes
+from spsbench.engines.quantised import dequantise, quantised_layers
+from spsbench.engines.quantised_panels import pack_codes, refused
 from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
@@ -57,32 +59,38 @@ def prepare(
         return choice
     if reason := unsuitable(model):
         return remember(model, Choice(engine="eager", reason=reason))
+    if refused(model, model.dtype):
+        dequantise(model)
+    coded = len(quantised_layers(model))
     layers = list(slots(model))
     try:
         check = Check(model)
     except Exception as error:  # foreign code may raise anything
         return remember(model, Choice(engine="eager", reason=f"a plain pass fails ({error})"))
-    reason = unpackable(model)
-    reading = "" if reason else _reading(model.dtype, known)
+    reason = None if coded and not layers else unpackable(model)
+    reading = "" if reason and not coded else _reading(model.dtype, known)
     wanted = {} if reason else worthwhile(layers, known.packed if known else None)
     counts = pack_all(model, layers, wanted)
+    counts |= (codes := pack_codes(model))
     if counts and not check.holds(model):
         restore(model)
-        counts, reason = {}, "packed products differ from stock ones"
+        dequantise(model)
+        counts, codes, reason = {}, {}, "packed products differ from stock ones"
     exchange_activations(model)
     if problem := refine_attention(model, check):
         restore(model)
+        dequantise(model)
         return remember(model, Choice(engine="eager", reason=problem))
     release_memory()
     tape = attach(model)
     choice = Choice(
         engine="fast",
         reason=reason or "",
-        linears=len(layers),
-        packed={shape: wanted[shape] for shape in counts},
+        linears=len(layers) + coded,
+        packed={shape: wanted.get(shape, "panels") for shape in counts},
         packed_linears=sum(counts.values()),
         threads=known.threads if known else None,
-        reading=reading if "panels" in wanted.values() else "",
+        reading=reading if codes or "panels" in wanted.values() else "",
     )
     remember(model, choice, tape)
     free = known is None and threads is None and "OMP_NUM_THREADS" not in os.environ

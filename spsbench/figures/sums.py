@@ -42,6 +42,8 @@ class Totals(NamedTuple):
     texts: float = 1.0
     processor: float = 0.0  # processor seconds of the rounds that tell them
     processor_tokens: float = 0.0
+    distance: float = 0.0  # sum of the total variations of a quantised target to its full self
+    compared: float = 0.0  # tokens where that is known
     timed: float = 0.0  # 1 where the timing counts
     quiet: float = 0.0  # 1 where nothing else kept the machine busy meanwhile
     seconds: float = 0.0  # of the rounds
@@ -185,6 +187,8 @@ class Tally:
         self.keys[sample, record.repeat] = len(self.keys)
         timed, quiet = not {*record.flags} - {LOADED}, not record.flags
         sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed, quiet=quiet)
+        if record.distance is not None:
+            sums = sums._replace(distance=record.distance, compared=sums.tokens)
         self._values.extend(sums)
         self._values.extend(by_position(record.rounds, self.slots))
         self._values.extend(by_sibling(record.rounds, SIBLINGS))

@@ -9,6 +9,7 @@ from spsbench.library.load import access_of, quiet
 from spsbench.library.prepare import prepare_tables
 from spsbench.models.templates import asker
 from spsbench.settings.access import Access
+from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, settings_of, taken
@@ -16,6 +17,7 @@ from spsbench.settings.sweep import Sweep, sweep
 
 Say = Callable[[str], None]
 OF_PLACE = {each.name: each for each in settings_of(Place)}
+OF_CREW = {each.name: each for each in settings_of(Crew)}
 
 
 def bench(
@@ -45,6 +47,7 @@ def bench(
     """
     access, rest = access_of(asked)
     place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
     whole = fitted(OF_EXPERIMENT, taken(rest, OF_EXPERIMENT))
     rest |= {name: _ranges(name, rest.get(name)) for name in ("k", "seeds")}
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
@@ -55,7 +58,8 @@ def bench(
     from spsbench.library.run import Run
 
     name = experiment.parts[0].spec.short
-    return Run(conduct(name, place, access, pair, say=say, watch=watch).run(experiment))
+    made = conduct(name, place, access, pair, crew=crew, say=say, watch=watch)
+    return Run(made.run(experiment))
 
 
 def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> Experiment:
@@ -72,6 +76,7 @@ def conduct(
     access: Access,
     pair: Any = None,
     *,
+    crew: Crew = Crew(),
     say: Say = quiet,
     watch: Callable[[Any], None] = quiet,
     stop: Callable[[], bool] = lambda: False,
@@ -91,8 +96,25 @@ def conduct(
         )
     )
     return Conduct(
-        place=place, access=access, shelf=shelf, name=name, say=say, watch=watch, stop=stop
+        place=place,
+        access=access,
+        shelf=shelf,
+        name=name,
+        say=say,
+        watch=watch,
+        stop=stop,
+        hands=_hands(crew),
     )
+
+
+def _hands(crew: Crew) -> Any:
+    """Those of a cluster, if there is to be one."""
+    if crew.kind == HERE:
+        return None
+
+    from spsbench.cluster.drive import Drive
+
+    return Drive(crew)
 
 
 def _ranges(name: str, k: Any) -> Any:

@@ -12,6 +12,7 @@ from spsbench.models.gguf.header import named_gguf
 from spsbench.models.heads.formats.table import FORMATS
 from spsbench.models.heads.reading import described, family_of
 from spsbench.settings.access import Access
+from spsbench.settings.asked import SELF
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import Sweep
@@ -30,7 +31,12 @@ HEADS = frozenset(each.family for each in FORMATS)
 def followed(asked: Mapping[str, Any], access: Access, say: Say = quiet) -> dict[str, Any]:
     """Options with the drafter of the head that `draft` names, where no drafter is named."""
     draft = asked.get("draft")
-    if draft is None or asked.get("drafter") is not None or asked.get("k") == 0:
+    if (
+        draft is None
+        or draft.startswith(SELF)
+        or asked.get("drafter") is not None
+        or asked.get("k") == 0
+    ):
         return dict(asked)
     family = family_at(ModelSpec(draft, asked.get("draft_revision")), access, say)
     return {**asked, "drafter": family} if family else dict(asked)
@@ -41,12 +47,19 @@ def followed_in(table: Sweep, access: Access, say: Say) -> Sweep:
     if "drafter" in table.cells:
         return table
     revisions = table.cells.get("draft_revision", (None,))
-    found = {
+    return replace(table, heads=heads_in(table.cells.get("draft", ()), revisions[0], access, say))
+
+
+def heads_in(
+    drafts: Iterable[str], revision: str | None, access: Access, say: Say
+) -> dict[str, str]:
+    """The drafters of those drafts that are heads."""
+    return {
         draft: family
-        for draft in table.cells.get("draft", ())
-        if (family := family_at(ModelSpec(draft, revisions[0]), access, say))
+        for draft in drafts
+        if not draft.startswith(SELF)
+        and (family := family_at(ModelSpec(draft, revision), access, say))
     }
-    return replace(table, heads=found)
 
 
 def family_at(draft: ModelSpec, access: Access, say: Say) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.library.bench import OF_PLACE, Say
+from spsbench.library.heads import heads_in
 from spsbench.library.load import access_of, quiet
 from spsbench.library.prepare import prepare_cells
 from spsbench.models.templates import asker
@@ -57,7 +58,7 @@ def plan(
     access, rest = access_of(asked)
     place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
     planning = Planning(**fitted(OF_PLANNING, taken(rest, OF_PLANNING)))
-    rest = options(rest)
+    chosen: dict[str, Any] = options(rest)
     if planning.prompts is not None:
         if task is not None:
             raise UsageError(f"{task} with --prompts: expected one of the two. Leave one out")
@@ -65,19 +66,22 @@ def plan(
     if planning.trace and planning.costs is not None:
         if task is not None:
             raise UsageError(f"{task} with --trace and --costs: expected no prompts")
-        return from_files(planning, rest)
+        return from_files(planning, chosen)
     table = Sweep(task=task or TASK)
-    cells = rough(rest)
+    cells = rough(chosen)
     if pair is not None:
         access = pair.access
     prepare_cells(cells, access, say, may_need_hub(table))
     spec = task_spec(table)
     made, chat = in_chat(make("tasks", spec), spec, planning, cells[0].models.target, access, say)
-    rest = {"max_new_tokens": made.max_new_tokens, "stop": made.stop} | rest
+    for name in ("max_new_tokens", "stop"):
+        chosen.setdefault(name, getattr(made, name))
 
+    from spsbench.methods.foreign import settled
     from spsbench.models.shelf import Shelf
     from spsbench.plan.arms import cells_of
     from spsbench.plan.conduct import Planner
+    from spsbench.runs.once import once
 
     shelf = (
         pair.shelf
@@ -89,8 +93,16 @@ def plan(
             say=say,
         )
     )
+    told = once(say)
+    cells = cells_of(
+        chosen,
+        planning.k,
+        say,
+        settle=lambda cell: settled(cell, shelf, told),
+        heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access, say),
+    )
     return Planner(
-        cells=cells_of(rest, planning.k, say),
+        cells=cells,
         spec=spec,
         task=made,
         planning=planning,

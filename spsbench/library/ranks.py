@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from spsbench.errors import UsageError
 from spsbench.machine.ranks import MissingRanksError, ranks
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import CHECKPOINT, ModelSpec
 
 
 def check_ranks(models: Iterable[ModelSpec]) -> None:
@@ -20,10 +20,10 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
         raise UsageError(
             f"models over {told} ranks: expected the same number for all. Change --parallel"
         )
-    if any(model.random for model in shared):
+    if odd := next((model for model in shared if model.weights != CHECKPOINT), None):
         raise UsageError(
-            "--parallel with random weights: expected a checkpoint, of which each rank reads its "
-            "share. Leave one of them out"
+            f"--parallel with --weights {odd.weights}: expected a checkpoint, of which each "
+            "rank reads its share. Leave one of them out"
         )
     if shared and ranks().size == 1:
         raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)

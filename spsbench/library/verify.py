@@ -81,7 +81,13 @@ def verify_run(
     for done in replay(
         run, models, level=plan.level, asked=plan.bias, most=plan.max_tokens, say=say
     ):
-        known = {"cell": done.cell.to_json(), "ars": done.control, "failures": done.failures}
+        known = {
+            "id": done.cell.id,
+            "cell": done.cell.to_json(),
+            "ars": done.control,
+            "failures": done.failures,
+            "records": done.records,
+        }
         yield Held(named(done.cell), known, done.result)
 
 

@@ -60,13 +60,14 @@ def decode(
     limits: Limits,
     stop: Stop = never,
     laws: bool = False,
+    likeliest: int = 0,
 ) -> Iterator[Round]:
     """Continue `prompt` and yield one `Round` for each target pass.
 
     The output is distributed as the target's own under `warp` whenever `verifier` is exact. The
     prefill runs before the first round and is in no round's seconds. The target's cache is emptied
     first, so that one session serves prompt after prompt. No token to make: no round. With `laws`
-    each round of a chain brings the probabilities of its draft, for audits.
+    each round brings the probabilities of its draft, for audits, and of the `likeliest` tokens.
 
     Raises:
         PairingError: the verifier refuses the drafter.
@@ -108,7 +109,7 @@ def decode(
 
         q = warp(scores.logits)  # [N + 1, V]
         verdict = verifier(draft, q, fresh)
-        ruling = read(draft, q, verdict, len(x), laws)  # the round's one host read
+        ruling = read(draft, q, verdict, len(x), laws, likeliest)  # the round's one host read
         check_ruling(ruling.path, ruling.tokens[-1], draft, verifier, q.shape[-1])
 
         tokens, finish = cut(ruling.tokens, x[len(prompt) :], limits, budget, stop)
@@ -166,7 +167,14 @@ class Ruling(NamedTuple):
     laws: DraftLaws | None
 
 
-def read(draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = False) -> Ruling:
+def read(
+    draft: Draft,
+    q: Tensor,
+    verdict: Verdict,
+    position: int,
+    laws: bool = False,
+    likeliest: int = 0,
+) -> Ruling:
     """Fetch a verdict, its tokens, the overlap of the laws and their finiteness in one transfer."""
     n = len(draft.tokens)
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
@@ -175,8 +183,8 @@ def read(draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = 
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
     picked = draft.tokens[verdict.path.clamp(0, max(n - 1, 0))]
     parts = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
-    audited = laws and draft.parents is None
-    host = torch.cat([*parts, *(drafted_laws(draft, q) if audited else ())]).cpu().tolist()
+    audited = drafted_laws(draft, q, likeliest) if laws else ()
+    host = torch.cat([*parts, *audited]).cpu().tolist()
 
     path = [int(node) for node in host[:n] if node >= 0]
     rest = 2 * n + len(scalars)
@@ -186,19 +194,39 @@ def read(draft: Draft, q: Tensor, verdict: Verdict, position: int, laws: bool = 
             raise NonFiniteError(f"non-finite logits from the {model} at position {position}")
     tokens = [int(t) for t in host[n : n + len(path)]] + [int(token)]
     applies = tested >= 0 and draft.parents is None
-    found = None
-    if audited:
-        ids, p, own = (host[rest + i * n : rest + (i + 1) * n] for i in range(3))
-        found = DraftLaws([int(token) for token in ids], p, own)
+    found = laws_of(host[rest:], draft) if laws else None
     return Ruling(path, tokens, int(tested), shared if applies else None, found)
 
 
-def drafted_laws(draft: Draft, q: Tensor) -> list[Tensor]:
-    """Of a chain: its tokens, and their probabilities by draft and target, each [N]."""
+def drafted_laws(draft: Draft, q: Tensor, likeliest: int) -> list[Tensor]:
+    """Drafted tokens, and their probabilities by draft and target, each [N].
+
+    With `likeliest` tokens their numbers and probabilities by the target as well, [(N + 1) * M].
+    """
     at = draft.tokens[:, None]
-    own = q[:-1].gather(1, at)[:, 0].double()
+    rows = q[:-1] if draft.parents is None else q[send(draft.parents + 1, q.device)]
+    own = rows.gather(1, at)[:, 0].double()
     p = torch.ones_like(own) if draft.probs is None else draft.probs.gather(1, at)[:, 0].double()
-    return [draft.tokens, p, own]
+    found = [draft.tokens, p, own]
+    if likeliest:
+        best = q.topk(min(likeliest, q.shape[-1]))
+        found += [best.indices.flatten(), best.values.flatten().double()]
+    return found
+
+
+def laws_of(host: list[float], draft: Draft) -> DraftLaws:
+    """What `drafted_laws` made, on the host."""
+    n = len(draft.tokens)
+    ids, p, own = (host[i * n : (i + 1) * n] for i in range(3))
+    parents = None if draft.parents is None else draft.parents.tolist()
+    found = DraftLaws([int(token) for token in ids], p, own, parents)
+    rest = host[3 * n :]
+    if not rest:
+        return found
+    half, width = len(rest) // 2, len(rest) // 2 // (n + 1)
+    pairs = [[int(i), q] for i, q in zip(rest[:half], rest[half:], strict=True)]
+    rows = (pairs[at * width : (at + 1) * width] for at in range(n + 1))
+    return found._replace(likeliest=[[value for pair in row for value in pair] for row in rows])
 
 
 def overlaps(draft: Draft, q: Tensor) -> Tensor:

@@ -135,7 +135,7 @@ class Round(NamedTuple):
     overlap: float | None  # sum over tested slots of sum_x min(p, q); None = not applicable
     seconds: float  # wall time of the round; the prefill is not in it
     finish: Finish | None
-    laws: DraftLaws | None = None  # of a chain, if they were asked for
+    laws: DraftLaws | None = None  # if they were asked for
     tree: TreeRound | None = None  # None = a chain
     processor: float | None = None  # processor seconds of all threads; None = not measured
 

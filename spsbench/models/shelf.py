@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.engines.eager import Eager, UnsupportedModelError
 from spsbench.engines.limits import context_of, rows_of
@@ -105,6 +105,24 @@ class Shelf:
             drafter if plan.weights is Weights.HEAD else None,
         )
         return self._once(wish, partial(self._all, wish))
+
+    def outline(self, cell: Cell) -> "Outline":
+        """What a prompt must fit, from configurations alone; weights are read only without them.
+
+        Raises:
+            SpsError: a model that is missing, or whose tokenizer cannot be read.
+        """
+        own = plan_of(cell.method.drafter).weights is Weights.MODEL
+        specs = [cell.models.target, *([cell.models.draft] if own and cell.models.draft else [])]
+        found = [self._find(each, cell.sampling.seed) for each in specs]
+        if not all(plain_config(each.folder) for each in found):
+            whole = self.load(cell)
+            return Outline(whole.tokenizer, whole.limit)
+        configs = [AutoConfig.from_pretrained(each.folder) for each in found]
+        limits = [
+            getattr(each.get_text_config(), "max_position_embeddings", None) for each in configs
+        ]
+        return Outline(found[0].tokenizer, min((n for n in limits if n is not None), default=None))
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
         """Those of target and draft model, if they are two; no weights are read.
@@ -220,6 +238,18 @@ class Shelf:
             self._kept[key] = make()
         made: Made = self._kept[key]
         return made
+
+
+class Outline(NamedTuple):
+    """As much of the models of a cell as decides what fits them."""
+
+    tokenizer: Any
+    limit: int | None  # tokens; None = unlimited
+
+
+def plain_config(folder: Path) -> bool:
+    """Whether a configuration is there, and needs no code of its own."""
+    return (folder / "config.json").is_file() and "auto_map" not in read_config(folder)
 
 
 class Wish(NamedTuple):

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel
 
 from spsbench.engines.limits import rows_of
+from spsbench.engines.quantised import quantise
+from spsbench.errors import DataError
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
 from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
@@ -52,6 +54,7 @@ def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool, 
         "device": spec.device,
         "dtype": spec.dtype,
         "attention": spec.attention,
+        "quantised": spec.quantised,
     }
     if spec.random:
         return Shapes(seed=seed, offline=offline, say=say, **machine)
@@ -65,6 +68,20 @@ def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool, 
     )
 
 
+def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
+    """`model`, its linear layers in the format `name`; None: as they are.
+
+    Raises:
+        DataError: it has none that can be quantised.
+    """
+    if name is not None and not quantise(model, name):
+        raise DataError(
+            f"{type(model).__name__} has no linear layers of the stock kind ({folder}): expected "
+            f"some for --weights {name}. Take the weights as they are"
+        )
+    return model
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
     """Trained models: bundled, in folders, or at a hub."""
@@ -72,6 +89,7 @@ class Checkpoints:
     device: str
     dtype: str
     attention: str | None
+    quantised: str | None
     trust_remote_code: bool
     allow_pickle: bool
     offline: bool
@@ -111,7 +129,7 @@ class Checkpoints:
         }
         if self.ranks > 1:
             return load_shared(folder, size=self.ranks, **how)
-        return load_model(folder, **how)
+        return rounded(load_model(folder, **how), self.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """As the tokenizer and both models have it."""
@@ -129,6 +147,7 @@ class Shapes:
     device: str
     dtype: str
     attention: str | None
+    quantised: str | None
     seed: int
     offline: bool
     say: Say = field(compare=False)
@@ -152,13 +171,14 @@ class Shapes:
 
     def model(self, folder: Path) -> PreTrainedModel:
         """The model with weights drawn from the seed."""
-        return model_of_shape(
+        made = model_of_shape(
             folder,
             device=self.device,
             dtype=self.dtype,
             attention=self.attention,
             seed=self.seed,
         )
+        return rounded(made, self.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """The smaller of the two."""

@@ -1,6 +1,7 @@
 """The candidates that were asked for: every way to draft with every rule, K and schedule."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from spsbench.errors import UsageError
@@ -24,7 +25,12 @@ SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
 
 
 def cells_of(
-    asked: Mapping[str, Any], ks: str, say: Callable[[str], None] = lambda line: None
+    asked: Mapping[str, Any],
+    ks: str,
+    say: Callable[[str], None] = lambda line: None,
+    *,
+    settle: Callable[[Cell], Cell] = resolve,
+    heads: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
     """A resolved cell for each candidate, without those that cannot be.
 
@@ -32,6 +38,8 @@ def cells_of(
         asked: options of cells; those of `LISTS` are lists.
         ks: the K to compare, as a range.
         say: is told what is left out, and why.
+        settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
+        heads: the drafter of each draft that is a head.
 
     Raises:
         UsageError: an option out of range, a lossy rule, or nothing left.
@@ -42,13 +50,13 @@ def cells_of(
         raise UsageError(f"--k {error}") from error
     cells: dict[str, Cell] = {}
     refused: dict[str, list[str]] = {}
-    for options in ways(asked):
+    for options in ways(asked, heads):
         depths: list[dict[str, Any]] = [{"k": k} for k in lookaheads]
         depths += [{"schedule": schedule} for schedule in asked.get("schedule") or ()]
         for depth in depths:
             cell = make_cell(**options, **depth)
             try:
-                cell = resolve(cell)
+                cell = settle(cell)
             except UsageError as error:
                 refused.setdefault(str(error), []).append(method(cell))
                 continue
@@ -60,32 +68,44 @@ def cells_of(
     return list(cells.values())
 
 
-def ways(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Options of each way to draft and verify; K and schedules are not in them."""
+def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Options of each way to draft and verify; K and schedules are not in them.
+
+    A draft in `heads` goes with its own drafter, and with no other.
+    """
     base = {n: v for n, v in asked.items() if n not in LISTS and v is not None}
     drafts = list(asked.get("draft") or ())
     named = [spec_of(each) for each in asked.get("drafter") or ()]
     if not drafts and (not named or any(needs(spec) is Weights.MODEL for spec in named)):
         bundled = DEFAULT_DRAFT.get(base.get("target", TARGET["id"].default))
         drafts = [bundled] if bundled else []
-    drafters = named or [Spec(name) for name in FIRST if drafts or name != "model"]
-    if drafts and not any(needs(spec) is not Weights.NONE for spec in drafters):
+    models = [draft for draft in drafts if draft not in heads]
+    drafters = named or [Spec(name) for name in FIRST if models or name != "model"]
+    if models and not any(needs(spec) in (Weights.MODEL, Weights.OWN) for spec in drafters):
         drafters.insert(0, Spec("model"))
+    known = {spec.name for spec in drafters}
+    drafters += [Spec(name) for name in dict.fromkeys(heads.values()) if name not in known]
     of_draft = {n for n in base if n.startswith("draft_")}
     for spec in drafters:
         plan = plan_of(spec)
         plain = {n: v for n, v in base.items() if n not in of_draft}
-        models = [None] if plan.weights is Weights.NONE else drafts
-        if not models:
+        taken: list[str | None] = [draft for draft in drafts if goes(spec, draft, heads)]
+        taken = [None] if plan.weights is Weights.NONE else taken
+        if not taken:
             raise UsageError(f"--drafter {spec}: expected a draft model. Name it with --draft")
         rules = list(asked.get("verifier") or ())
         if not rules:
             rules = [*SAMPLED] if plan.drawn is Drawn.IID and not plan.tree else ["auto"]
-        for model in models:
+        for model in taken:
             for rule in rules:
                 check_exact(spec_of(rule))
                 own = plain if model is None else {**base, "draft": model}
                 yield {**own, "drafter": spec, "verifier": rule}
+
+
+def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
+    """Whether a drafter takes a draft, of which some are known to be heads."""
+    return heads[draft] == spec.name if draft in heads else needs(spec) is not Weights.HEAD
 
 
 def spec_of(value: Any) -> Spec:

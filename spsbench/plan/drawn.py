@@ -11,6 +11,7 @@ from spsbench.forecast.outlook import Outlook, group
 from spsbench.reports.columns import Column
 from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
 from spsbench.reports.reporter import Report, Table, Title
+from spsbench.reports.sheet import Mood, Sheet
 from spsbench.settings.bundled import DEFAULT_DRAFT
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
@@ -29,6 +30,8 @@ COLUMNS = (
     Column("target", "terms.target_percent", 0, "%"),
     Column("rest", "terms.rest_percent", 0, "%"),
 )
+
+MOODS: Mapping[Verdict, Mood] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
 
 
 def report(
@@ -63,10 +66,10 @@ def report(
         lines.append(
             "Measured on prompts that were held back from the choice, interleaved with ArS."
         )
-    for name, each in measured.items():
+    for label, each in measured.items():
         if each.foretold is not None:
             lines.append(
-                f"{name}: on the held-back prompts themselves their traces say tau "
+                f"{label}: on the held-back prompts themselves their traces say tau "
                 f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
             )
     if any(each.loaded for each in measured.values()):
@@ -83,7 +86,18 @@ def report(
         remarks=[*lines, *notes],
         figure=figure(outlook, measured, str(answer)),
     )
-    return Report(name, [table])
+    sheet = Sheet(
+        title=f"Plan: {name}",
+        mood=MOODS.get(answer.verdict, "open"),
+        line=str(answer),
+        notes=tuple(table.remarks[1:]),
+        says="Lines are predicted from texts and costs; single points were measured by real "
+        "rounds on prompts held back from the choice. A dashed line is the ceiling: the best K of "
+        "every round in hindsight.",
+        figures=(table.figure,),
+        answers=True,
+    )
+    return Report(name, [table], sheets=[sheet])
 
 
 def row(

@@ -39,6 +39,7 @@ class Column:
 
 
 PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not every run has measured it
+DISTANCE = Column("TV to full", "target_tv", 4)  # of quantised targets
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
     Column("ms/token", "mean_token_time_ms", 2),
@@ -46,9 +47,12 @@ COLUMNS = (
     Column("alpha", "alpha", 3),
     Column("tau", "block_efficiency", 2),
     Column("tau/(K+1)", "efficiency", 3),
+    DISTANCE,
     Column("loop ms", "loop_time_ms", 2),
     Column("TTFT ms", "ttft_ms", 1),
 )
+RARE = PROCESSOR, DISTANCE
+"""Columns that are left out where no row has them."""
 
 
 def columns(rows: Sequence[Summary]) -> list[Column]:
@@ -56,7 +60,7 @@ def columns(rows: Sequence[Summary]) -> list[Column]:
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
-    usual = [c for c in COLUMNS if c != PROCESSOR or any(s.figures[c.figure] for s in rows)]
+    usual = [c for c in COLUMNS if c not in RARE or any(s.figures[c.figure] for s in rows)]
     return [*headlines, *usual, *(column for column in scores if column not in headlines)]
 
 
@@ -100,8 +104,8 @@ def group(summary: Summary) -> str:
 NAMES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("group", group),
     ("task", lambda s: str(s.cell.work.task or "")),
-    ("target", lambda s: s.cell.models.target.id),
-    ("draft", lambda s: s.cell.models.draft.id if s.cell.models.draft else ""),
+    ("target", lambda s: s.cell.models.target.name),
+    ("draft", lambda s: s.cell.models.draft.name if s.cell.models.draft else ""),
     ("method", lambda s: method(s.cell)),
     ("setting", lambda s: setting(s.cell)),
     ("engine", lambda s: str(s.cell.models.target.engine)),

@@ -7,31 +7,44 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from spsbench.reports.body import body
-from spsbench.reports.columns import full
-from spsbench.reports.page.answer import Answer
 from spsbench.reports.page.data import content
-from spsbench.reports.page.definitions import define
 from spsbench.reports.page.safe import embedded, markup
 from spsbench.reports.page.traces import Trace
+from spsbench.reports.page.written import answered, found, tabled
 from spsbench.reports.reporter import Report, Table
 
 ASSETS = Path(__file__).parent / "page" / "assets"
-SCRIPTS = ("plot.js", "filters.js", "exhibits.js", "viewer.js", "page.js")
+SCRIPTS = (
+    "elements.js",
+    "plot.js",
+    "forest.js",
+    "curves.js",
+    "filters.js",
+    "exhibits.js",
+    "beside.js",
+    "lesson.js",
+    "story.js",
+    "tree.js",
+    "aligned.js",
+    "timeline.js",
+    "viewer.js",
+    "page.js",
+)
 
 
 def html(report: Report) -> str:
     """A page of runs; the same bytes for the same records."""
     made = content(report)
     firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
-    tables = "".join(_table(*each) for each in zip(report.tables, firsts, strict=False))
+    tables = "".join(tabled(*each) for each in zip(report.tables, firsts, strict=False))
     parts = [
-        _answers(made.answers),
+        answered(made.answers, report.sheets),
         '<div id="filters"></div>',
         '<section id="exhibits" aria-label="Figures"></section>',
         '<section id="pairings" aria-label="Runs beside each other"></section>',
         '<section id="viewer" aria-label="Texts, token by token"></section>',
-        f'<section><h2 id="numbers">All figures</h2>{tables}</section>',
+        found(report.sheets),
+        f'<section><h2 id="numbers">All figures</h2>{tables}</section>' if tables else "",
     ]
     return page(report.title, _about(report.tables, made.runs), parts, made.data)
 
@@ -115,46 +128,3 @@ def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
 def _facts(about: Mapping[str, str]) -> str:
     rows = (f"<div><dt>{name}</dt><dd>{markup(v)}</dd></div>" for name, v in about.items() if v)
     return f'<dl class="facts">{"".join(rows)}</dl>'
-
-
-def _answers(answers: Sequence[Answer]) -> str:
-    cards = "".join(
-        f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
-        f"<h3>{markup(a.name)}</h3>"
-        f'<p class="figure"><b>{a.figure}</b> <span>{markup(a.method)} over ArS<br>'
-        f"{markup(a.interval)}</span></p><ul>"
-        + "".join(
-            f'<li class="{said.mood}">{markup(said.text)}</li>'
-            for said in (a.speed, a.lossless, a.quality)
-        )
-        + "</ul></article>"
-        for a in answers
-    )
-    told = cards or "<p>No speculative method in these runs: nothing to compare with ArS.</p>"
-    return f'<section class="answer"><h2>The answer</h2><div class="cards">{told}</div></section>'
-
-
-def _table(table: Table, first: int) -> str:
-    """All figures; `first` is the number of its first row on the page."""
-    headings, lines = body(table, full)
-    figures = {column.heading: column.figure for column in table.columns}
-    names = len(lines[0].names) if lines else 0
-    head = "".join(
-        f'<th scope="col"{" class=left" if i < names else ""} '
-        f'title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
-        for i, h in enumerate(headings)
-    )
-    rows = "".join(
-        f'<tr{" class=paper" if line.paper else ""} data-row="{first + line.row}">'
-        + "".join(f'<th scope="row">{markup(name)}</th>' for name in line.names)
-        + "".join(f"<td>{markup(cell)}</td>" for cell in line.figures)
-        + "</tr>"
-        for line in lines
-    )
-    remarks = "".join(f"<li>{markup(line)}</li>" for line in table.remarks)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="All figures">'
-        f"<table><caption>{markup(table.title)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f'<ul class="remarks">{remarks}</ul>'
-    )

@@ -6,7 +6,7 @@ from typing import Any
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import Parity, parities
-from spsbench.figures.quality import PERCENT, Combine
+from spsbench.figures.quality import PERCENT, Combine, Qualities, qualities
 from spsbench.figures.summary import Summary
 from spsbench.machine.bandwidth import Ceiling
 from spsbench.reports.columns import MARK
@@ -28,8 +28,19 @@ def paired_quality(
     margins: Mapping[str, float],
 ) -> list[tuple[Cell, Parity]]:
     """Every drafting cell's quality against that of ArS, on the scale 0 .. 1."""
-    to_one = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
-    return parities([row.cell for row in rows], to_one, combine=combine, margins=margins)
+    scaled = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
+    return parities([row.cell for row in rows], scaled, combine=combine, margins=margins)
+
+
+def by_sample(
+    rows: Sequence[Summary], scores: Sequence[Score], combine: Callable[[Cell], Combine]
+) -> dict[str, Qualities]:
+    """Of each cell its quality by sample, on the scale 0 .. 1."""
+    own: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
+    for s in scores:
+        if s.cell in own:
+            own[s.cell].append(Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)))
+    return {row.cell.id: qualities(own[row.cell.id], combine(row.cell)) for row in rows}
 
 
 def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str]:
@@ -42,7 +53,9 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
         times = [
             (row, *row.at_any_load("mean_token_time_ms"))
             for row in rows
-            if row.cell.k == 0 and row.cell.models.target.id == target
+            if row.cell.k == 0
+            and row.cell.models.target.id == target
+            and row.cell.models.target.quantised is None  # fewer bytes a token
         ]
         reached = [
             f"{setting(row.cell)} {bound.reached(time.mean):.0%}{MARK * marked}"

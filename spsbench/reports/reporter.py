@@ -6,6 +6,7 @@ from typing import Any
 
 from spsbench.figures.intervals import FEWEST
 from spsbench.figures.parity import Parity
+from spsbench.figures.quality import Qualities
 from spsbench.figures.seeds import OverSeeds, over_seeds
 from spsbench.figures.summary import Summary
 from spsbench.machine.load import OTHERS_AT_MOST
@@ -13,6 +14,7 @@ from spsbench.reports.columns import MARK, Column, columns, full
 from spsbench.reports.figure import Figure
 from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
+from spsbench.reports.sheet import Sheet
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import method, setting
 from spsbench.settings.records import Record
@@ -47,6 +49,7 @@ class Table:
     provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
     records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
     parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
+    qualities: Mapping[str, Qualities] = field(default_factory=dict)  # of each cell, 0 .. 1
 
     @property
     def whole(self) -> list[Summary]:
@@ -69,6 +72,7 @@ class Report:
     title: str
     tables: Sequence[Table]
     medium: Medium = Medium()
+    sheets: Sequence[Sheet] = ()  # findings beside the rows, for formats that show them
 
 
 Reporter = Callable[[Report], bytes | str]
@@ -85,6 +89,7 @@ def table_of(
     records: Callable[[], Iterator[Record]] = lambda: iter(()),
     part: bool = False,
     parities: Sequence[tuple[Cell, Parity]] = (),
+    qualities: Mapping[str, Qualities] | None = None,
 ) -> Table:
     """Rows with all that is said of them.
 
@@ -92,7 +97,7 @@ def table_of(
         rows: those of groups among them, if there are.
         shown: other columns than the usual ones, which the paper has no figures for.
         ceiling_ms: the least time of an ArS token that memory allows; None = unknown.
-        provenance, records, part, parities: see `Table`.
+        provenance, records, part, parities, qualities: see `Table`.
     """
     whole = [row for row in rows if row.group is None]
     seeds = over_seeds(whole)
@@ -108,6 +113,7 @@ def table_of(
         records=records,
         part=part,
         parities=parities,
+        qualities=qualities or {},
     )
 
 

@@ -11,18 +11,21 @@ from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.figures.compare import RunComparison, compare
 from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import MARGINS, Parity
-from spsbench.figures.quality import Combine, average
+from spsbench.figures.quality import Combine, Qualities, average
 from spsbench.figures.summaries import arms, summaries
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
 from spsbench.plugins import plug_in
+from spsbench.reports.audits import audit_sheet
 from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
-from spsbench.reports.remarks import ceilings, findings, paired_quality, repetitions
+from spsbench.reports.remarks import by_sample, ceilings, findings, paired_quality, repetitions
 from spsbench.reports.reporter import Report, Table, Title, table_of
+from spsbench.reports.sheet import Sheet
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
+from spsbench.store.audits import read_audits
 from spsbench.store.folder import unbegun
 from spsbench.store.identity import digests
 from spsbench.store.machines import Machine, Setting, settings, unlike
@@ -37,17 +40,23 @@ def report_on(
     by_group: bool = False,
     dialect: Dialect | None = None,
     shown: Sequence[str] = (),
+    pool: bool = False,
 ) -> Report:
     """The tables of runs as one document; `shown` names other columns than the usual ones.
+
+    Under `pool` the times of unlike machines are averaged, and a note says so.
 
     Raises:
         SpsError: no run, one that is damaged, or a column that there is not.
     """
-    sources = [_Source.open(folder, MARGINS, by_group, dialect) for folder in folders]
+    sources = [
+        _Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool) for folder in folders
+    ]
     made = [table for source in sources for table in _tables(source)]
     if shown:
         made = [replace(table, columns=chosen(table.rows, shown)) for table in made]
-    return Report(", ".join(dict.fromkeys(source.name for source in sources)), made)
+    name = ", ".join(dict.fromkeys(source.name for source in sources))
+    return Report(name, made, sheets=[s for source in sources for s in _sheets(source, made)])
 
 
 def tables(
@@ -102,11 +111,26 @@ def _poolable(source: "_Source") -> Iterator[Record]:
 
     It is that of the rows, where a cell has several.
     """
-    found = settings(source.manifest)
+    found = _recorded(source)
     setting = found[-1] if found else Setting((), ())
     for record in source.records(setting.segments):
         pooled = len(setting.machines) < 2
         yield record if pooled else replace(record, flags=(*record.flags, "unlike"))
+
+
+def _sheets(source: "_Source", made: Sequence[Table]) -> Iterator[Sheet]:
+    """The audits that are kept with a run."""
+    for audit in read_audits(source.folder):
+        cell = (audit.get("settings") or {}).get("id")
+        own = [
+            (table, row)
+            for table in made
+            if table.title.run.startswith(source.name) and not table.part
+            for row in table.whole
+            if row.cell.id == cell
+        ]
+        run = own[0][0].title.run if own else source.name
+        yield audit_sheet(audit, run, sum(row.n + row.failures for _, row in own) or None)
 
 
 class _Source(NamedTuple):
@@ -119,6 +143,7 @@ class _Source(NamedTuple):
     margins: Mapping[str, float]
     by_group: bool
     dialect: Dialect | None
+    pool: bool = False  # times of unlike machines too
 
     @classmethod
     def open(
@@ -158,18 +183,24 @@ def _tables(source: _Source) -> Iterator[Table]:
 
 
 def _of_settings(source: _Source) -> Iterator[Table]:
-    found = settings(source.manifest)
-    if sum(len(setting.machines) for setting in found) > 1:  # what recorded nothing is none
-        used = {placed.segment for placed in segmented(source.folder)}
-        found = settings(source.manifest, used)
+    found = _recorded(source)
     for number, setting in enumerate(found or [Setting((), ())], start=1):
         part = f" ({number} of {len(found)} settings)" if len(found) > 1 else ""
         yield from _of_setting(source, setting, part)
 
 
+def _recorded(source: _Source) -> list[Setting]:
+    """The settings that have records."""
+    found = settings(source.manifest)
+    if sum(len(setting.machines) for setting in found) > 1:
+        used = {placed.segment for placed in segmented(source.folder)}
+        found = settings(source.manifest, used)
+    return found
+
+
 def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]:
     machines = setting.machines
-    pooled = len(machines) < 2
+    pooled = len(machines) < 2 or source.pool
     known = machines[0].provenance if len(machines) == 1 else {}
     terms = TermsTally(source.cells, source.dialect)
     seen: set[Key] = set()
@@ -182,10 +213,12 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
 
     rows = _rows(source, setting.segments, seen, tap, timed=pooled)
     paired: list[tuple[Cell, Parity]] = []
+    values: dict[str, Qualities] = {}
     if source.dialect is None:
         whole = [row for row in rows if row.group is None]
         own = [score for score in source.scores if score.key in seen]
         paired = paired_quality(whole, own, combine_of, source.margins)
+        values = by_sample(whole, own, combine_of)
         notes = _notes(source, setting, whole, paired, known)
         notes += repetitions([row.cell for row in whole], texts)
     else:
@@ -198,6 +231,7 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
         provenance=source.starts(setting.segments),
         records=partial(source.records, setting.segments),
         parities=paired,
+        qualities=values,
     )
     if not pooled and source.dialect is None:  # counts are those of all machines
         for number, machine in enumerate(machines, start=1):
@@ -231,7 +265,12 @@ def _notes(
     notes += [f"Not as the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
         notes.append(f"Shards that have not begun: {', '.join(missing)}.")
-    if len(setting.machines) > 1:
+    if len(setting.machines) > 1 and source.pool:
+        notes.append(
+            f"Times of {len(setting.machines)} unlike machines are averaged, as was asked: they "
+            f"depend on which of them made what ({'; '.join(unlike(setting.machines))})."
+        )
+    elif len(setting.machines) > 1:
         notes.append(
             f"Made on {len(setting.machines)} unlike machines: their times are not pooled, and "
             f"stand in a table of each ({'; '.join(unlike(setting.machines))})."

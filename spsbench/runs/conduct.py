@@ -1,10 +1,10 @@
 """The conduct of a run: models, records, scores, summary. It prints nothing and parses nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,7 @@ from spsbench.reports.reporter import Report
 from spsbench.runs.estimate import estimate
 from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.runs.models import Models, Say, folders_of, measured_again, memory, resolved
+from spsbench.runs.once import once
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
 from spsbench.runs.traced import Told, check_traceable, trace_part
@@ -42,6 +43,23 @@ RESULTS = Path("results")
 
 Watch = Callable[[Pace], None]
 """Is told after each record, and once before the first."""
+
+
+class Bulk(NamedTuple):
+    """The records that a run still lacks, for others to make."""
+
+    experiment: Experiment
+    samples: Sequence[Sequence[Sample]]  # of each part
+    writer: RunWriter
+    access: Access
+    shelf: Shelf  # whose choices are the run's
+    watch: Callable[[Any], None]
+    stop: Callable[[], bool]
+    say: Say
+
+
+Hands = Callable[[Bulk], None]
+"""Makes and writes them, or as many as there are when `stop` says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +88,7 @@ class Conduct:
         watch: is told how far the run is.
         stop: asked between samples whether to end; what was made until then is kept.
         traced: is told how many texts of how many were traced.
+        hands: make the records; None = this process does.
     """
 
     place: Place
@@ -80,6 +99,7 @@ class Conduct:
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
     traced: Told = lambda done, total: None
+    hands: Hands | None = None
 
     def run(self, experiment: Experiment) -> Outcome:
         """Make every record that is missing, score them, and sum up.
@@ -90,8 +110,10 @@ class Conduct:
         experiment, place = self._resolved(experiment), self.place
         folders, identity, folder = self._prepare(experiment)
         known = provenance() | {"threads": torch.get_num_threads()}
-        before = bandwidth_before(folder, known, experiment.threads)
-        known["memory"] = memory(experiment, folders, before)
+        known["memory"] = None
+        if self.hands is None:  # else it is not this machine's that matters
+            before = bandwidth_before(folder, known, experiment.threads)
+            known["memory"] = memory(experiment, folders, before)
         manifest = Manifest(
             experiment=experiment.described()
             | {"samples": samples_known(experiment), "prompts": prompts_known(experiment)},
@@ -134,14 +156,8 @@ class Conduct:
 
     def _resolved(self, experiment: Experiment) -> Experiment:
         """With every cell checked; each line about tokenizers is said once."""
-        said: set[str] = set()
-
-        def once(line: str) -> None:
-            if line not in said:
-                said.add(line)
-                self.say(line)
-
-        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, once))
+        say = once(self.say)
+        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, say))
 
     def _prepare(
         self, experiment: Experiment
@@ -172,8 +188,14 @@ class Conduct:
             wanted = {
                 key(job) for job in jobs(part, own, experiment.seed) if writer.wants(key(job))
             }
-            samples.append(samples_of(part, models) if wanted else own)
+            fits = models if self.hands is None else self.shelf.outline
+            samples.append(samples_of(part, fits) if wanted else own)
             missing |= wanted
+        if self.hands is not None:
+            if missing:
+                bulk = experiment, samples, writer, self.access, self.shelf
+                self.hands(Bulk(*bulk, self.watch, self.stop, self.say))
+            return samples
         pace = Pace(len(missing), experiment.cells)
         self.watch(pace)
 

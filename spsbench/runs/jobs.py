@@ -4,12 +4,13 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from spsbench.loop.decode import NonFiniteError
 from spsbench.machine.load import loaded, read_clocks
 from spsbench.models.shelf import Loaded
 from spsbench.runs.asking import Answers, UnansweredError, prompt_ids
+from spsbench.runs.distance import distance
 from spsbench.runs.generation import Generation
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
@@ -32,6 +33,18 @@ class Writer(Protocol):
 
     def append(self, record: Record) -> None:
         """Make it durable."""
+
+
+class Room(Protocol):
+    """What a prompt must fit: `shelf.Loaded`, or its outline."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """The target's."""
+
+    @property
+    def limit(self) -> int | None:
+        """The shortest context, in tokens; None = unlimited."""
 
 
 class Job(NamedTuple):
@@ -64,7 +77,7 @@ def generations(part: Part, prompts: int) -> dict[str, int]:
     }
 
 
-def samples_of(part: Part, models: Callable[[Cell], Loaded]) -> list[Sample]:
+def samples_of(part: Part, models: Callable[[Cell], Room]) -> list[Sample]:
     """The samples of a part, cut to fit the shortest context of all its cells."""
     return list(islice(part.task.samples(fitting(part, models)), part.limit))
 
@@ -103,7 +116,7 @@ def run_part(
             make(warming, models(warming.cell), first=True, answers=answers)
         if stop():
             return
-        record = make(job, models(job.cell), first=number == 0, answers=answers)
+        record = make(job, models(job.cell), first=number == 0, answers=answers, compare=models)
         answers.add(record)
         writer.append(record)
         told(job, record)
@@ -114,7 +127,7 @@ def key(job: Job) -> Key:
     return job.cell.id, job.sample.id, job.repeat
 
 
-def fitting(part: Part, models: Callable[[Cell], Loaded]) -> Callable[[str], bool]:
+def fitting(part: Part, models: Callable[[Cell], Room]) -> Callable[[str], bool]:
     """Whether a prompt and its new tokens fit the shortest context of all cells of a part."""
     loads = [(models(cell), cell.sampling.max_new_tokens) for cell in part.cells]
     limits = [load.limit - new for load, new in loads if load.limit is not None]
@@ -132,8 +145,20 @@ def first_of_each(missing: Sequence[Job], prompts: int) -> Iterator[Job]:
             yield job
 
 
-def make(job: Job, models: Loaded, *, first: bool, answers: Answers | None = None) -> Record:
-    """Run one generation; a failure of its own becomes a record with `error`."""
+def make(
+    job: Job,
+    models: Loaded,
+    *,
+    first: bool,
+    answers: Answers | None = None,
+    compare: Callable[[Cell], Loaded] | None = None,
+) -> Record:
+    """Run one generation; a failure of its own becomes a record with `error`.
+
+    Args:
+        compare: gives the models by which a quantised target is compared with its full self; None:
+            that is left out.
+    """
     cell, sample, repeat = job
     before = read_clocks()
     made, error = EMPTY, None
@@ -149,8 +174,12 @@ def make(job: Job, models: Loaded, *, first: bool, answers: Answers | None = Non
     except FAILURES as failure:
         error = f"{type(failure).__name__}: {failure}"
     disturbed = loaded(before, read_clocks())
+    far = None
+    if compare is not None and error is None:
+        far = distance(cell, prompt, made.tokens, compare)
     return replace(
         made,
+        distance=far,
         cell=cell.id,
         sample=sample.id,
         repeat=repeat,

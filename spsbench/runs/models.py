@@ -1,6 +1,6 @@
 """The models of a run: found, measured against memory, and loaded once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,13 @@ def sensible(cells: Sequence[Cell], say: Say) -> list[Cell]:
 
 def folders_of(experiment: Experiment, access: Access, say: Say) -> dict[ModelSpec, Path]:
     """The folder of every model of a run."""
+    return folders_for(experiment.cells, access, say)
+
+
+def folders_for(cells: Iterable[Cell], access: Access, say: Say) -> dict[ModelSpec, Path]:
+    """The folder of every model of some cells."""
     found: dict[ModelSpec, Path] = {}
-    for model in dict.fromkeys(model for cell in experiment.cells for model in cell.models.all):
+    for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
         if model.random:
             found[model] = locate_shape(model, offline=access.offline, say=say)
         else:
@@ -123,7 +128,7 @@ def memory(
     targets = [cell.models.target for cell in experiment.cells]
     sizes = {}
     for model in targets:
-        if model.device != "cpu" or model.random:
+        if model.device != "cpu" or model.random or model.quantised:
             continue
         dtype = "float32" if model.dtype == "auto" else model.dtype
         if dtype in BYTES and any(folders[model].glob("*.safetensors")):

@@ -167,6 +167,8 @@ def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[
     found: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
     if model.random:
         return found | {"weights": model.weights, "config": hash_file(folder / "config.json")[:16]}
+    if model.quantised is not None:
+        found["weights"] = model.weights
     files = hash_files(folder)
     words = {name: value for name, value in files.items() if name.startswith(TOKENIZER)}
     rest = {name: value for name, value in files.items() if name not in words}

@@ -175,4 +175,4 @@ def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str,
 
 def has_laws(drafter: Drafter) -> bool:
     """Whether its class says what it draws from along a text, so that one pass tells all."""
-    return type(drafter).along is not Drafter.along
+    return getattr(type(drafter), "along", Drafter.along) is not Drafter.along

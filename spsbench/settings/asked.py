@@ -6,10 +6,10 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.machine.ranks import ranks
-from spsbench.settings.bundled import DEFAULT_DRAFT
+from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Method, constant
-from spsbench.settings.models import RANDOM, ModelSpec
+from spsbench.settings.models import CHECKPOINT, QUANTISED, RANDOM, ModelSpec
 from spsbench.settings.sampling import Sampling
 from spsbench.settings.setting import fitted, settings_of
 from spsbench.settings.table import DRAFT, OF_CELL, TARGET
@@ -20,6 +20,7 @@ OVER_A_MODEL = frozenset(
     {"model", "tree", "topk", "sequoia", "chains"}
 )  # drafters of a draft model
 OWN = ("id", "revision", "parallel")  # fields in which a draft model never follows the target
+SELF = "self:"  # before a format: the target's own copy, quantised, as a draft model
 PLAIN = [
     each
     for record in (Method, Sampling)
@@ -32,7 +33,8 @@ PLAIN = [
 def make_cell(**asked: Any) -> Cell:
     """The cell that these options mean, by their names in the table; None is as if left out.
 
-    A bundled target brings its draft; another target without `draft` drafts by prompt lookup.
+    A bundled target brings its draft and its heads; another one without `draft` drafts by prompt
+    lookup.
     `k` 0 is auto-regressive sampling. `k` is for the schedule `constant`; another names its own.
 
     Raises:
@@ -64,6 +66,8 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
         return Spec("none"), None
     if draft is None and (drafter is None or takes_model(drafter)):
         draft = DEFAULT_DRAFT.get(given.get("target", TARGET["id"].default))
+    elif draft is None and drafter is not None:
+        draft = DEFAULT_HEAD.get((given.get("target", TARGET["id"].default), drafter.name))
     lone = [each.flag for each in DRAFT.values() if each.name in given]
     if draft is None and lone:
         raise UsageError(f"{lone[0]} without a draft model: expected one. Name it with --draft")
@@ -90,7 +94,7 @@ def target_of(given: Mapping[str, Any]) -> ModelSpec:
     asked = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
     if asked["trust_remote_code"] and asked["revision"] is None:
         raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
-    return shared(ModelSpec(**asked | _weights(given)))
+    return shared(ModelSpec(**_drawn(given, asked)))
 
 
 def shared(model: ModelSpec) -> ModelSpec:
@@ -118,15 +122,48 @@ def shared(model: ModelSpec) -> ModelSpec:
 
 
 def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
-    """The draft model: as asked, and where nothing was asked as the target."""
+    """The draft model: as asked, and where nothing was asked as the target.
+
+    `self:int4` is the target once more, quantised.
+
+    Raises:
+        UsageError: a format that is not known; options that contradict each other.
+    """
     asked = {field: given[each.name] for field, each in DRAFT.items() if each.name in given}
     if asked.get("trust_remote_code") and "revision" not in asked:
         raise UsageError(
             "--draft-trust-remote-code: expected a pinned revision. Give it with --draft-revision"
         )
+    if name.startswith(SELF):
+        _check_own(name, asked)
+        asked |= {
+            "revision": target.revision,
+            "trust_remote_code": target.trust_remote_code,
+            "weights": name.removeprefix(SELF),
+        }
+        name = target.id
     alike = {field: getattr(target, field) for field in DRAFT if field not in OWN}
-    return shared(ModelSpec(**alike | _weights(given) | asked | {"id": name}))
+    weights = {} if asked.get("weights") == CHECKPOINT else _drawn(given, alike | asked)
+    return shared(ModelSpec(**alike | asked | weights | {"id": name}))
 
 
-def _weights(given: Mapping[str, Any]) -> dict[str, str]:
-    return {"weights": RANDOM} if given.get("random_weights") else {}
+def _check_own(name: str, asked: Mapping[str, Any]) -> None:
+    if name.removeprefix(SELF) not in QUANTISED:
+        raise UsageError(
+            f"--draft {name}: expected {', '.join(SELF + each for each in QUANTISED)}, which are "
+            "the target's own weights quantised. Drafting with fewer layers is --drafter self"
+        )
+    for field in ("revision", "weights", "trust_remote_code"):
+        if field in asked:
+            raise UsageError(
+                f"{DRAFT[field].flag} with --draft {name}: expected one of the two, as the target "
+                "says which weights these are"
+            )
+
+
+def _drawn(given: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's options as asked, its weights random where `random_weights` says so."""
+    weights = asked["weights"]
+    if not given.get("random_weights") or weights.startswith(RANDOM):
+        return dict(asked)
+    return {**asked, "weights": RANDOM if weights == CHECKPOINT else f"{RANDOM}-{weights}"}

@@ -9,12 +9,15 @@ from spsbench.machine.cache_home import cache_home
 _MODELS = Path(__file__).parents[1] / "models"
 
 BUNDLED: Mapping[str, Path] = MappingProxyType(
-    {name: _MODELS / name for name in ("nano", "nano-draft")}
+    {name: _MODELS / name for name in ("nano", "nano-draft", "nano-eagle3")}
 )
-"""Name -> folder of each bundled model."""
+"""Name -> folder of each bundled model and head."""
 
 DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
 """Bundled target -> the bundled draft model that was made for it."""
+
+DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType({("nano", "eagle3"): "nano-eagle3"})
+"""Bundled target and drafter -> the bundled head for both."""
 
 FETCHED = ("smollm2",)
 """Names of the models that `sps models fetch` gets."""

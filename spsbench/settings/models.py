@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from spsbench.settings.option import MACHINE, MODELS, Check, Option, one_of
+from spsbench.settings.option import MACHINE, MODELS, Check, Option
 from spsbench.spec import Spec
 
 SHARED = re.compile(r"tp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
@@ -13,20 +13,30 @@ EXPECTED = (
     "(pp, device_map) are not run here, since a round would wait for each device in turn"
 )
 CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
+QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
+"""One scale an output; a scale for 32 inputs; for 64. `engines.quantised` has what they are."""
+WEIGHTS = (CHECKPOINT, RANDOM, *QUANTISED, *(f"{RANDOM}-{name}" for name in QUANTISED))
+
+KNOWN = f"{CHECKPOINT}, {', '.join(QUANTISED)}, {RANDOM} or {RANDOM}- and one of these"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model. A draft model has what is asked for the target, unless it is asked otherwise.
 
-    `weights` are those of the checkpoint, or random ones in its shape: for timing, without meaning.
+    `weights` are those of the checkpoint, or random ones in its shape: for timing, without meaning;
+    either of them quantised: another model, with a law of its own.
     """
 
     id: Annotated[str, Option("Bundled name, folder or hub id of {model}.", MODELS)]
     revision: Annotated[str | None, Option("Hub revision of {model}.", MODELS)] = None
     weights: Annotated[
         str,
-        Option("Weights of {model}: checkpoint, or random.", MODELS, one_of(CHECKPOINT, RANDOM)),
+        Option(
+            "Weights of {model}: checkpoint; int8, int4 or int4-64: that, quantised; or random.",
+            MODELS,
+            Check(lambda name: name in WEIGHTS, KNOWN),
+        ),
     ] = CHECKPOINT
     trust_remote_code: Annotated[
         bool, Option("Run the code in the repository of {model}; needs a pinned revision.", MODELS)
@@ -63,10 +73,22 @@ class ModelSpec:
     @property
     def random(self) -> bool:
         """Whether its output has no meaning."""
-        return self.weights == RANDOM
+        return self.weights.startswith(RANDOM)
+
+    @property
+    def quantised(self) -> str | None:
+        """The format of its weights; None: they are as trained, or drawn."""
+        name = self.weights.removeprefix(f"{RANDOM}-")
+        return name if name in QUANTISED else None
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables: a quantised model is another one."""
+        return self.id if self.quantised is None else f"{self.id} {self.quantised}"
 
     def __str__(self) -> str:
-        return self.id if self.revision is None else f"{self.id}@{self.revision}"
+        name = self.id if self.revision is None else f"{self.id}@{self.revision}"
+        return name if self.quantised is None else f"{name} {self.quantised}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ class DraftLaws(NamedTuple):
     tokens: list[int]
     p: list[float]  # by the draft; 1 for a token that came by rule
     q: list[float]  # by the target, given the tokens before it
+    parents: list[int] | None = None  # of a tree: the node before each, -1 = the context
+    likeliest: list[list[float]] | None = None  # after the context and after each token, what the
+    # target finds likeliest: id, q, id, q ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class Record:
     group: str | None = None  # a category of the task, for reports by group
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
+    distance: float | None = None  # of a quantised target: see `runs.distance`
 
     @property
     def key(self) -> Key:
@@ -83,7 +87,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
 
-        Laws are there only if they were recorded.
+        Laws and the distance are there only if they were recorded.
         """
         values = {
             "cell": self.cell,
@@ -100,7 +104,9 @@ class Record:
             "group": self.group,
             "flags": list(self.flags),
         }
-        return values if self.laws is None else values | {"laws": [list(r) for r in self.laws]}
+        if self.laws is not None:
+            values |= {"laws": list(map(_law, self.laws))}
+        return values if self.distance is None else values | {"distance": self.distance}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":
@@ -112,7 +118,7 @@ class Record:
         rounds = list(map(_round, values["rounds"]))
         made = {**values, "rounds": rounds, "flags": tuple(values["flags"])}
         if "laws" in values:
-            made["laws"] = list(map(DraftLaws._make, values["laws"]))
+            made["laws"] = [DraftLaws(*law) for law in values["laws"]]
         return cls(**made)
 
 
@@ -128,6 +134,12 @@ def _round(row: Sequence[Any]) -> RoundRecord:
         return RoundRecord(*row)
     tree = TreeRound._make(tuple(v) if isinstance(v, list) else v for v in row[-1])
     return RoundRecord(*row)._replace(tree=tree)
+
+
+def _law(law: DraftLaws) -> list[Any]:
+    """Laws as an array, without what was not recorded."""
+    rest = law[3:] if law.likeliest is not None else law[3:4] if law.parents is not None else ()
+    return [*law[:3], *rest]
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """Which starts of a run are alike: times are pooled on one machine, records under one setting."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,6 +86,12 @@ def features_of(segment: Mapping[str, Any], asked: int | None) -> dict[str, Any]
     before = usable if asked is None or usable is None else min(asked, usable)
     threads = provenance.get("threads", before)
     return features if threads is None else features | {"threads": threads}
+
+
+def machine_name(provenance: Mapping[str, Any]) -> str:
+    """A short name of a kind of machine, by what times depend on: alike machines have one."""
+    text = json.dumps(features_of({"provenance": provenance}, None), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def unlike(machines: Sequence[Machine]) -> Iterator[str]:

@@ -130,8 +130,19 @@ def _of_laws(record: Record) -> str | None:
 
 
 def _is_law(law: DraftLaws) -> bool:
-    both = all(_numbers(side) and max(side, default=0) <= 1 + ROUNDING for side in law[1:])
-    return both and len(law.tokens) == len(law.p) == len(law.q)
+    sides = law.p, law.q
+    both = all(_numbers(side) and max(side, default=0) <= 1 + ROUNDING for side in sides)
+    n = len(law.tokens)
+    if not both or not len(law.p) == len(law.q) == n:
+        return False
+    if law.parents is not None:
+        above = _counts(law.parents, -1) and all(p < i for i, p in enumerate(law.parents))
+        if not above or len(law.parents) != n:
+            return False
+    rows = law.likeliest
+    return rows is None or (
+        len(rows) == n + 1 and all(_numbers(row) and len(row) % 2 == 0 for row in rows)
+    )
 
 
 def _numbers(values: Sequence[Any]) -> bool:

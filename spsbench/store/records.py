@@ -24,6 +24,25 @@ class Placed(NamedTuple):
     record: Record
 
 
+class Starts:
+    """Which start made a line of a shard's log: the last one before it, of the line's machine."""
+
+    def __init__(self, manifest: Manifest, shard: str) -> None:
+        self.firsts: list[int] = []
+        self._known: dict[str | None, list[tuple[int, int]]] = {}
+        for index, segment in enumerate(manifest.segments):
+            if segment["shard"] == shard:
+                self.firsts.append(segment["first"])
+                own = self._known.setdefault(segment.get("machine"), [])
+                own.append((segment["first"], index))
+
+    def of(self, number: int, machine: str | None) -> int | None:
+        """The index of the segment; None: there is none."""
+        own = self._known.get(machine, [])
+        place = bisect_right(own, number, key=lambda start: start[0]) - 1
+        return own[place][1] if place >= 0 else None
+
+
 class Once:
     """The generations met so far, each of which may be met again only unchanged."""
 
@@ -70,23 +89,22 @@ def segmented(folder: Path) -> Iterator[Placed]:
     once = Once()
     failures: dict[Key, Placed] = {}
     for shard, path in logs_of(folder, manifest).items():
-        own = [(s["first"], i) for i, s in enumerate(manifest.segments) if s["shard"] == shard]
-        starts = [first for first, _ in own]
+        starts = Starts(manifest, shard)
         number = -1
         for number, values in enumerate(iterate(path)):
+            place = starts.of(number, values.get("machine"))
             record = read_record(values, path, number, known)
-            place = bisect_right(starts, number) - 1
-            if place < 0:
+            if place is None:
                 raise DataError(
                     f"record of no segment ({path}, line {number + 1}): expected its start in the "
                     "manifest. Restore the manifest from a copy, or start anew"
                 )
-            placed = Placed(own[place][1], record)
+            placed = Placed(place, record)
             if record.error is not None:
                 failures[record.key] = placed
             elif once.is_new(record, path):
                 yield placed
-        refuse_loss(path, number + 1, starts)
+        refuse_loss(path, number + 1, starts.firsts)
     yield from (placed for key, placed in failures.items() if key not in once.good)
 
 
@@ -131,6 +149,7 @@ def read_record(
         DataError: it has other fields than this version writes, or values that cannot be true.
     """
     values.pop("attempt", None)
+    values.pop("machine", None)
     try:
         record = Record.from_json(values)
         wrong = impossible(record, samples)

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
@@ -74,8 +74,11 @@ class RunWriter:
         """How often a generation has failed."""
         return self._failures[key]
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, machine: str | None = None) -> None:
         """Make a generation, or its failure, durable before returning.
+
+        Args:
+            machine: that made it, by the name under which it has joined; None = this process.
 
         Raises:
             WriteError: it could not be written; what was written before is kept.
@@ -84,19 +87,40 @@ class RunWriter:
         if not self.wants(record.key):
             raise ValueError(f"{record.key}: not missing in shard {shard_name(self.shard)}")
         values = {"attempt": self.attempts(record.key) + 1, **record.to_json()}
+        if machine is not None:
+            values["machine"] = machine
         self._log.append(values)
         self._see(record)
 
-    def amend(self, **provenance: Any) -> None:
-        """Note in the manifest what became known of this start since it was begun."""
+    def join(self, machine: str, provenance: Mapping[str, Any]) -> None:
+        """Note in the manifest that another machine makes records from now on."""
+        mine = self._start
         with Lock(self.folder / LOCK, PATIENCE):
             there = Manifest.load(self.folder)
-            mine = self.manifest.segments[-1]
+            joined = mine | {
+                "first": self.count,
+                "started": manifests.now(),
+                "provenance": dict(provenance),
+                "machine": machine,
+            }
+            replace(there, segments=(*there.segments, joined)).save(self.folder)
+            self.manifest = replace(self.manifest, segments=(*self.manifest.segments, joined))
+
+    def amend(self, **provenance: Any) -> None:
+        """Note in the manifest what became known of this start since it was begun."""
+        mine = self._start
+        with Lock(self.folder / LOCK, PATIENCE):
+            there = Manifest.load(self.folder)
             amended = mine | {"provenance": mine["provenance"] | provenance}
             segments = tuple(amended if each == mine else each for each in there.segments)
             replace(there, segments=segments).save(self.folder)
-            changed = (*self.manifest.segments[:-1], amended)
-            self.manifest = replace(self.manifest, segments=changed)
+            own = tuple(amended if each == mine else each for each in self.manifest.segments)
+            self.manifest = replace(self.manifest, segments=own)
+
+    @property
+    def _start(self) -> dict[str, Any]:
+        """The segment that this process began with; those of machines come after it."""
+        return next(s for s in reversed(self.manifest.segments) if "machine" not in s)
 
     def _reader(self, path: Path) -> Callable[[dict[str, Any]], None]:
         """Sees the records of a log, which are given in order."""

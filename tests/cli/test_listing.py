@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from spsbench.cli import listing
-from spsbench.registry import BUILT_IN, KINDS, Entry
+from spsbench.loop.site import Drawn, Weights
+from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry
 from tests.cli.conftest import Ran
 
 
@@ -15,7 +16,7 @@ def test_every_plug_in_is_a_line(sps: Callable[..., Ran]) -> None:
     ran = sps("list")
     assert (ran.code, ran.err) == (0, "")
     header, *lines = ran.out.splitlines()
-    assert header.split() == ["kind", "name", "guarantee", "summary"]
+    assert header.split() == ["kind", "name", "guarantee", "needs", "allows", "summary"]
     shown = [tuple(line.split()[:2]) for line in lines]
     assert {(entry.kind, entry.name) for entry in BUILT_IN} <= set(shown)
     assert len(shown) == len(set(shown))
@@ -25,13 +26,26 @@ def test_every_plug_in_is_a_line(sps: Callable[..., Ran]) -> None:
 def test_one_kind(sps: Callable[..., Ran], kind: str) -> None:
     rows = json.loads(sps("list", kind, "--json").out)
     assert {row["kind"] for row in rows} == {kind}
-    assert {"kind", "name", "summary", "path", "guarantee"} == set(rows[0])
+    assert {"kind", "name", "summary", "path", "guarantee", "needs", "allows"} == set(rows[0])
 
 
 def test_guarantees_are_those_of_the_classes() -> None:
     for entry in BUILT_IN:
         if entry.kind == "verifiers":
             assert entry.guarantee == entry.load().guarantee.value
+
+
+def test_every_drafter_says_what_it_needs_and_allows() -> None:
+    """As its class does: weights, parts of the target, and whether its drafts come by rule."""
+    for entry in BUILT_IN:
+        if entry.kind != "drafters":
+            continue
+        needs, allows = NEEDS[entry.name]
+        plan = entry.load().plan()
+        assert ("a head" in needs) == (plan.weights is Weights.HEAD), entry.name
+        assert ("a draft model" in needs) == (plan.weights is Weights.MODEL), entry.name
+        if entry.name not in ("none", "chains"):
+            assert allows.startswith("by rule") == (plan.drawn is Drawn.POINT), entry.name
 
 
 def test_an_unknown_kind(sps: Callable[..., Ran]) -> None:

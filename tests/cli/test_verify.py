@@ -89,7 +89,7 @@ def test_greedy(pair_audit: Callable[..., Ran], tmp_path: Path) -> None:
 
 
 def test_a_run_is_audited_from_its_records(
-    sps: Callable[..., Ran], run: Callable[..., Path]
+    sps: Callable[..., Ran], run: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = run("--samples", "4", "--temperature", "1", "--k", "3")
     ran = sps("verify", "run", str(folder), "--format", "json")
@@ -99,6 +99,16 @@ def test_a_run_is_audited_from_its_records(
     assert found["sps"]["tokens"] > 200
     ran = sps("verify", "run", str(folder), "--bias", "0.001")
     assert ran.code == Exit.NOT_VALID
+    page = tmp_path / "page.html"
+    ran = sps("verify", "run", str(folder), "--keep", "--format", "html", "--out", str(page))
+    assert ran.code == 0, ran.err
+    kept = json.loads((folder / "audit.json").read_text())["audits"][0]
+    assert kept["sps"] == found["sps"]
+    assert kept["settings"] == found["settings"]
+    assert kept["settings"]["records"] == 16
+    for text in (page.read_text(), sps("report", str(folder), "--format", "html").out):
+        assert "Audit of these records: " in text
+        assert "Money won against the target" in text or "log10 of the e-value" in text
 
 
 def test_a_run_of_a_biased_rule_is_found_out(
@@ -155,6 +165,8 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
         (("pair", "--max-tokens", "-1"), Exit.USAGE),
         (("pair", "--target", "/no/such/model"), Exit.MISSING),
         (("run", "/no/such/run"), Exit.MISSING),
+        (("pair", "--out", "page.html"), Exit.USAGE),
+        (("run", "/no/such/run", "--json", "--format", "html"), Exit.USAGE),
         (("pair", "--decoder", "hf", "--verifier", "block"), Exit.USAGE),
     ],
     ids=str,

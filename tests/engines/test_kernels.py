@@ -16,6 +16,8 @@ from spsbench.engines import native, reading
 from spsbench.engines.attention import kernel_attend, takes
 from spsbench.engines.native import NoKernelError, kernel, missing
 from spsbench.engines.panels import product, to_panels
+from spsbench.engines.quantised import FORMATS, Codes, QuantisedLinear
+from spsbench.engines.quantised_panels import QuantisedPanels
 from spsbench.engines.trials import threads
 
 pytestmark = pytest.mark.skipif(
@@ -85,6 +87,22 @@ def test_products_are_those_of_torch(processor: str, dtype: torch.dtype) -> None
                     x.double(), weight.double(), None if added is None else added.double()
                 )
                 assert off(product(x, panels, added, out), exact) < WITHIN[dtype]
+
+
+@dtypes
+def test_products_over_codes_are_those_of_their_numbers(processor: str, dtype: torch.dtype) -> None:
+    """Scales below the normal numbers of half precision too; and a row is the same in any pass."""
+    for name in FORMATS:
+        for out, width, scale in (32, 32, 1.0), (70, 50, 1e-5), (33, 128, 1.0), (31, 6, 100.0):
+            codes = Codes.of(scale * random(out, width, dtype=torch.float32), FORMATS[name])
+            bias = scale * random(out, dtype=dtype)
+            panels = QuantisedPanels(QuantisedLinear(codes, bias))
+            x = random(11, width, dtype=dtype)
+            exact = linear(x.double(), codes.dense(torch.float64), bias.double())
+            found = panels(x)
+            assert off(found, exact) < WITHIN[dtype]
+            for last in range(1, 11):
+                assert torch.equal(panels(x[:last]), found[:last])
 
 
 @dtypes

@@ -124,7 +124,9 @@ def test_the_identity_is_that_of_its_rule() -> None:
         check(one, Always(3), lambda text: along(one, text, "sps"))
 
 
-@pytest.mark.parametrize("drafter", [lambda lm: NgramDrafter(2, 1), ArgmaxDrafter], ids=str)
+@pytest.mark.parametrize(
+    "drafter", [lambda lm: NgramDrafter(2, 1), ArgmaxDrafter], ids=["ngram", "argmax"]
+)
 def test_drafts_by_rule(drafter: Any) -> None:
     """Asked along the text, the most at once: hits, and how many it proposes."""
     import torch

@@ -18,6 +18,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.site import HeadWeights, TargetParts
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
 from spsbench.methods.drafters.tree import parents_of
+from spsbench.methods.heads.parallel import Around, ParallelNetwork
 from spsbench.models.heads.checkpoint import checkpoint
 from spsbench.models.heads.reading import described, format_of
 from spsbench.models.heads.weights import by_name
@@ -159,6 +160,9 @@ def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
     network, target = drafter._frontier.network, drafter._frontier._target
     ids = network.ids
 
+    if isinstance(network, ParallelNetwork):
+        return scratch_at_once(drafter, known, warp)
+
     @torch.inference_mode()
     def law(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
         features = network.fuse(known.hidden(text[:-1]))
@@ -177,6 +181,29 @@ def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
         if ids is None:
             return found
         return found.new_zeros(known.model.config.vocab_size).index_copy(0, ids, found)
+
+    return law
+
+
+def scratch_at_once(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
+    """The same for a head that looks at the text once: all rows read at once, no state kept."""
+    network, target = drafter._frontier.network, drafter._frontier._target
+
+    @torch.inference_mode()
+    def law(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
+        by = Around(lambda ids: network.embed(ids, target.embed), target.head, PreallocatedCache())
+        tokens = torch.tensor(text[1:])
+        hidden = [states.to(target.dtype) for states in known.hidden(text[:-1])]
+        newest = network.read(hidden, tokens, 0, by)
+        seen = network.look(newest, tokens[-1], len(tokens), network.deepest, by)
+        states = network.start(seen, tokens[-1], by)[None]
+        for depth, token in enumerate(drafted):
+            states = network.step(seen, depth, states, torch.tensor([token]), by)
+        logits = network.scores(seen, len(drafted), states, by)
+        if network.ids is not None:
+            whole = logits.new_full((1, known.model.config.vocab_size), -torch.inf)
+            logits = whole.index_copy(1, network.ids, logits)
+        return warp(logits)[0]
 
     return law
 

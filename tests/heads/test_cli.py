@@ -26,13 +26,35 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     heads = {
         "eagle": writers.fitted(folder / "eagle", model, texts),
         "eagle3": writers.eagle3(folder / "eagle3", model),
+        "medusa": writers.medusa(folder / "medusa", model, dialect="TGI"),
+        "mlp": writers.mlp(folder / "mlp", model),
+        "blockwise": writers.blockwise(folder / "blockwise", model),
+        "dflash": writers.dflash(folder / "dflash", model),
         "pickle": writers.eagle(folder / "pickle", model, pickle=True),
         "other": writers.speculators(folder / "other", wide),
     }
     return {name: str(path) for name, path in heads.items()} | {"target": str(folder / "target")}
 
 
-@pytest.mark.parametrize("head", ["eagle", "eagle3"])
+WRITTEN = {
+    "eagle": "EAGLE",
+    "eagle3": "EAGLE",
+    "medusa": "Medusa, for org/tiny",
+    "mlp": "IBM",
+    "blockwise": "spsbench, for org/tiny",
+    "dflash": "z-lab",
+}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        name
+        if name in ("eagle", "medusa", "dflash")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in WRITTEN
+    ],
+)
 def test_the_drafter_follows(
     sps: Callable[..., Ran],  # noqa: F811
     made: dict[str, str],
@@ -43,7 +65,7 @@ def test_the_drafter_follows(
     ars = json.loads(sps(*plain, "-k", "0").out)
     ran = sps(*plain, "--draft", made[head])
     assert ran.code == 0, ran.err
-    assert f"note: {made[head]} is a head: {head}, written by EAGLE" in ran.err
+    assert f"note: {made[head]} is a head: {head}, written by {WRITTEN[head]}" in ran.err
     told = json.loads(ran.out)
     assert told["tokens"] == ars["tokens"]
     assert told["settings"]["drafter"]["name"] == head

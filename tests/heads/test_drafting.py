@@ -45,6 +45,7 @@ def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, He
     made = {
         "eagle": writers.eagle(folder / "eagle", target),
         "eagle3": writers.eagle3(folder / "eagle3", target),
+        "mtp": writers.mtp(folder / "mtp", target),
         "3.1": writers.speculators(folder / "s", target, layers=2, norm_output=True, fc_norm=True),
     }
     return {name: HeadSite(path, target) for name, path in made.items()}
@@ -111,14 +112,15 @@ def sound(drafter: Any) -> None:
     """Nothing is planted."""
 
 
-@pytest.mark.parametrize("head", ["eagle", "eagle3", "3.1"])
+@pytest.mark.parametrize("head", ["eagle", "eagle3", "mtp", "3.1"])
 def test_every_law_is_as_from_scratch(sites: dict[str, HeadSite], target: Any, head: str) -> None:
     seen = compared(sites[head], target, sound)
     assert seen.seen > TOKENS
     assert seen.worst < 1e-12
 
 
-def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path, tree: bool) -> None:
     """Slot i is what masks in place of i drafted tokens and of their features give."""
     site = HeadSite(writers.peagle(tmp_path, target), target)
     network, parts = site.drafter()._frontier.network, site.target()
@@ -134,12 +136,12 @@ def test_a_parallel_head_foretells_from_masks(target: Any, tmp_path: Path) -> No
         law = WARP(network.scores(states[-1:], parts.head))[0]
         return law.new_zeros(VOCAB).index_copy(0, network.ids, law)
 
-    watched = Compared(site.drafter(), laws)
+    watched = Compared(site.drafter(**(TREE if tree else {})), laws)
     for _ in decode(
         PROMPT,
         target=EagerLM(target, layers=watched.layers),
         drafter=watched,
-        verifier=Sps(),
+        verifier=Recursive() if tree else Sps(),
         schedule=Constant(6),  # more than the head was trained for at once
         warp=WARP,
         noise=PhiloxStream(1),

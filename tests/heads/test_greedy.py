@@ -38,11 +38,12 @@ def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: 
         )[0].tolist()
     fitted = writers.fitted(tmp_path / "eagle", target, [*drawn.tolist(), plain])
     random = writers.eagle3(tmp_path / "eagle3", target)
+    state = writers.mlp(tmp_path / "mlp", target)
     fast = Fast()
     if engine == "fast":
         fast.prepare(target, threads=1)
     accepted: set[int] = set()
-    for folder, answers in ((fitted, {}), (random, {"features": "1-2-3"})):
+    for folder, answers in ((fitted, {}), (random, {"features": "1-2-3"}), (state, {})):
         site = HeadSite(folder, target, **answers)
         for shape, rule in ways:
             drafter = site.drafter(**shape)

@@ -28,7 +28,7 @@ SMALL = {
 }
 HEAD = {"intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
 PROMPT = (0, 2)
-HEADS = ("eagle", "eagle3", "speculators")
+HEADS = ("eagle", "eagle3", "speculators", "mtp")
 RULES = (Sps(), Block(), Match())
 
 
@@ -44,6 +44,7 @@ def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, He
     made = {
         "eagle": writers.eagle(folder / "eagle", target, **HEAD),
         "eagle3": writers.eagle3(folder / "eagle3", target, **HEAD),
+        "mtp": writers.mtp(folder / "mtp", target),
         "speculators": writers.speculators(
             folder / "speculators",
             target,

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.fast import Fast
+from spsbench.models.heads.reading import family_of
 from tests.heads import reference, writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
@@ -103,6 +104,27 @@ def test_eagle3(target: Any, tmp_path: Path, dialect: str) -> None:
         assert ids is not None
         assert tensors["t2d"].bool()[ids].all()
         assert len(ids.unique()) == writers.DRAFT_VOCAB
+
+
+@pytest.mark.parametrize("dialect", ["speculators", "MiMo", "Qwen"])
+def test_mtp(target: Any, tmp_path: Path, dialect: str) -> None:
+    folder = writers.mtp(tmp_path, target, dialect)
+    assert family_of(folder) == ("mtp" if dialect == "speculators" else None)
+    drafter = HeadSite(folder, target).drafter()
+    assert drafter.layers == (6,)
+    config, tensors = read(folder)
+    front = {"speculators": "mtp_layers.0.", "MiMo": "model.mtp_layers.0.", "Qwen": "mtp."}[dialect]
+    words = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
+    if dialect == "Qwen":
+        words = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    names = tuple(front + word for word in words)
+    f, e = numbers(target, 2)
+    flat = config.get("transformer_layer_config", config)
+    at = f"{front}layers.0." if dialect == "Qwen" else front
+    expected = reference.mtp(flat, tensors, names, at, f, e, dialect == "MiMo")
+    network = drafter._frontier.network
+    torch.testing.assert_close(in_pieces(network, network.fuse([f]), e), expected, **NEAR)
+    torch.testing.assert_close(network.scores(f, target.lm_head), f @ target.lm_head.weight.T)
 
 
 def test_norm_output_means_one_thing_to_each_writer(target: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,30 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
         "speculators",
         (2, 4, 7),
     ),
+    "Medusa": (lambda f, t: writers.medusa(f, t, dialect="TGI"), "medusa", "Medusa", ()),
+    "Medusa, vLLM": (lambda f, t: writers.medusa(f, t, dialect="vLLM"), "medusa", "vLLM", ()),
+    "MLP speculator": (writers.mlp, "mlp", "IBM", ()),
+    "DFlash": (writers.dflash, "dflash", "z-lab", (2, 4)),
+    "DSpark": (
+        lambda f, t: writers.dflash(f, t, coupling="gated"),
+        "dspark",
+        "z-lab",
+        (2, 4),
+    ),
+    "DFlash, speculators": (writers.block_speculators, "dflash", "speculators", (2, 4)),
+    "DSpark, speculators": (
+        lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
+        "dspark",
+        "speculators",
+        (2, 4),
+    ),
+    "MTP": (writers.mtp, "mtp", "speculators", ()),
+    "blockwise": (writers.blockwise, "blockwise", "spsbench", ()),
 }
+
+
+ODD = r"mlp\.gate_proj|^1\.1\.weight|lm_heads\.1|head\.1\.weight|heads\.1\.up\.weight"
+"""A tensor that the tests harm: a matrix that is not square."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -69,7 +93,7 @@ def test_each_format_is_told_from_its_files(target: Any, tmp_path: Path, name: s
     found = look(folder, target, family)
     assert (found.family, found.writer) == (family, writer)
     assert getattr(found.shape, "features", ()) == features
-    assert sorted(found.names.values()) == sorted(checkpoint(folder).headers)
+    assert sorted([*found.names.values(), *found.spare]) == sorted(checkpoint(folder).headers)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -79,7 +103,7 @@ def test_files_that_do_not_fit(target: Any, tmp_path: Path, name: str, harm: str
     folder = write(tmp_path, target)
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    odd = next(each for each in tensors if "mlp.gate_proj" in each)
+    odd = next(each for each in tensors if re.search(ODD, each))
     says = odd
     if harm == "renamed":
         tensors[f"{odd}_"] = tensors.pop(odd)
@@ -210,3 +234,12 @@ def test_the_wrong_drafter_and_no_head_at_all(target: Any, tmp_path: Path) -> No
 def test_a_language_model_is_no_head(tmp_path: Path, target: Any) -> None:
     target.save_pretrained(tmp_path)
     assert family_of(tmp_path) is None
+
+
+def test_falcon_is_refused_by_its_name(target: Any, tmp_path: Path) -> None:
+    folder = writers.eagle(tmp_path, target)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lstm.weight_ih_l0"] = tensors.pop("fc.weight")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(DataError, match="but one of kind Falcon"):
+        family_of(folder)

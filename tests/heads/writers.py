@@ -186,6 +186,207 @@ def speculators(
     return written(folder, config, drawn(shapes) | maps(flat["vocab_size"], DRAFT_VOCAB))
 
 
+def medusa(
+    folder: Path, target: PreTrainedModel, heads: int = 3, layers: int = 1, dialect: str = "Medusa"
+) -> Path:
+    """As its authors write it, whose configs say 2 heads, or as vLLM and TGI do."""
+    text = target.config.get_text_config()
+    wide, vocab = text.hidden_size, text.vocab_size
+    config: dict[str, Any] = {"medusa_num_heads": 2, "medusa_num_layers": layers}
+    config |= {"base_model_name_or_path": "org/tiny"}
+    block, head = "{h}.{j}.linear", f"{{h}}.{layers}"
+    if dialect == "vLLM":
+        config = {"model_type": "medusa", "hidden_size": wide, "vocab_size": vocab}
+        config |= {"num_heads": heads, "num_hidden_layers": layers, "truncated_vocab_size": 5}
+        block, head = "blocks.{h}.layers.{j}", "lm_heads.{h}"
+    rows = 5 if dialect == "vLLM" else vocab
+    shapes: dict[str, tuple[int, ...]] = {}
+    for h in range(heads):
+        for j in range(layers):
+            shapes[block.format(h=h, j=j) + ".weight"] = (wide, wide)
+            if dialect != "vLLM":
+                shapes[block.format(h=h, j=j) + ".bias"] = (wide,)
+        shapes[head.format(h=h) + ".weight"] = (rows, wide)
+    tensors = drawn(shapes)
+    if dialect == "vLLM":
+        tensors["token_map"] = torch.linspace(0, vocab - 1, rows).long()
+    return written(folder, config, tensors, pickle=dialect == "Medusa", called="medusa_lm_head.pt")
+
+
+def mlp(
+    folder: Path, target: PreTrainedModel, stages: int = 3, tied: str = "", scaled: bool = True
+) -> Path:
+    """As IBM writes it; tied weights under every name (`copies`) or the first ones (`firsts`)."""
+    text = target.config.get_text_config()
+    wide, vocab, inner = text.hidden_size, text.vocab_size, INNER
+    config = {
+        "model_type": "mlp_speculator",
+        "architectures": ["MLPSpeculatorPreTrainedModel"],
+        "emb_dim": wide,
+        "inner_dim": inner,
+        "n_predict": stages,
+        "scale_input": scaled,
+        "tie_weights": bool(tied),
+        "top_k_tokens_per_head": [4, 3, 2],
+        "vocab_size": vocab,
+    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(stages):
+        shapes |= {
+            f"speculator.emb.{i}.weight": (vocab, inner),
+            f"speculator.proj.{i}.weight": (inner, inner if i else wide),
+            f"speculator.head.{i}.weight": (vocab, inner),
+            f"speculator.ln.{i}.weight": (inner,),
+            f"speculator.ln.{i}.bias": (inner,),
+        }
+    tensors = drawn(shapes)
+    for name in list(tensors) if tied else ():
+        _, part, i, rest = name.split(".")
+        first = min(int(i), 1) if part == "proj" else 0
+        tensors[name] = tensors[f"speculator.{part}.{first}.{rest}"].clone()
+        if tied == "firsts" and int(i) > first:
+            del tensors[name]
+    return written(folder, config, tensors)
+
+
+def block_shapes(config: Mapping[str, Any], features: int) -> dict[str, tuple[int, ...]]:
+    wide = config["hidden_size"]
+    made: dict[str, tuple[int, ...]] = {
+        "fc.weight": (wide, features * wide),
+        "hidden_norm.weight": (wide,),
+        "norm.weight": (wide,),
+    }
+    for i in range(config["num_hidden_layers"]):
+        made |= layer(config, f"layers.{i}", wide, normed=True)
+    return made
+
+
+def markov_shapes(
+    config: Mapping[str, Any], kind: str, rank: int, rows: int
+) -> dict[str, tuple[int, ...]]:
+    wide = config["hidden_size"]
+    made: dict[str, tuple[int, ...]] = {
+        "markov_head.markov_w1.weight": (config["vocab_size"], rank),
+        "markov_head.markov_w2.weight": (rows, rank),
+        "confidence_head.proj.weight": (1, wide + rank),
+        "confidence_head.proj.bias": (1,),
+    }
+    if kind == "gated":
+        made["markov_head.gate_proj.weight"] = (rank, wide + rank)
+        made["markov_head.gate_proj.bias"] = (rank,)
+    elif kind == "rnn":
+        made["markov_head.joint_proj.weight"] = (3 * rank, 2 * rank + wide)
+        made["markov_head.joint_proj.bias"] = (3 * rank,)
+    return made
+
+
+def dflash(
+    folder: Path, target: PreTrainedModel, block: int = 4, coupling: str = "", **more: Any
+) -> Path:
+    """DFlash as z-lab writes it, or DSpark: neither embeddings nor a head."""
+    config = sizes(target, model_type="qwen3", head_dim=8, num_hidden_layers=2, **more)
+    own: dict[str, Any] = {"mask_token_id": 1, "target_layer_ids": [1, 3]}
+    if coupling:
+        own |= {"projector_type": "dspark", "markov_rank": 4, "markov_head_type": coupling}
+    config |= {
+        "architectures": ["DFlashDraftModel"],
+        "block_size": block,
+        "dflash_config": own,
+        "num_target_layers": target.config.num_hidden_layers,
+        "sliding_window": None,
+        "layer_types": ["full_attention"] * 2,
+    }
+    shapes = block_shapes(config, 2)
+    if coupling:
+        shapes |= markov_shapes(config, coupling, 4, config["vocab_size"])
+    return written(folder, config, drawn(shapes))
+
+
+def block_speculators(
+    folder: Path, target: PreTrainedModel, coupling: str = "", window: int = 0, **more: Any
+) -> Path:
+    """DFlash, or DSpark with `coupling`, as vllm-project/speculators writes it."""
+    inner = sizes(target, model_type="qwen3", head_dim=8, num_hidden_layers=2)
+    kinds = ["sliding_attention" if window else "full_attention", "full_attention"]
+    inner |= {"layer_types": kinds, "sliding_window": window or None}
+    kind = "dspark" if coupling else "dflash"
+    config = {
+        "architectures": ["DSparkSpeculator" if coupling else "DFlashSpeculator"],
+        "speculators_model_type": kind,
+        "speculators_version": "0.5.0",
+        "draft_vocab_size": DRAFT_VOCAB,
+        "block_size": 4,
+        "aux_hidden_state_layer_ids": [2, 4],
+        "mask_token_id": 1,
+        "sliding_window_non_causal": False,
+        "sample_from_anchor": bool(coupling),
+        "transformer_layer_config": inner,
+        "speculators_config": {
+            "algorithm": kind,
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": "org/tiny", "architectures": ["LlamaForCausalLM"]},
+        },
+        **({"markov_rank": 4, "markov_head_type": coupling} if coupling else {}),
+        **more,
+    }
+    shapes = block_shapes(inner, 2)
+    if coupling:
+        shapes |= markov_shapes(inner, coupling, 4, DRAFT_VOCAB)
+    shapes["lm_head.weight"] = (DRAFT_VOCAB, inner["hidden_size"])
+    shapes["embed_tokens.weight"] = (inner["vocab_size"], inner["hidden_size"])
+    return written(folder, config, drawn(shapes) | maps(inner["vocab_size"], DRAFT_VOCAB))
+
+
+def mtp(folder: Path, target: PreTrainedModel, dialect: str = "speculators") -> Path:
+    """An MTP layer, cut out by speculators, or inside the files of MiMo or of Qwen."""
+    kind = {"speculators": "qwen3", "MiMo": "mimo", "Qwen": "qwen3"}[dialect]
+    inner = sizes(target, model_type=kind, head_dim=8)
+    wide = inner["hidden_size"]
+    front = {"speculators": "mtp_layers.0.", "MiMo": "model.mtp_layers.0.", "Qwen": "mtp."}[dialect]
+    names = ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")
+    if dialect == "Qwen":
+        names = ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    at = f"{front}layers.0" if dialect == "Qwen" else front[:-1]
+    shapes = {f"{front}{name}.weight": (wide,) for name in names}
+    shapes[f"{front}{names[0]}.weight"] = (wide, 2 * wide)
+    shapes |= layer(inner, at, wide, normed=True)
+    if dialect == "MiMo":
+        for name, rows in (("q", 32), ("k", 16), ("v", 16)):
+            shapes[f"{at}.self_attn.{name}_proj.bias"] = (rows,)
+    if dialect != "speculators":
+        shapes["model.embed_tokens.weight"] = (inner["vocab_size"], wide)
+        return written(folder, inner, drawn(shapes))
+    config = {
+        "architectures": ["MTPDraftModel"],
+        "speculators_model_type": "mtp",
+        "num_nextn_predict_layers": 1,
+        "transformer_layer_config": inner,
+        "speculators_config": {"verifier": {"name_or_path": "org/tiny"}},
+    }
+    return written(folder, config, drawn(shapes))
+
+
+def blockwise(
+    folder: Path, target: PreTrainedModel, heads: int = 3, own_head: bool = False
+) -> Path:
+    """In our own format: there is no public one."""
+    text = target.config.get_text_config()
+    wide, vocab = text.hidden_size, text.vocab_size
+    config = {"model_type": "blockwise", "hidden_size": wide, "inner_size": INNER}
+    config |= {"vocab_size": vocab, "num_heads": heads, "base_model_name_or_path": "org/tiny"}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(heads):
+        shapes |= {
+            f"heads.{i}.up.weight": (INNER, wide),
+            f"heads.{i}.up.bias": (INNER,),
+            f"heads.{i}.down.weight": (wide, INNER),
+            f"heads.{i}.down.bias": (wide,),
+        }
+    if own_head:
+        shapes["lm_head.weight"] = (vocab, wide)
+    return written(folder, config, drawn(shapes))
+
+
 def peagle(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
     """P-EAGLE as speculators writes it: two layers, a mask for features and one for tokens."""
     made = speculators(
@@ -206,14 +407,18 @@ def peagle(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
 
 
 def written(
-    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], pickle: bool = False
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    pickle: bool = False,
+    called: str = "pytorch_model.bin",
 ) -> Path:
     """A folder as it is published: no tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     if pickle:
-        torch.save(whole, folder / "pytorch_model.bin")
+        torch.save(whole, folder / called)
     else:
         save_file(whole, folder / "model.safetensors")
     return folder

@@ -88,7 +88,7 @@ def test_the_laws_of_a_draft_are_those_of_the_tables(drafter, verifier: Verifier
         assert turn.laws is not None
         assert len(turn.laws.tokens) == turn.drafted
         drawn = []
-        for token, p, q in zip(*turn.laws, strict=True):
+        for token, p, q in zip(*turn.laws[:3], strict=True):
             prefix = tuple(text + drawn)
             by_rule = verifier == Match()
             assert p == (1.0 if by_rule else pytest.approx(PAIR.p(prefix)[token]))
@@ -293,6 +293,31 @@ def test_a_path_that_ends_in_a_leaf_was_kept_in_full() -> None:
         assert turn.full == (path in {(1,), (0, 2), (0, 3)})
     assert found == {(), (0,), (1,), (0, 2), (0, 3)}
     assert all(done.tree is None for done in run())
+
+
+def test_the_laws_of_a_tree_come_with_its_shape() -> None:
+    """Each node's q is the target's after the nodes above it, and so are its likeliest tokens."""
+    drafter, text = FixedDrafter((0, 1, 2, 3), (-1, -1, 0, 1)), [0, 1]
+    rounds = run(tokens=30, k=2, drafter=drafter, verifier=Match(), laws=True, likeliest=2)
+    for turn in rounds:
+        laws = turn.laws
+        assert laws is not None
+        n = turn.drafted
+        assert laws.tokens == [0, 1, 2, 3][:n]
+        assert laws.parents == ([-1, -1, 0, 1] if n else laws.parents)
+        assert laws.likeliest is not None
+        assert len(laws.likeliest) == n + 1
+        for above, row in enumerate(laws.likeliest, start=-1):
+            walk, node = [], above
+            while node >= 0:
+                walk, node = [laws.tokens[node], *walk], (laws.parents or [])[node]
+            law = PAIR.q(tuple(text + walk))
+            assert row[1::2] == pytest.approx(sorted(law, reverse=True)[:2])
+            for child, parent in enumerate(laws.parents or []):
+                if parent == above:
+                    assert laws.q[child] == pytest.approx(float(law[laws.tokens[child]]))
+        text += turn.tokens
+    assert any(turn.accepted == 2 for turn in rounds)
 
 
 def test_counts_and_overlap_by_hand() -> None:

@@ -11,9 +11,12 @@ from spsbench.forecast.answer import Verdict
 from spsbench.library.plan import drawn_again, plan
 from spsbench.plan.arms import cells_of
 from spsbench.plan.planned import Planned
+from spsbench.reports.html import html
 from spsbench.reports.json import json as as_json
 from spsbench.reports.markdown import markdown
+from spsbench.spec import Spec
 from tests.folders import random_model, save
+from tests.tongues import of_bytes
 
 PROMPTS = ["the cat sat on the mat and the", "a dog ran to the", "one two three one two"] * 4
 SMALL: dict[str, Any] = {
@@ -68,6 +71,26 @@ def test_a_plan_predicts_and_measures(made: Planned) -> None:
         assert str(made.answer) in form(made.report).replace("\\", "")
     panels = made.report.tables[0].figure.panels
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
+
+
+def test_its_page_shows_what_was_predicted_and_measured(made: Planned) -> None:
+    page = html(made.report)
+    data = json.loads(page.partition('application/json">')[2].partition("</script>")[0])
+    drawn = {each["id"]: each for each in data["exhibits"]}
+    gains = drawn["sheet-0-0"]["axes"][1]["series"]
+    lines = {each["name"]: [mark[2] for mark in each["marks"]] for each in gains}
+    for each in made.outlook.forecasts:
+        k, method = each.candidate.k, f"{each.candidate.draft}, {each.candidate.verifier}"
+        assert each.speedup.mean in lines[method]
+        found = made.measured.get(str(each.candidate))
+        if found is not None and k:
+            assert lines[f"{method}, measured"] == [found.speedup.mean]
+    assert {"headlines", "predicted"} <= drawn.keys()
+    assert "against-k" not in drawn
+    assert page.count('class="card ') == 1
+    assert made.folder is not None
+    assert f"<h1>{made.folder.name}</h1>" in page
+    assert str(made.answer).split(":")[0] in page
 
 
 def test_predicted_counts_are_those_of_real_rounds(made: Planned) -> None:
@@ -160,3 +183,34 @@ def test_no_plan_no_picture(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(DataError, match="unreadable plan"):
         drawn_again(tmp_path)
+
+
+def test_a_head_drafts_by_its_own_drafter_alone() -> None:
+    def drafting(asked: dict[str, Any]) -> set[tuple[str, str | None]]:
+        cells = cells_of({"target": "t", **asked}, "2", heads={"head": "eagle3"})
+        models = [(cell.method.drafter, cell.models.draft) for cell in cells]
+        return {(str(drafter), draft and draft.id) for drafter, draft in models}
+
+    by_text = {("ngram", None), ("suffix", None)}
+    assert drafting({"draft": ["head"]}) == {("eagle3", "head"), *by_text}
+    both = {("eagle3", "head"), ("model", "small"), *by_text}
+    assert drafting({"draft": ["head", "small"]}) == both
+    assert drafting({"draft": ["head"], "drafter": ["ngram"]}) == {
+        ("eagle3", "head"),
+        ("ngram", None),
+    }
+    one = Spec.parse("eagle3:nodes=8,width=2")
+    assert drafting({"draft": ["head"], "drafter": [one]}) == {(str(one), "head")}
+    with pytest.raises(UsageError, match="expected a draft model"):
+        cells_of({"draft": ["small"], "drafter": [one]}, "2")
+
+
+@pytest.mark.slow
+def test_a_draft_of_another_tokenizer_is_translated(pair: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "draft"
+    save(other, random_model(noise=0.1))
+    of_bytes(size=280).save_pretrained(other)
+    asked = {**pair, **SMALL, "draft": str(other), "drafter": ["model"], "confirm": 0}
+    done = plan(out=tmp_path / "plan", **asked)
+    drafters = {f.candidate.draft.split()[0] for f in done.outlook.forecasts}
+    assert drafters in ({"tli"}, {"slem"})

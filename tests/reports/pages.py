@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from spsbench.figures.parity import Parity
 from spsbench.figures.summaries import summaries
@@ -22,6 +23,53 @@ HOSTILE = (
     "]]>\"'`${1+1}&lt;&#x3c;{{7*7}}",
     "x" * 1_000_000,
 )
+
+
+TEST = {
+    "direction": "draft",
+    "stratum": "all",
+    "tokens": 90,
+    "observed": 0.51,
+    "expected": 0.5,
+    "bias": 0.01,
+    "z": 0.4,
+}
+ARM: dict[str, Any] = {
+    "name": "SpS",
+    "texts": 3,
+    "tokens": 90,
+    "alarmed": False,
+    "e_value_log10": 0.25,
+    "tests": [TEST],
+    "impossible": [],
+    "impossible_count": 0,
+    "curve": [[0, 0.0], [40, -0.5], [90, 0.25]],
+}
+AUDIT: dict[str, Any] = {
+    "name": "xsum, sps",
+    "settings": {},
+    "verdict": "held",
+    "line": "would have caught a bias of 0.1 or more with probability 0.99; found none",
+    "alarm_log10": 3.0,
+    "controls": {
+        "ars": {**ARM, "name": "ArS"},
+        "injected": {"bias": 0.1, "caught": 20, "repeats": 20},
+    },
+    "sps": ARM,
+}
+DIVERGENCE = {"position": 5, "tokens": [3, 9], "gap": 0.0, "tolerance": 1e-6, "kind": "tie"}
+GREEDY: dict[str, Any] = {
+    "name": "xsum, greedy",
+    "settings": {},
+    "verdict": "held",
+    "line": "1 identical, 1 tie, 0 bug",
+    "counts": {"identical": 1, "tie": 1},
+    "controls": {"ars_repeats": True, "planted_bug_caught": True},
+    "prompts": [
+        {"name": "p0", "kind": "identical", "divergence": None, "logits": None},
+        {"name": "p1", "kind": "tie", "divergence": DIVERGENCE, "logits": [1.5, 1.5]},
+    ],
+}
 
 
 class Spelled:

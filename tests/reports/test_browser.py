@@ -9,10 +9,23 @@ from typing import Any
 
 import pytest
 
+from spsbench.figures.summaries import summaries
+from spsbench.reports.audits import audit_sheet
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.traces import trace
+from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.reports.run_tables import report_on
-from tests.reports.pages import HOSTILE, Spelled, cells, hostile, report_of, simulated
+from spsbench.settings.records import DraftLaws, Record, TreeRound
+from tests.reports.pages import (
+    AUDIT,
+    GREEDY,
+    HOSTILE,
+    Spelled,
+    cells,
+    hostile,
+    report_of,
+    simulated,
+)
 
 pytestmark = pytest.mark.browser
 RESULTS = Path(__file__).parents[2] / "results"
@@ -88,11 +101,12 @@ def test_numbers_are_those_of_the_summary(driver: Any, run: Path, tmp_path: Path
         "const done = arguments[0]; setTimeout(() => done([...document.querySelectorAll("
         "'#headlines tbody tr')].map((r) => [...r.cells].map((c) => c.textContent))), 200)"
     )
-    speeds = [line[2:] for line in shown if line[0].startswith("Speed-up")]
+    ours = [line for line in shown if "the paper's" not in line[1]]
+    speeds = [line[2:] for line in ours if line[0].startswith("Speed-up")]
     known = [row["metrics"]["speedup"] for row in rows if row["metrics"]["speedup"]]
     assert speeds == [[f"{e[part]:.4f}" for part in ("mean", "low", "high")] for e in known]
     labels = page.run(
-        "[...document.querySelector('#headlines svg').querySelectorAll('.value')]"
+        "[...document.querySelector('#headlines svg').querySelectorAll('.value:not(.muted)')]"
         ".map((t) => t.textContent)"
     )
     assert labels == [f"{e['mean']:.2f}x" for e in known]
@@ -190,3 +204,130 @@ def test_the_page_may_ask_for_nothing(driver: Any, tmp_path: Path) -> None:
     )
     assert driver.execute_async_script(code) == "refused"
     assert page.run("window.refused") == "connect-src"
+
+
+def walked(record: Record) -> Record:
+    """The record with trees of seven nodes, whose laws are known."""
+    tree = TreeRound(2, (1, 4), (1, 1), (3, 2, 0))
+    laws = DraftLaws(
+        list(range(7)),
+        [0.5] * 7,
+        [0.25] * 7,
+        [-1, -1, -1, 1, 1, 0, 0],
+        [[3, 0.5, 4, 0.25]] * 8,
+    )
+    rounds = [
+        r._replace(drafted=7, tested=2, accepted=2, emitted=3, overlap=None, tree=tree)
+        for r in record.rounds[:4]
+    ]
+    tokens = [1, 4, 5] * len(rounds)
+    text = "".join(HOSTILE[token] for token in tokens)
+    return replace(record, rounds=rounds, laws=[laws] * len(rounds), tokens=tokens, text=text)
+
+
+def test_trees_are_drawn_with_the_path_that_was_kept(driver: Any, tmp_path: Path) -> None:
+    record = walked(next(r for r in simulated() if r.rounds[0].drafted))
+    known = trace(record, name="SpS", group="", tokenizer=Spelled())
+    bare = trace(replace(record, laws=None), name="without laws", group="", tokenizer=Spelled())
+    page = opened(driver, tmp_path, trace_page("trees", [known, bare], {}, []))
+    count = "[...document.querySelectorAll('.stage svg.tree g.node')].map((n) => n.classList[1])"
+    fates = page.run(count)
+    assert (len(fates), fates.count("accepted"), fates.count("rejected")) == (7, 2, 2)
+    label = page.run("document.querySelector('svg.tree').getAttribute('aria-label')")
+    assert label.startswith("A tree of 7 drafted tokens; kept: ")
+    page.keys(".stage", "ArrowRight")
+    assert "leaf" in page.run("document.querySelector('.story').textContent")
+    hover = (
+        "document.querySelectorAll('.text .token')[1].dispatchEvent(new Event('pointerenter')),"
+        " document.getElementById('tip').textContent"
+    )
+    assert "the target's likeliest: " in page.run(f"({hover})")
+    driver.execute_script(
+        "const s = document.querySelector('[aria-label=Generation]');"
+        "s.value = 1; s.dispatchEvent(new Event('change'))"
+    )
+    assert len(page.run(count)) == 5
+    assert "2 more below" in page.run("document.querySelector('svg.tree').textContent")
+    page.clean()
+
+
+def test_two_texts_are_aligned_by_token(driver: Any, tmp_path: Path) -> None:
+    """The same, other, and missing tokens: what is the same again stands beside itself."""
+    record = next(r for r in simulated() if r.rounds[0].drafted)
+    texts = [[1, 2, 3, 4, 5, 7, 0, 1, 2], [1, 2, 6, 4, 5, 7, 7, 0, 1, 2]]
+    made = []
+    for name, tokens in zip(("SpS", "ArS"), texts, strict=True):
+        whole = [record.rounds[0]._replace(drafted=0, emitted=1)] * len(tokens)
+        text = "".join(HOSTILE[token] for token in tokens)
+        one = replace(record, tokens=tokens, rounds=whole, text=text)
+        made.append(trace(one, name=name, group="", tokenizer=Spelled()))
+    page = opened(driver, tmp_path, trace_page("two", made, {}, []))
+    driver.execute_script(
+        "const s = document.querySelector('[aria-label=\"Beside it\"]');"
+        "s.value = 1; s.dispatchEvent(new Event('change'))"
+    )
+    page.keys(".stage", "a")
+    cells_of = "[...document.querySelectorAll('.aligned .pair')].map((p) => p.classList.length)"
+    assert page.run(cells_of) == [1, 1, 2, 1, 1, 1, 2, 1, 1, 1]
+    assert page.run("document.querySelectorAll('.aligned .gap').length") == 1
+    told = page.run("document.querySelector('.together .sum').textContent")
+    assert told.startswith("The first 2 tokens are the same: at token 3 SpS has ")
+    assert "8 of 10 tokens stand beside the same one" in told
+    page.keys(".stage", "ArrowRight", "a")
+    assert page.run("document.querySelectorAll('.pane').length") == 2
+    page.clean()
+
+
+def test_audits_are_drawn(driver: Any, tmp_path: Path) -> None:
+    report = Report("audits", [], sheets=[audit_sheet(AUDIT), audit_sheet(GREEDY)])
+    page = opened(driver, tmp_path, html(report))
+    assert page.run("document.querySelectorAll('#sheet-0-0 polyline').length") == 2
+    assert page.run("document.querySelectorAll('#sheet-0-0 .level').length") == 1
+    page.keys("#sheet-0-0 svg", "ArrowRight")
+    assert "tokens" in page.run("document.getElementById('tip').textContent")
+    assert page.run("document.querySelectorAll('.finding').length") == 2
+    page.clean()
+
+
+def test_a_filter_reaches_everything(driver: Any, tmp_path: Path) -> None:
+    records = [replace(r, group="ab"[int(r.sample[1:]) % 2]) for r in simulated()]
+    slower = [
+        replace(r, rounds=[each._replace(seconds=each.seconds * 2) for each in r.rounds])
+        for r in records
+    ]
+    tables = [
+        table_of(summaries(cells(), own, by_group=True), Title(run), records=own.__iter__)
+        for run, own in (("one", records), ("two", slower))
+    ]
+    page = opened(driver, tmp_path, html(Report("two runs", tables)))
+    prompts = "document.querySelectorAll('[aria-label=Prompt] option').length"
+    lines = "document.querySelectorAll('#pairings tbody tr').length"
+    latency = "document.querySelectorAll('#latency polyline').length"
+    assert [page.run(each) for each in (prompts, lines, latency)] == [8, 3, 6]
+    assert page.run("document.querySelectorAll('#beside .mark').length") == 6
+    driver.execute_script(
+        "const s = document.querySelector('[data-filter=category] select');"
+        "s.value = '1'; s.dispatchEvent(new Event('change'))"
+    )
+    assert [page.run(each) for each in (prompts, latency)] == [4, 6]
+    driver.execute_script(
+        "const s = document.querySelector('[data-filter=category] select');"
+        "s.value = '0'; s.dispatchEvent(new Event('change'));"
+        "document.querySelector('[data-filter=method] input').click()"
+    )
+    assert [page.run(each) for each in (lines, latency)] == [2, 4]
+    page.clean()
+
+
+def test_loaded_and_the_papers_marks_are_told_apart(driver: Any, tmp_path: Path) -> None:
+    records = [replace(r, flags=("loaded",)) for r in simulated(top_p=0.8)]
+    page = opened(driver, tmp_path, html(report_of(records, cells(top_p=0.8))))
+    open_marks = "document.querySelectorAll('#headlines .mark.open').length"
+    paper = "document.querySelectorAll('#headlines .mark.paper').length"
+    assert page.run(open_marks) > 0
+    look = "getComputedStyle(document.querySelector('#headlines .mark.open'))"
+    assert page.run(f"{look}.stroke") != page.run(f"{look}.fill")
+    assert page.run(paper) == 4  # speed-up and time of ArS and of K = 4
+    page.run("document.querySelector('[data-filter=paper] input').click()")
+    assert page.run(paper) == 0
+    page.clean()

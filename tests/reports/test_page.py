@@ -19,7 +19,7 @@ from spsbench.reports.page.answer import answers, lossless
 from spsbench.reports.page.data import content
 from spsbench.reports.page.definitions import define
 from spsbench.reports.page.gathered import TOKENS, Gathered, Same, latency, percentiles
-from spsbench.reports.page.paired import pairings
+from spsbench.reports.page.paired import Side, beside, pairings
 from spsbench.reports.page.safe import embedded, shown
 from spsbench.reports.page.traces import origins, pieces, tokenizer_of, trace
 from spsbench.reports.reporter import Report
@@ -96,7 +96,9 @@ def test_every_drawn_point_is_a_figure_of_its_row(plain: Report) -> None:
     drawn = {each["id"]: each for each in page["exhibits"]}
     assert set(drawn) >= {"against-k", "headlines", "by-position", "latency", "parts", "predicted"}
     speed = next(axes for axes in drawn["headlines"]["axes"] if axes["title"].startswith("Speed"))
-    for row, _, y, low, high in speed["series"][0]["marks"]:
+    for row, _, y, low, high, kind in speed["series"][0]["marks"]:
+        if kind == "paper":
+            continue
         assert page["rows"][row]["figures"]["speedup"][:3] == [y, low, high]
     for axes in drawn["against-k"]["axes"]:
         for series in axes["series"]:
@@ -233,21 +235,31 @@ def test_greedy_texts_are_counted() -> None:
 
 
 def test_runs_are_paired_by_prompt() -> None:
-    tables = []
+    sides = []
     for speed in (1.0, 2.0):
         numbers: dict[str, int] = {}
         found = Gathered(cells(), numbers, 0)
         for each in simulated():
             quick = [r._replace(seconds=r.seconds / speed) for r in each.rounds]
             found.add(replace(each, rounds=quick))
-        tables.append({c: (found.cells[c], tally) for c, tally in found.tallies.items()})
-    made = pairings(tables[0], [("later", tables[1])])
+        tallies = {c: (found.cells[c], tally) for c, tally in found.tallies.items()}
+        quality = {c: {"rouge2": {f"s{i}": 0.1 * i * speed for i in range(10)}} for c in tallies}
+        sides.append(Side(f"run {speed}", tallies, quality))
+    made = pairings(sides[0], sides[1:])
     assert [each.shared for each in made] == [10, 10, 10]
     for each in made:
         assert each.faster is not None
         assert each.faster.mean == pytest.approx(2.0)
         assert each.tau is not None
         assert each.tau.mean == 0.0
+        (score,) = each.quality
+        assert score.difference.mean == pytest.approx(0.45)
+    drawn = beside([(each, i) for i, each in enumerate(made)])
+    assert [axes.title for axes in drawn[0].axes] == [
+        "Times as fast",
+        "tau, difference",
+        "rouge2, difference",
+    ]
 
 
 def test_distributions_say_that_they_are_binned() -> None:

@@ -15,6 +15,7 @@ from spsbench.errors import UsageError
 from spsbench.library.load import OF_ACCESS, access_of
 from spsbench.settings.asked import make_cell
 from spsbench.settings.audit import OF_AUDIT
+from spsbench.settings.models import KNOWN
 from spsbench.settings.sweep import LISTED, OF_SWEEP, SINGLE, sweep
 from spsbench.settings.table import OF_CELL
 from spsbench.spec import Spec
@@ -114,7 +115,7 @@ def test_access_is_no_part_of_a_cell() -> None:
         ("top_p", 0.0, "is 0.0: expected above 0 and at most 1"),
         ("top_k", -1, "is -1: expected 1 or more, or 0 for off"),
         ("max_new_tokens", -1, "is -1: expected 0 or more"),
-        ("weights", "int3", "is int3: expected checkpoint or random"),
+        ("weights", "int3", f"is int3: expected {KNOWN}"),
         ("verifier", "sps:x", "'sps:x': expected key=value, got 'x'"),
         ("draft_engine", ":", "':': expected NAME or NAME:key=value,..."),
     ],

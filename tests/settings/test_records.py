@@ -9,6 +9,7 @@ import pytest
 from spsbench.settings.cell import RECORDS, Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.option import Option, at_least
+from spsbench.settings.records import DraftLaws, Record
 from spsbench.settings.sampling import Sampling
 from spsbench.settings.setting import settings_of
 from spsbench.settings.table import OF_CELL
@@ -124,3 +125,28 @@ def test_the_method_keys_the_noise_and_the_budget_does_not() -> None:
     assert CELL.but(max_new_tokens=1).method == CELL.method
     for name in ("drafter", "verifier", "schedule"):
         assert CELL.but(**{name: CHANGES[name]}).method != CELL.method
+
+
+@pytest.mark.parametrize(
+    ("laws", "length"),
+    [
+        (DraftLaws([1], [1.0], [0.5]), 3),
+        (DraftLaws([1, 2], [1.0, 1.0], [0.5, 0.5], [-1, 0]), 4),
+        (DraftLaws([1], [1.0], [0.5], None, [[1, 0.5], [2, 0.25]]), 5),
+    ],
+)
+def test_laws_come_back_and_what_was_not_recorded_is_not_written(
+    laws: DraftLaws, length: int
+) -> None:
+    made = Record(
+        prompt_tokens=1,
+        tokens=[],
+        text="",
+        finish="length",
+        prefill_seconds=0.0,
+        rounds=[],
+        laws=[laws],
+    )
+    written = made.to_json()
+    assert len(written["laws"][0]) == length
+    assert Record.from_json(json.loads(json.dumps(written))) == made

@@ -57,6 +57,14 @@ WRONG = {
     "a text that is none": ({"text": None}, "text: None"),
     "tokens of a failure": ({"error": "x", "rounds": []}, "tokens: .*none, since it failed"),
     "laws of other rounds": ({"laws": [[[], [], []]]}, "laws: 1, expected one a round, 2"),
+    "a tree that grows from below": (
+        {"laws": [[[1, 2], [1.0, 1.0], [0.5, 0.5], [1, 0]], [[], [], []]]},
+        "laws: round 0",
+    ),
+    "likeliest tokens of too few": (
+        {"laws": [[[1], [1.0], [0.5], None, [[7, 0.5]]], [[], [], []]]},
+        "laws: round 0",
+    ),
     "a law beyond one": ({"laws": [[[1], [1.5], [0.5]], [[], [], []]]}, "laws: round 0"),
     "a sample that is not there": ({"sample": "task/9"}, "sample: 'task/9', expected one of the 3"),
 }

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.text.evidence import Floats
+from spsbench.engines.quantised import dequantise, format_of, quantise
 from spsbench.engines.shared import is_shared
 from spsbench.errors import DataError
 from spsbench.models.boundary import silent
@@ -81,6 +82,9 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
     except (OSError, ValueError):  # code of its own, or no eager attention: share it
         return None
     # First as the run had it: rounding the weights is part of the target.
+    if (name := format_of(model)) is not None:
+        quantise(copy, name)
+        dequantise(copy)
     wide = torch.float64 if model.dtype == torch.float64 else torch.float32
     made: PreTrainedModel = copy.to(wide).to(model.device).eval().requires_grad_(False)
     return made

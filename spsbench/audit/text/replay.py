@@ -40,6 +40,7 @@ class Replayed:
     result: Finding | Greedy
     control: str  # whose texts the ArS arm is
     failures: int  # records that are failures, and are not audited
+    records: int  # those and the others
 
 
 def replay(
@@ -77,7 +78,9 @@ def replay(
         texts = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in own]
         if cell.sampling.temperature == 0:
             greedy = greedy_records(cell, models(cell), texts)
-            yield Replayed(cell=cell, result=greedy, control="", failures=failures)
+            yield Replayed(
+                cell=cell, result=greedy, control="", failures=failures, records=len(by_cell[name])
+            )
             continue
         base = [other for other, c in cells.items() if c.k == 0 and c.same_work(cell)]
         plain = [r for other in base for r in by_cell[other] if r.error is None]
@@ -95,7 +98,13 @@ def replay(
             asked=asked,
             most=most,
         )
-        yield Replayed(cell=cell, result=finding, control=control, failures=failures)
+        yield Replayed(
+            cell=cell,
+            result=finding,
+            control=control,
+            failures=failures,
+            records=len(by_cell[name]),
+        )
 
 
 def audit_texts(

@@ -10,13 +10,21 @@ from spsbench.cli.report.show import publish
 from spsbench.errors import Exit
 from spsbench.library.bench import conduct
 from spsbench.settings.access import Access
+from spsbench.settings.crew import Crew
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.place import Place
 from spsbench.store.interrupt import graceful
 
 
 def carry_out(
-    experiment: Experiment, name: str, place: Place, access: Access, *, form: str, dry_run: bool
+    experiment: Experiment,
+    name: str,
+    place: Place,
+    access: Access,
+    crew: Crew,
+    *,
+    form: str,
+    dry_run: bool,
 ) -> int:
     """Run `experiment` into its folder, or only tell what it would cost; the exit code.
 
@@ -30,7 +38,13 @@ def carry_out(
         return Exit.OK
     with graceful() as interrupt, shown() as watch:
         made = conduct(
-            name, place, access, say=say, watch=watch, stop=lambda: interrupt.requested
+            name,
+            place,
+            access,
+            crew=crew,
+            say=say,
+            watch=watch,
+            stop=lambda: interrupt.requested,
         ).run(experiment)
     if made.report is None:
         say(f"stopped after {made.records} records. Go on with: {again(made.folder)}")

@@ -8,9 +8,10 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.notes import note, say
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_PLACE, planned
+from spsbench.library.bench import OF_CREW, OF_PLACE, planned
 from spsbench.library.load import OF_ACCESS
 from spsbench.settings.access import Access
+from spsbench.settings.crew import Crew
 from spsbench.settings.experiment import OF_EXPERIMENT
 from spsbench.settings.option import RUN, WORK
 from spsbench.settings.place import Place
@@ -29,6 +30,7 @@ WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
     WHOLE.values(),
     OF_PLACE.values(),
     OF_ACCESS.values(),
+    OF_CREW.values(),
     many=[name for name, each in LISTED.items() if each.kind not in (bool, tuple)],
 )
 def bench(
@@ -53,6 +55,7 @@ def bench(
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
     place = Place(**fitted(OF_PLACE, taken(asked, OF_PLACE)))
     access = Access(**fitted(OF_ACCESS, taken(asked, OF_ACCESS)))
+    crew = Crew(**fitted(OF_CREW, taken(asked, OF_CREW)))
     whole = taken(asked, WHOLE)
     title, above, tables = read(config, asked | ({"task": task} if task else {}))
     if place.out is not None:
@@ -66,7 +69,7 @@ def bench(
     from spsbench.cli.bench.carry_out import carry_out
 
     name = config.stem if config else experiment.parts[0].spec.short
-    raise typer.Exit(carry_out(experiment, name, place, access, form=form, dry_run=dry_run))
+    raise typer.Exit(carry_out(experiment, name, place, access, crew, form=form, dry_run=dry_run))
 
 
 def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any], list[Sweep]]:

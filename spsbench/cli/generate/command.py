@@ -13,7 +13,7 @@ from spsbench.library.ranks import check_ranks
 from spsbench.settings.asked import make_cell
 from spsbench.settings.table import OF_CELL
 
-LAWS = "native:laws=true"  # a page shows the chance of each drafted token
+LAWS = "native:laws=true,likeliest=3"  # a page shows the chance of each token, and others
 
 
 @o.takes(OF_CELL.values(), OF_ACCESS.values())

@@ -46,6 +46,10 @@ def report(
         Literal["group"] | None,
         o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
     ] = None,
+    pool_machines: Annotated[
+        bool,
+        o.option(o.OUTPUT, "--pool-machines", help="Average times of unlike machines as well."),
+    ] = False,
     columns: Annotated[
         str | None,
         o.option(
@@ -68,6 +72,7 @@ def report(
 
     from spsbench.cli.report.show import publish, show_changes
     from spsbench.figures.terms import TERMS
+    from spsbench.reports.categories import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
 
     if terms is not None and terms not in TERMS:
@@ -75,10 +80,17 @@ def report(
     if columns is not None and terms is not None:
         raise UsageError("--columns with --terms: expected one of the two")
     shown = [name.strip() for name in columns.split(",")] if columns is not None else []
-    made = report_on(runs, by_group=by is not None, dialect=TERMS.get(terms or ""), shown=shown)
-    if by is not None and not any(row.group for table in made.tables for row in table.rows):
+    page = form == "html"  # which has a filter of categories
+    made = report_on(
+        runs,
+        by_group=page or by is not None,
+        dialect=TERMS.get(terms or ""),
+        shown=shown,
+        pool=pool_machines,
+    )
+    if by is not None and not in_categories(made):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
-    publish(made, form, out)
+    publish(known_categories(made), form, out)
     if plot is not None:
         from spsbench.cli.plotting import save_plot
 

@@ -21,6 +21,7 @@ from spsbench.reports.conclude import conclude
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.container import IMAGE
 from spsbench.sandbox.verdict import Outcome, ProgramLimits, ProgramVerdict
+from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.ranges import parse_range
 from spsbench.store.atomic import replace_file
 from spsbench.store.interrupt import graceful
@@ -48,6 +49,7 @@ class Order:
     allow_partial: bool
     overwrite: bool
     json: bool
+    crew: Crew = Crew()
 
 
 class Judging:
@@ -157,7 +159,9 @@ def _judge(
     if held.level is None or not missing:
         return
     workers = order.workers or usable_cores()
-    say(f"{len(missing)} programs, {workers} at a time, sandbox {held.name} ({held.words})")
+    here = order.crew.kind == HERE
+    where = f"{workers} at a time" if here else f"on {order.crew.on}"
+    say(f"{len(missing)} programs, {where}, sandbox {held.name} ({held.words})")
     pace = Judging(len(missing))
     with progress(pace) as shown:
 
@@ -166,7 +170,19 @@ def _judge(
             pace.add(outcome.verdict)
             shown.show()
 
-        judge(missing, held.level, order.limits, workers=workers, told=told, stop=stop)
+        if here:
+            judge(missing, held.level, order.limits, workers=workers, told=told, stop=stop)
+            return
+
+        from spsbench.cluster.programs import Sandboxed, judge_on
+
+        how = Sandboxed(
+            sandbox=order.sandbox,
+            limits=order.limits,
+            understood=order.understood,
+            image=order.image or IMAGE,
+        )
+        judge_on(order.crew, how, held, missing, say=say, told=told, stop=stop)
 
 
 def _ks(text: str) -> Sequence[int]:

@@ -9,6 +9,7 @@ from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.sandbox.choice import UNDERSTOOD, Name
 from spsbench.sandbox.verdict import ProgramLimits
+from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.option import MACHINE
 
 SANDBOX, SCORES = "Sandbox", "Scores"
@@ -40,6 +41,9 @@ def score(
         int | None,
         o.option(MACHINE, "--workers", "-w", help="Programs at a time.", show_default="cores"),
     ] = None,
+    on: Annotated[
+        str, o.option(MACHINE, "--on", help="here, processes:N, ray or ray:ADDRESS.")
+    ] = HERE,
     k: Annotated[
         str, o.option(SCORES, "--k", "-k", help="Of pass@k: 1,10,100 or 1..5")
     ] = "1,10,100",
@@ -66,6 +70,10 @@ def score(
     if understood and sandbox != "none":
         raise UsageError(f"{UNDERSTOOD} with --sandbox {sandbox}: expected --sandbox none with it")
 
+    if workers is not None and on != HERE:
+        raise UsageError("--workers with --on: expected one of the two. Leave --workers out")
+    crew = Crew(on=on)
+
     from spsbench.cli.score.carry_out import Order, carry_out
 
     order = Order(
@@ -79,5 +87,6 @@ def score(
         allow_partial=allow_partial,
         overwrite=overwrite,
         json=o.wants_json(format, json),
+        crew=crew,
     )
     raise typer.Exit(carry_out(order))

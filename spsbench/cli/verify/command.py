@@ -8,6 +8,7 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
+from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.settings.asked import make_cell
@@ -60,8 +61,12 @@ def rules(
 @o.takes(OF_REPLAY.values(), OF_ACCESS.values())
 def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    format: o.TableFormat = "table",
+    format: o.AuditFormat = "table",
     json: o.Json = False,
+    out: o.PageFile = None,
+    keep: Annotated[
+        bool, o.option(o.OUTPUT, "--keep", help="In the run's folder, so that reports show it.")
+    ] = False,
     plot: o.Plot = None,
     debug: o.Debug = False,
     **asked: Any,
@@ -69,6 +74,7 @@ def run(
     """Audit the records of a run: every emitted token against the target's law, scored anew."""
     access, audit = access_of(asked)
     fitted(OF_REPLAY, audit)
+    form = Form.asked(format, json, out, plot=plot, run=folder, keep=keep)
 
     from spsbench.library.prepare import check_environment, check_packages
 
@@ -81,14 +87,15 @@ def run(
 
     with alive(f"auditing {folder}"):
         found = list(verify_run(folder, access, say=say, **audit))
-    raise typer.Exit(publish(found, plot, json=o.wants_json(format, json)))
+    raise typer.Exit(publish(found, form))
 
 
 @verify.command("pair")
 @o.takes(OF_PAIR.values(), OF_AUDIT.values(), OF_ACCESS.values())
 def pair(
-    format: o.TableFormat = "table",
+    format: o.AuditFormat = "table",
     json: o.Json = False,
+    out: o.PageFile = None,
     plot: o.Plot = None,
     debug: o.Debug = False,
     **asked: Any,
@@ -97,6 +104,7 @@ def pair(
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
     """
+    form = Form.asked(format, json, out, plot=plot)
     if asked.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
     audit = taken(asked, OF_AUDIT)
@@ -114,7 +122,7 @@ def pair(
 
     with alive("auditing the pair"):
         found = held.verify(say=say, **audit)
-    raise typer.Exit(publish([found], plot, json=o.wants_json(format, json)))
+    raise typer.Exit(publish([found], form))
 
 
 @verify.command("head")

@@ -2,9 +2,9 @@
 
 import json as js
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,12 +17,19 @@ from spsbench.audit.text.greedy import Greedy
 from spsbench.audit.text.report import of_finding, of_greedy
 from spsbench.cli.notes import say
 from spsbench.cli.plotting import save_plot
+from spsbench.cli.report.show import publish as show
 from spsbench.cli.safe import one_line, write
+from spsbench.cli.verify.form import Form
 from spsbench.errors import Exit, UsageError
 from spsbench.library.verified import Held
+from spsbench.reports.audits import audit_sheet
+from spsbench.reports.categories import known_categories
 from spsbench.reports.figure import Figure
 from spsbench.reports.money import money
+from spsbench.reports.reporter import Report
+from spsbench.reports.run_tables import report_on
 from spsbench.settings.records import SCHEMA
+from spsbench.store.audits import write_audits
 
 WIDTH = 120
 SHOWN = 10  # rows of what went wrong
@@ -34,21 +41,21 @@ CODES = {
 HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
 
 
-def publish(audited: Sequence[Held], plot: Path | None, *, json: bool) -> int:
-    """Print and plot; the exit code, which is that of the worst."""
+def publish(audited: Sequence[Held], form: Form) -> int:
+    """Print, plot and keep; the exit code, which is that of the worst."""
     codes = [CODES[each.result.verdict] for each in audited]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
-    if plot is not None:
-        save_plot(figure(audited), plot)
-    if json:
-        content = {
-            "schema": SCHEMA,
-            "exit": int(code),
-            "audits": [
-                {"name": each.name, "settings": each.settings, **values(each.result)}
-                for each in audited
-            ],
-        }
+    if form.plot is not None:
+        save_plot(figure(audited), form.plot)
+    audits = [
+        {"name": each.name, "settings": each.settings, **values(each.result)} for each in audited
+    ]
+    if form.keep and form.run is not None:
+        say(f"kept in {write_audits(form.run, audits)}: reports of the run show it")
+    if form.name == "html":
+        page(audits, form)
+    elif form.name == "json":
+        content = {"schema": SCHEMA, "exit": int(code), "audits": audits}
         write(js.dumps(content, indent=2, allow_nan=False) + "\n")
     else:
         for each in audited:
@@ -56,6 +63,22 @@ def publish(audited: Sequence[Held], plot: Path | None, *, json: bool) -> int:
     for each in audited:
         say(f"{each.name}: {each.result.line}")
     return code
+
+
+def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
+    """The page of audits; of a run's, that of the run with the audits in it.
+
+    Raises:
+        SpsError: a run that is damaged, a file that cannot be written.
+    """
+    if form.run is None:
+        sheets = [audit_sheet(each) for each in audits]
+        report = Report("Audit of a pair", [], sheets=sheets)
+    else:
+        made = known_categories(report_on([form.run], by_group=True))
+        title = made.tables[0].title.run
+        report = replace(made, sheets=[audit_sheet(each, title) for each in audits])
+    show(report, "html", form.out)
 
 
 def values(result: Finding | Greedy) -> dict[str, Any]:

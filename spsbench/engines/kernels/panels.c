@@ -9,31 +9,12 @@
 
 #include <stdlib.h>
 
-#include "numbers.h"
+#include "reading.h"
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #endif
 
-#define PANEL 32 /* outputs side by side */
-#define CHUNK 16 /* inputs */
 #define WAYS 4
-#ifdef __AVX512F__
-#define ROWS 8 /* rows whose sums fit the registers */
-#else
-#define ROWS 3
-#endif
-
-/* How weights are asked for before their use, as reading.py numbers it: which is fastest is the
-   processor's secret. */
-#define NOT 0  /* left to the processor */
-#define PAST 1 /* past the caches: a weight is used once a pass, what else lies there at once again */
-#define INTO 2 /* into all of them */
-
-INLINE void fetch(const void *weights, int hint, long ahead) {
-    const char *at = (const char *)weights + ahead;
-    if (hint == PAST) __builtin_prefetch(at, 0, 0), __builtin_prefetch(at + 64, 0, 0);
-    if (hint == INTO) __builtin_prefetch(at, 0, 3), __builtin_prefetch(at + 64, 0, 3);
-}
 
 /* What a row is multiplied by: itself, or widened once for all outputs. NULL: no memory for it. */
 typedef float factor_float;

@@ -10,6 +10,8 @@ from spsbench.loop.decode import decode
 from spsbench.loop.decoder import Decoder, Stand
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 
+MOST = 20  # tokens after each that may be recorded
+
 
 @dataclass(frozen=True)
 class NativeDecoder(Decoder):
@@ -17,6 +19,7 @@ class NativeDecoder(Decoder):
 
     Args:
         laws: record the draft's probabilities as well, for audits.
+        likeliest: with them, so many of the target's likeliest tokens after each.
     """
 
     target: LM
@@ -24,13 +27,20 @@ class NativeDecoder(Decoder):
     verifier: Verifier
     schedule: Schedule
     laws: bool = False
+    likeliest: int = 0
 
     @classmethod
-    def open(cls, stand: Stand, laws: bool = False) -> Self:
-        """Over the cell's own parts."""
+    def open(cls, stand: Stand, laws: bool = False, likeliest: int = 0) -> Self:
+        """Over the cell's own parts.
+
+        Raises:
+            ValueError: a number of tokens that cannot be recorded.
+        """
+        if not 0 <= likeliest <= MOST or (likeliest and not laws):
+            raise ValueError(f"likeliest is {likeliest}: expected 0 to {MOST}, with laws=true")
         drafter = stand.drafter()
         target = stand.target(drafter.layers)
-        return cls(target, drafter, stand.verifier(), stand.schedule(), laws)
+        return cls(target, drafter, stand.verifier(), stand.schedule(), laws, likeliest)
 
     def __call__(
         self,
@@ -53,4 +63,5 @@ class NativeDecoder(Decoder):
             limits=limits,
             stop=stop,
             laws=self.laws,
+            likeliest=self.likeliest,
         )

@@ -42,6 +42,10 @@ class Frontier:
         """Nodes that may be fed after the text; None = any number."""
         return None if self.lm.limit is None else self.lm.limit - len(context.tokens)
 
+    def depth(self, context: Context, k: int) -> int:
+        """How deep the next draft may be where K is `k`; asked before it is drawn."""
+        return k
+
     def root(self, context: Context) -> Tensor:
         """[1, V] logits after the text; feeds what the loop has added."""
         return self.lm.append(torch.tensor(context.tokens[self.lm.length :]), keep=1).logits

@@ -1,18 +1,20 @@
 """What drafts from a head: a chain, a tree of a fixed shape, or one that grows best first."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import sample
-from spsbench.loop.site import Drawn, Plan, Weights
+from spsbench.loop.site import Drawn, Plan, Site, Weights
 from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
 from spsbench.methods.drafters.topk import TopkDrafter
 from spsbench.methods.drafters.tree import parents_of
-from spsbench.methods.heads.frontier import HeadFrontier
+from spsbench.methods.heads.reader import HiddenReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Drawing:
             drawn = Drawn.POINT
         return Plan(drawn, tree, Weights.HEAD, True)
 
-    def over(self, frontier: HeadFrontier) -> Drafter:
+    def over(self, frontier: HiddenReader) -> Drafter:
         """The drafter, over a head with its cache."""
         if self.shape:
             return HeadTree(frontier, parents_of(self.shape), drawn_as(self.siblings))
@@ -62,13 +64,49 @@ class Drawing:
         return HeadChain(frontier, self.sampled)
 
 
+class HeadDrafter(Drafter):
+    """Opens as one of the three below, over the frontier of its family; see `Drawing`.
+
+    `anyway` says that the target may have another name than the one that the head was trained for.
+    """
+
+    weights = Weights.HEAD
+    uses_target = True
+
+    @classmethod
+    def plan(cls, anyway: bool = False, **arguments: Any) -> Plan:
+        """By the arguments."""
+        return Drawing(**arguments).plan
+
+    @classmethod
+    @abstractmethod
+    def frontier(cls, site: Site) -> HiddenReader:
+        """Over the head and the target that it was trained for."""
+
+    @classmethod
+    def open(  # type: ignore[override]
+        cls,
+        site: Site,
+        sampled: bool = True,
+        shape: str | int = "",
+        siblings: str = "distinct",
+        width: int = 0,
+        depth: int = 0,
+        nodes: int = 60,
+        anyway: bool = False,
+    ) -> Drafter:
+        """As `Drawing` says."""
+        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
+        return drawing.over(cls.frontier(site))
+
+
 class HeadChain(Drafter):
     """A chain: sampled, or the likeliest tokens one after the other."""
 
     weights = Weights.HEAD
     uses_target = True
 
-    def __init__(self, frontier: HeadFrontier, sampled: bool = True) -> None:
+    def __init__(self, frontier: HiddenReader, sampled: bool = True) -> None:
         self.drawn = Drawn.IID if sampled else Drawn.POINT
         self.layers = frontier.layers
         self._frontier = frontier
@@ -85,7 +123,7 @@ class HeadChain(Drafter):
         u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None
         tokens: list[Tensor] = []
         laws: list[Tensor] = []
-        for i in range(depth_of(context, k)):
+        for i in range(frontier.depth(context, k)):
             logits = (
                 frontier.feed(tokens[-1][None], [i - 1], [i - 2])
                 if tokens
@@ -107,13 +145,9 @@ class HeadTree(ShapedDrafter):
     weights = Weights.HEAD
     uses_target = True
 
-    def __init__(self, frontier: HeadFrontier, shape: Sequence[int], drawn: Drawn) -> None:
+    def __init__(self, frontier: HiddenReader, shape: Sequence[int], drawn: Drawn) -> None:
         super().__init__(frontier, shape, drawn)
         self.layers = frontier.layers
-
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """As `ShapedDrafter`; nothing before there are features."""
-        return super().draft(context, depth_of(context, k), noise, go_on)
 
 
 class HeadBest(TopkDrafter):
@@ -122,15 +156,6 @@ class HeadBest(TopkDrafter):
     weights = Weights.HEAD
     uses_target = True
 
-    def __init__(self, frontier: HeadFrontier, width: int, depth: int, nodes: int) -> None:
+    def __init__(self, frontier: HiddenReader, width: int, depth: int, nodes: int) -> None:
         super().__init__(frontier, width, depth, nodes)
         self.layers = frontier.layers
-
-    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """As `TopkDrafter`; nothing before there are features."""
-        return super().draft(context, depth_of(context, k), noise, go_on)
-
-
-def depth_of(context: Context, k: int) -> int:
-    """K, but for the round after a prompt of one token: a head has no features yet."""
-    return k if len(context.tokens) > 1 else 0

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import Cache, Plan, Site, TargetParts, Weights
+from spsbench.loop.site import Cache, Plan, Site, TargetParts
 from spsbench.loop.types import Context, Drafter
 from spsbench.methods.drafters.eagle3 import network_of
-from spsbench.methods.drafters.headed import Drawing
+from spsbench.methods.drafters.headed import Drawing, HeadDrafter
 from spsbench.methods.heads.eagle3 import Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.models.heads.formats.eagle3 import counted
 
 
 class ParallelFrontier(HeadFrontier):
-    """A chain whose laws come from one pass, when the second of them is asked for."""
+    """Laws of all depths from one pass, when the second of them is asked for."""
 
     network: Eagle3Network
 
@@ -32,19 +32,21 @@ class ParallelFrontier(HeadFrontier):
         with torch.inference_mode():
             self._mask = network.fuse(network.mask_hidden[0].chunk(parts, -1))  # [1, H]
         self._ahead: Tensor | None = None
+        self._deep = {-1: 0}  # node -> its depth, from 1
 
     def settle(self, context: Context) -> None:
         """As `HeadFrontier.settle`."""
-        self._ahead = None
+        self._ahead, self._deep = None, {-1: 0}
         super().settle(context)
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """[1, V] logits after a node of a chain, whatever its token is."""
-        at = nodes[0]
+        """[n, V] logits after nodes of one depth, whatever their tokens are."""
+        at = self._deep[parents[0]]
+        self._deep.update(dict.fromkeys(nodes, at + 1))
         if self._ahead is None or at >= len(self._ahead):
             self._ahead = self._foretold(max(self._rows_ahead, at + 1))
-        return self._ahead[at : at + 1]
+        return self._ahead[at].expand(len(nodes), -1)
 
     def _foretold(self, m: int) -> Tensor:
         """[m, V] logits of the slots after the first."""
@@ -56,29 +58,41 @@ class ParallelFrontier(HeadFrontier):
         return self._logits(self._pass(self._mask.expand(m, -1), masks, places, sees))
 
 
-class PEagle(Drafter):
-    """Opens as a chain over a head of P-EAGLE."""
+class PEagle(HeadDrafter):
+    """Opens as a chain or a tree over a head of P-EAGLE; see `headed.Drawing`.
 
-    weights = Weights.HEAD
-    uses_target = True
+    `residual`, `feedback` and `features` say what a file leaves open, as for `eagle3`.
+    """
 
     @classmethod
-    def plan(cls, sampled: bool = True, features: str = "", **arguments: Any) -> Plan:
+    def plan(cls, anyway: bool = False, features: str = "", **arguments: Any) -> Plan:
         """By the arguments."""
         counted(features)
-        return Drawing(sampled).plan
+        drawing = {k: v for k, v in arguments.items() if k not in ("residual", "feedback")}
+        return Drawing(**drawing).plan
 
     @classmethod
     def open(  # type: ignore[override]
         cls,
         site: Site,
         sampled: bool = True,
+        shape: str | int = "",
+        siblings: str = "distinct",
+        width: int = 0,
+        depth: int = 0,
+        nodes: int = 60,
         residual: str = "",
         feedback: str = "",
         features: str = "",
         anyway: bool = False,
     ) -> Drafter:
+        """As `Drawing` says; the shape has the answers by now."""
+        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
+        return drawing.over(cls.frontier(site))
+
+    @classmethod
+    def frontier(cls, site: Site) -> ParallelFrontier:
         """Over a head and the target that it was trained for."""
         head, target = site.head(), site.target()
         network = site.network(lambda: network_of(head, target))
-        return Drawing(sampled).over(ParallelFrontier(network, target, site.cache()))
+        return ParallelFrontier(network, target, site.cache())

@@ -62,6 +62,7 @@ class ShapedDrafter(Drafter):
         """The shape down to depth `k`, its first `context.nodes` nodes."""
         frontier = self._frontier
         frontier.settle(context)
+        k = frontier.depth(context, k)
         most = self._size if context.nodes is None else min(self._size, context.nodes)
         if k == 0 or most <= 0:
             return Draft(torch.empty(0, dtype=torch.int64), None)

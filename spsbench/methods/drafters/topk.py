@@ -61,7 +61,7 @@ class TopkDrafter(Drafter):
         """The best nodes of all that were looked at, best first, so parents before children."""
         frontier = self._frontier
         frontier.settle(context)
-        k = min(k, self.depth or k)
+        k = frontier.depth(context, min(k, self.depth or k))
         most = self.nodes if context.nodes is None else min(self.nodes, context.nodes)
         if k == 0 or most <= 0:
             return Draft(torch.empty(0, dtype=torch.int64), None)

@@ -66,18 +66,21 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache, sees: Any) -> Tensor:
         """[m, fed], cos and sin, what each row sees ([m, n] bool; None: all) -> [m, H]."""
         m, width = len(x), self.shape.head_dim
-        q, k, v = (
-            part.view(m, -1, width) for part in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
-        )
-        if self.shape.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = turned(q, places), turned(k, places)
-        keys, values = cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.number)
+        q = self.q_proj(x).view(m, -1, width)
+        q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)
+        keys, values = self.note(x, places, cache)
         out = scaled_dot_product_attention(
             q.transpose(0, 1)[None], keys, values, attn_mask=sees, enable_gqa=True
         )
         kept: Tensor = self.o_proj(out[0].transpose(0, 1).reshape(m, -1))
         return kept
+
+    def note(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache) -> tuple[Tensor, Tensor]:
+        """[m, fed], cos and sin -> all keys and values, those of these rows the last."""
+        m, width = len(x), self.shape.head_dim
+        k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
+        k = turned(self.k_norm(k) if self.shape.qk_norm else k, places)
+        return cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.number)
 
 
 def turned(x: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError
 from spsbench.loop.site import Cache, TargetParts
-from spsbench.models.heads.shapes import Eagle3Shape, EagleShape
+from spsbench.models.heads.shapes import BlockShape, Eagle3Shape, EagleShape
 
 Rows = Callable[[Tensor], Tensor]
-Shape = TypeVar("Shape", EagleShape, Eagle3Shape)
-Made = TypeVar("Made", bound="HeadNetwork")
+Shape = TypeVar("Shape", EagleShape, Eagle3Shape, BlockShape)
+Made = TypeVar("Made", bound=nn.Module)
 
 
 class HeadNetwork(nn.Module):
@@ -98,12 +98,12 @@ def without_copy(
 
 
 def known_ids(
-    shape: Eagle3Shape, tensors: Mapping[str, Tensor], vocab: int
+    shape: Eagle3Shape | BlockShape, tensors: Mapping[str, Tensor], vocab: int
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
     """The target's token of each row of a reduced vocabulary, and the weights without the maps.
 
-    `d2t` holds offsets: row i is token i + d2t[i]. Rows that are no token of the target (padding)
-    are left out.
+    `d2t` holds offsets: row i is token i + d2t[i]. The last rows may be no token of the target
+    (padding): they have none.
 
     Raises:
         DataError: ids that are no offsets, leave the vocabulary, or contradict `t2d`.
@@ -119,7 +119,4 @@ def known_ids(
             f"d2t does not lead into a vocabulary of {shape.vocab}: expected offsets, which give "
             "row i the token i + d2t[i], each one in t2d. Fetch the head again"
         )
-    inside = ids < vocab
-    if not bool(inside.all()) and "lm_head.weight" in rest:
-        rest["lm_head.weight"] = rest["lm_head.weight"][inside]
-    return ids[inside], rest
+    return ids[ids < vocab], rest

@@ -17,7 +17,9 @@ ANSWERS = ("residual", "feedback", "features", "anyway")
 
 
 def family_of(folder: Path) -> str | None:
-    """The drafter that the head in `folder` is for; None: it is no head.
+    """The drafter that the head in `folder` is for; None: it is no head, or it is inside a model.
+
+    A language model with a head inside may be meant as a draft model: its drafter must be named.
 
     Raises:
         DataError: a head of a kind that is not known.
@@ -29,7 +31,7 @@ def family_of(folder: Path) -> str | None:
     found = format_of(files)
     if found is None and (kind := stranger(files)):
         raise no_such(folder, kind)
-    return None if found is None else found.family
+    return None if found is None or found.inside else found.family
 
 
 def stranger(files: Checkpoint) -> str:
@@ -37,6 +39,8 @@ def stranger(files: Checkpoint) -> str:
     config = files.config
     told = config.get("speculators_model_type") or config.get("model_type")
     words = f"{told} {files.kind}".lower()
+    if "lstm.weight_ih_l0" in files.headers:  # an LSTM before the layers of EAGLE-1
+        return " of kind Falcon"
     named = "speculators_model_type" in config or "medusa_num_heads" in config
     return f" of kind {told or files.kind}" if named or any(w in words for w in STRANGE) else ""
 

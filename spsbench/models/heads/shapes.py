@@ -120,3 +120,67 @@ class Eagle3Shape:
     own_embedding: bool = False
     mask_token: int | None = None  # of P-EAGLE: stands for tokens that are not drafted yet
     at_once: int = 8  # of P-EAGLE: tokens that one pass foretells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaShape:
+    """Heads of Medusa."""
+
+    width: int  # H
+    draft_vocab: int
+    count: int  # heads
+    depth: int = 1  # blocks of a head
+    bias: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockwiseShape:
+    """Proposal heads of blockwise parallel decoding."""
+
+    width: int  # H
+    inner: int  # F
+    vocab: int
+    count: int
+    own_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpShape:
+    """An MLP speculator."""
+
+    width: int  # H
+    inner: int  # D
+    vocab: int
+    count: int  # stages
+    tied: bool = False
+    scaled: bool = False  # the hidden state is normed first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """A head of block diffusion: DFlash, or DSpark with its coupling."""
+
+    layer: LayerShape
+    depth: int  # layers
+    windows: tuple[int, ...]  # of each layer, tokens before the block that it sees; 0 = all
+    looks_ahead: bool  # whether rows of a layer with a window see later rows of the block
+    features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
+    target_width: int
+    block: int  # rows of a pass: the pending token, then masks
+    mask: int  # token
+    from_first: bool  # the first row drafts, too
+    vocab: int
+    draft_vocab: int
+    rank: int = 0  # of the coupling; 0 = none
+    coupling: str = ""  # vanilla, gated or rnn
+    own_head: bool = False
+    own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtpShape:
+    """A layer that was trained along with its target to foretell one token more."""
+
+    layer: LayerShape
+    vocab: int
+    hidden_first: bool = False  # `fc` reads [feature; embedding], else [embedding; feature]

@@ -1,6 +1,6 @@
 """The answer first, in words: how much faster, lossless or not, and is the quality the same."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
@@ -9,14 +9,17 @@ from spsbench.figures.summary import Summary
 from spsbench.registry import find
 from spsbench.reports.page.gathered import Same
 from spsbench.reports.reporter import Table
+from spsbench.reports.sheet import Mood, Sheet
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import method, setting
+
+NONE: Mapping[str, Sheet] = {}
 
 
 class Statement(NamedTuple):
     """A sentence, and how it reads at a glance."""
 
-    mood: str  # good, bad or open
+    mood: Mood
     text: str
 
 
@@ -33,18 +36,25 @@ class Answer(NamedTuple):
     quality: Statement
 
 
-def answers(table: Table, same: dict[str, Same | None]) -> list[Answer]:
-    """One for each task and setting that drafts; `same` has greedy texts by cell."""
+def answers(
+    table: Table, same: dict[str, Same | None], audits: Mapping[str, Sheet] = NONE
+) -> list[Answer]:
+    """One for each task and setting that drafts; greedy texts and audits are given by cell."""
     made: dict[tuple[str, str, str], list[Summary]] = {}
     for row in table.whole:
         if row.cell.k != 0:
             task = str(row.cell.work.task or "")
             work = task, setting(row.cell), row.cell.models.target.id
             made.setdefault(work, []).append(row)
-    return [_answer(table, rows, same) for rows in made.values()]
+    return [_answer(table, rows, same, audits) for rows in made.values()]
 
 
-def _answer(table: Table, rows: Sequence[Summary], same: dict[str, Same | None]) -> Answer:
+def _answer(
+    table: Table,
+    rows: Sequence[Summary],
+    same: dict[str, Same | None],
+    audits: Mapping[str, Sheet],
+) -> Answer:
     timed = [row for row in rows if row.speedup is not None]
     best = max(timed, key=lambda row: row.speedup.mean if row.speedup else 0, default=rows[0])
     cell, gained = best.cell, best.speedup
@@ -56,7 +66,7 @@ def _answer(table: Table, rows: Sequence[Summary], same: dict[str, Same | None])
         figure="n/a" if gained is None else f"{gained.mean:.2f}x",
         interval="" if gained is None else _interval(gained),
         speed=_speed(best, len(timed)),
-        lossless=lossless(cell, same.get(cell.id)),
+        lossless=lossless(cell, same.get(cell.id), audits.get(cell.id)),
         quality=_quality(cell, table.parities),
     )
 
@@ -78,14 +88,15 @@ def _speed(row: Summary, among: int) -> Statement:
     return Statement("open", f"{told} The interval holds 1: no difference can be told.{chosen}")
 
 
-def lossless(cell: Cell, same: Same | None) -> Statement:
-    """What is known of the law of the output: the rule's promise, and greedy texts."""
+def lossless(cell: Cell, same: Same | None, audit: Sheet | None = None) -> Statement:
+    """What is known of the law of the output: the rule's promise, greedy texts, an audit."""
     if cell.models.random or cell.method.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
     rule = cell.method.verifier.name
     promise = _promise(rule)
     if not cell.method.own_loop:
-        told, mood = "Made by another loop than ours: nothing is promised of its law.", "open"
+        told = "Made by another loop than ours: nothing is promised of its law."
+        mood: Mood = "open"
     elif promise == "exact":
         told = f"Lossless by construction: the rule {rule} keeps the target's law exactly."
         mood = "good"
@@ -100,7 +111,10 @@ def lossless(cell: Cell, same: Same | None) -> Statement:
         if same.equal < same.of:
             told += " The others part at a rounding tie or by a fault: sps verify pair tells which."
             mood = "open"
-    elif cell.sampling.temperature:
+    if audit is not None:
+        mood = "bad" if audit.mood == "bad" else mood
+        told += f" Audit of these records: {audit.line}."
+    elif same is None and cell.sampling.temperature:
         told += " Sampled texts differ by design; sps verify run bets against this run's records."
     return Statement(mood, told)
 
@@ -116,13 +130,16 @@ def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]]) -> Statement:
     found = [parity for of, parity in parities if of.id == cell.id]
     if not found:
         return Statement("open", "Quality: not scored in both arms.")
-    moods = {ParityVerdict.EQUIVALENT: "good", ParityVerdict.DIFFERENT: "bad"}
+    moods: dict[ParityVerdict, Mood] = {
+        ParityVerdict.EQUIVALENT: "good",
+        ParityVerdict.DIFFERENT: "bad",
+    }
     told = [
         f"{p.metric} {p.ars:.4f} by ArS, {p.sps:.4f} by SpS over {p.difference.n:,} samples: {p}."
         for p in found
     ]
-    seen = [moods.get(p.verdict, "open") for p in found]
-    mood = next((m for m in ("bad", "open") if m in seen), "good")
+    seen: list[Mood] = [moods.get(p.verdict, "open") for p in found]
+    mood: Mood = "bad" if "bad" in seen else "open" if "open" in seen else "good"
     return Statement(mood, "Quality: " + " ".join(told))
 
 

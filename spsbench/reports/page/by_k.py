@@ -1,12 +1,11 @@
 """Figure 1 of the paper as marks, and the panels that explain it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from spsbench.figures.intervals import Estimate
 from spsbench.figures.summary import Summary
 from spsbench.reports.figure import Curve, Level
 from spsbench.reports.figure1 import K, figure1, lines
-from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
+from spsbench.reports.page.marks import LOADED, Axes, Exhibit, Mark, Series, exhibit
 from spsbench.reports.page.safe import shown
 
 
@@ -34,9 +33,11 @@ def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> li
         for title, read in MORE_BY_K.items():
             looks[title] = False, title.startswith("Speed-up")
             for at, (label, members) in enumerate(lines(_bare(rows)).items()):
-                known = [(s, e) for s in members if s.cell.k and (e := read(s)) is not None]
+                known = [(s, *s.at_any_load(read)) for s in members if s.cell.k]
                 made = tuple(
-                    Mark(index[id(s)], s.cell.k or 0, e.mean, e.low, e.high) for s, e in known
+                    Mark(index[id(s)], s.cell.k or 0, e.mean, e.low, e.high, LOADED * loaded)
+                    for s, e, loaded in known
+                    if e is not None
                 )
                 panels.setdefault(title, []).append(
                     Series(name=_named(name, label), marks=made, line=colour + at)
@@ -56,10 +57,10 @@ def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> li
     )
 
 
-MORE_BY_K: dict[str, Callable[[Summary], Estimate | None]] = {
-    "Speed-up over ArS": lambda s: s.speedup,
-    "Block efficiency tau": lambda s: s.block_efficiency,
-    "Acceptance rate alpha": lambda s: s.alpha,
+MORE_BY_K = {
+    "Speed-up over ArS": "speedup",
+    "Block efficiency tau": "block_efficiency",
+    "Acceptance rate alpha": "alpha",
 }
 
 
@@ -70,10 +71,13 @@ def _series(
     if isinstance(item, Level):
         plain = index[id(members[0])]
         return Series(
-            name=_named(run, item.name), marks=(Mark(plain, 0, item.y),), level=True, line=line
+            name=_named(run, item.name),
+            marks=(Mark(plain, 0, item.y, kind=LOADED * item.loaded),),
+            level=True,
+            line=line,
         )
     of_k = {s.cell.k: index[id(s)] for s in members}
-    marks = tuple(Mark(of_k[int(p.x)], p.x, p.y, p.low, p.high) for p in item.points)
+    marks = tuple(Mark(of_k[int(p.x)], *p[:4], LOADED * p.loaded) for p in item.points)
     best = None if item.best is None else item.points.index(item.best)
     return Series(name=_named(run, item.name), marks=marks, line=line, dense=item.dense, best=best)
 

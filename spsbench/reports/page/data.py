@@ -1,5 +1,6 @@
 """A report as the data of a page: every number that its script draws is made here."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,17 +11,23 @@ from spsbench.reports.page import exhibits as e
 from spsbench.reports.page.answer import Answer, answers
 from spsbench.reports.page.by_k import against_k
 from spsbench.reports.page.definitions import DEFINITIONS, define
-from spsbench.reports.page.gathered import PROMPTS, TOKENS, Gathered, latency, percentiles
-from spsbench.reports.page.marks import Exhibit
-from spsbench.reports.page.paired import pairings
+from spsbench.reports.page.gathered import TOKENS, Gathered, latency, percentiles
+from spsbench.reports.page.marks import Exhibit, drawn
+from spsbench.reports.page.paired import Pairing, Side, beside, pairings
+from spsbench.reports.page.reading import to_read
 from spsbench.reports.page.safe import shown
-from spsbench.reports.page.traces import Trace, tokenizer_of, trace
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Report, Table
+from spsbench.reports.sheet import Sheet
 from spsbench.settings.names import method, setting
 
 LINE = 120  # characters of a name
+PARAGRAPH = 2000
 SHORT = 20  # of a run's, beside those of its rows
+
+
+Place = tuple[int, str, str | None]
+"""Of a row: the identity of its table, its cell, its category."""
 
 
 class Content(NamedTuple):
@@ -40,27 +47,27 @@ def content(report: Report) -> Content:
     index = {(id(table), row.cell.id, row.group): i for i, (table, row) in enumerate(rows)}
     gathered = _gathered(report.tables)
 
-    times = {
-        index[id(table), cell, None]: values
-        for table, found in gathered
-        if table.title.timed
-        for cell, values in found.times.items()
-    }
+    times = _times(gathered, index)
     by_run = [
         (called[id(table)], _indexed(rows, table, of))
         for table in report.tables
         for of in dict.fromkeys(row.group for row in table.rows)
     ]
-    drawn = [
-        *against_k(by_run),
-        *e.headlines(summaries),
+    papers = [paper for table in report.tables for paper in table.paper]
+    told_whole = any(sheet.answers for sheet in report.sheets)
+    rowed = [(each, _row(each, gathered, index, called)) for each in _paired(gathered, called)]
+    exhibits = [
+        *_of_sheets(report.sheets),
+        *(() if told_whole else against_k(by_run)),
+        *e.headlines(summaries, papers),
+        *beside(rowed),
         *e.by_position(summaries, names),
         *latency(times, dict(enumerate(names))),
         *e.parts_of_round(summaries),
-        *e.speed_and_quality(summaries),
+        *e.speed_and_quality(summaries, papers),
         *e.predicted(summaries),
     ]
-    traces, told = _traces(gathered, index, called)
+    traces, told = to_read(gathered, index, called)
     data = {
         "rows": [
             {
@@ -80,17 +87,17 @@ def content(report: Report) -> Content:
             }
             for i, (table, row) in enumerate(rows)
         ],
-        "exhibits": [each.to_json() for each in drawn],
-        "definitions": {**DEFINITIONS, **_defined(drawn)},
-        "pairings": _pairings(gathered, called),
+        "exhibits": [each.to_json() for each in exhibits],
+        "definitions": {**DEFINITIONS, **_defined(exhibits)},
+        "pairings": [_told(each, called[id(gathered[0][0])], row) for each, row in rowed],
         "traces": [each.to_json() for each in traces],
         "told": told,
     }
-    first = [
-        answer._replace(run=called[id(table)])
-        for table, found in gathered
-        for answer in answers(table, {c.id: found.same(c) for c in found.cells.values()})
-    ]
+    first = []
+    for table, found in () if told_whole else gathered:
+        same = {c.id: found.same(c) for c in found.cells.values()}
+        audits = {s.cell: s for s in report.sheets if s.run == table.title.run and s.cell}
+        first += [answer._replace(run=called[id(table)]) for answer in answers(table, same, audits)]
     several = [f"{called[id(t)]}: {t.title.run}" for t in report.tables if called[id(t)]]
     return Content(first, data, several)
 
@@ -123,64 +130,75 @@ def _indexed(
     return [(i, row) for i, (own, row) in enumerate(rows) if own is table and row.group == of]
 
 
-def _traces(
-    gathered: Sequence[tuple[Table, Gathered]],
-    index: dict[tuple[int, str, str | None], int],
-    called: Mapping[int, str],
-) -> tuple[list[Trace], str]:
-    """The generations that can be read, and how they were chosen."""
-    made: list[Trace] = []
-    tokenizers: dict[str, Any] = {}
+def _times(
+    gathered: Sequence[tuple[Table, Gathered]], index: Mapping[Place, int]
+) -> dict[int, "array[float]"]:
+    """Row -> the mean token times of its generations; rows of categories have their own."""
+    times: dict[int, array[float]] = {}
     for table, found in gathered:
-        numbers: dict[str, int] = {}
-        for record in found.kept:
-            cell = found.cells[record.cell]
-            target = cell.models.target
-            if target.id not in tokenizers:
-                tokenizers[target.id] = None if cell.models.random else tokenizer_of(target)
-            number = numbers.setdefault(record.sample, len(numbers) + 1)
-            work = str(cell.work.task or ""), setting(cell)
-            parts = [called[id(table)], *work, f"prompt {number}"]
-            made.append(
-                trace(
-                    record,
-                    name=method(cell),
-                    group=", ".join(part for part in parts if part),
-                    row=index[id(table), record.cell, None],
-                    tokenizer=tokenizers[target.id],
-                )
-            )
-    texts = sum(found.texts for _, found in gathered)
-    told = f"{len(made):,} of {texts:,} generations can be read here"
-    if len(made) < texts:
-        told += f": the first {PROMPTS} prompts of each task and setting, one text each"
-    return made, f"{told}."
+        if table.title.timed:
+            times |= {index[id(table), cell, None]: own for cell, own in found.times.items()}
+            for (cell, of), own in found.by_group.items():
+                if (id(table), cell, of) in index:
+                    times[index[id(table), cell, of]] = own
+    return times
 
 
-def _pairings(
-    gathered: Sequence[tuple[Table, Gathered]], called: Mapping[int, str]
-) -> list[dict[str, Any]]:
-    if len(gathered) < 2:
-        return []
-    runs = [
-        (called[id(table)], {c: (found.cells[c], tally) for c, tally in found.tallies.items()})
+def _of_sheets(sheets: Sequence[Sheet]) -> list[Exhibit]:
+    """The figures of findings, each under its finding's name."""
+    return [
+        each
+        for number, sheet in enumerate(sheets)
+        for at, figure in enumerate(sheet.figures)
+        for each in drawn(
+            figure,
+            id=f"sheet-{number}-{at}",
+            title=shown(sheet.title, LINE),
+            says=shown(sheet.says or sheet.line, PARAGRAPH),
+        )
+    ]
+
+
+def _paired(gathered: Sequence[tuple[Table, Gathered]], called: Mapping[int, str]) -> list[Pairing]:
+    sides = [
+        Side(
+            called[id(table)],
+            {cell: (found.cells[cell], tally) for cell, tally in found.tallies.items()},
+            table.qualities,
+        )
         for table, found in gathered
     ]
-    return [
-        {
-            "name": shown(each.name, LINE),
-            "run": each.run,
-            "base": runs[0][0],
-            "shared": each.shared,
-            "faster": _estimate(each.faster),
-            "tau": _estimate(each.tau),
-        }
-        for each in pairings(runs[0][1], runs[1:])
-    ]
+    return pairings(sides[0], sides[1:]) if len(sides) > 1 else []
 
 
-def _defined(drawn: Sequence[Exhibit]) -> dict[str, str]:
-    return {term: define(term) for each in drawn for term in each.terms}
+def _row(
+    each: Pairing,
+    gathered: Sequence[tuple[Table, Gathered]],
+    index: Mapping[Place, int],
+    called: Mapping[int, str],
+) -> int:
+    table = next(table for table, _ in gathered if called[id(table)] == each.run)
+    return index[id(table), each.cell, None]
+
+
+def _told(each: Pairing, base: str, row: int) -> dict[str, Any]:
+    return {
+        "name": shown(each.name, LINE),
+        "run": each.run,
+        "row": row,
+        "base": base,
+        "shared": each.shared,
+        "faster": _estimate(each.faster),
+        "tau": _estimate(each.tau),
+        "quality": [
+            [visible(found.metric), _estimate(found.difference), str(found)]
+            for found in each.quality
+        ],
+    }
+
+
+def _defined(exhibits: Sequence[Exhibit]) -> dict[str, str]:
+    return {term: define(term) for each in exhibits for term in each.terms}
 
 
 def _estimate(estimate: Estimate | None) -> list[float | None] | None:

@@ -1,26 +1,34 @@
 """The figures of the page, from the rows of all its tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
-from spsbench.figures.intervals import Estimate
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
 from spsbench.reports.columns import headline
-from spsbench.reports.page.marks import BARS, Axes, Exhibit, Mark, Series, exhibit
+from spsbench.reports.page.marks import BARS, LOADED, PAPER, Axes, Exhibit, Mark, Series, exhibit
+from spsbench.reports.paper import SOURCE, PaperRow
 from spsbench.reports.quoting import visible
 
 HEADLINES = (
     ("speedup", "Speed-up over ArS", "x", 2, True),
+    ("predicted_speedup", "Predicted speed-up over ArS", "x", 2, True),
     ("mean_token_time_ms", "Mean token time, ms", "", 2, False),
+    ("terms.predicted_ms", "Predicted mean token time, ms", "", 2, False),
     ("block_efficiency", "Block efficiency tau, tokens a round", "", 2, False),
+    ("terms.predicted_tau", "Predicted tau, tokens a round", "", 2, False),
     ("alpha", "Acceptance rate alpha", "", 3, False),
     ("ttft_ms", "Time to the first token, ms", "", 1, False),
 )
+MARKED = "Open marks were timed under load."
+
+Papers = Sequence[PaperRow | None]
+"""Of each row the paper's own."""
 
 
-def headlines(rows: Sequence[Summary]) -> list[Exhibit]:
+def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
     """Every row's headline figures, one beside the other; and its scores."""
-    asked = [(name, title, unit, digits, one) for name, title, unit, digits, one in HEADLINES]
+    alone = any(s.predicted_speedup is not None and s.speedup is None for s in rows)
+    asked = [each for each in HEADLINES if alone or each[0] != "predicted_speedup"]
     for metric in sorted(headline(rows)):
         asked.append(
             (f"quality.{metric}", visible(metric), "", 2 if metric in PERCENT else 4, False)
@@ -28,60 +36,62 @@ def headlines(rows: Sequence[Summary]) -> list[Exhibit]:
     axes = [
         Axes(title=title, x=title, series=(marks,), one=one, unit=unit, digits=digits)
         for name, title, unit, digits, one in asked
-        if (marks := _of(rows, name)).marks
+        if (marks := _of(rows, papers, name)).marks
     ]
     return exhibit(
         axes,
         id="headlines",
         title="Every configuration at a glance",
         kind="forest",
-        says=f"One line a configuration. {BARS}",
-        terms=tuple(name.partition(".")[0] for name, *_ in asked),
+        says=f"One line a configuration. {BARS} {_marked(axes)}",
+        terms=tuple(each.series[0].name.removeprefix("terms.").partition(".")[0] for each in axes),
     )
 
 
 def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
-    """Kept over tested at each position of a round."""
-    series = [
-        Series(
-            name=names[i],
-            marks=tuple(
-                Mark(i, at, e.mean, e.low, e.high)
-                for at, e in enumerate(s.alpha_at, start=1)
-                if e is not None
-            ),
+    """Kept over tested at each position of a round; of trees at each depth, and by sibling."""
+    deep = any(s.sibling_at for s in rows)
+    kinds = (
+        ("position in the round", [() if s.sibling_at else s.alpha_at for s in rows]),
+        ("depth in the tree", [s.alpha_at if s.sibling_at else () for s in rows]),
+        ("child of its node, in the order drawn", [s.sibling_at for s in rows]),
+    )
+    axes = []
+    for x, values in kinds:
+        series = (
+            Series(
+                name=names[i],
+                marks=tuple(
+                    Mark(i, at, e.mean, e.low, e.high)
+                    for at, e in enumerate(own, start=1)
+                    if e is not None
+                ),
+            )
+            for i, own in enumerate(values)
         )
-        for i, s in enumerate(rows)
-    ]
+        title = f"By {x}" if deep else ""
+        axes.append(Axes(title=title, x=x, y="kept / tested", series=_some(list(series))))
     return exhibit(
-        [Axes(title="", x="position in the round", y="kept / tested", series=_some(series))],
+        axes,
         id="by-position",
-        title="Acceptance by position",
+        title=f"Acceptance by position{' and by depth' if deep else ''}",
         kind="curves",
         says="How often the token at each position was kept, of those that the rule looked at. "
         f"A flat line means that acceptances are independent. {BARS}",
-        terms=("alpha_at",),
+        terms=("alpha_at", *(["sibling_at"] if deep else [])),
     )
 
 
 def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
     """Where a round's time goes: its mean, parted by the shares of the decode time."""
-    shares: dict[str, Callable[[Summary], Estimate | None]] = {
-        "draft": lambda s: s.draft_share,
-        "target": lambda s: s.target_share,
-        "verify and the rest": lambda s: s.verify_share,
+    shares = {
+        "draft": "draft_share",
+        "target": "target_share",
+        "verify and the rest": "verify_share",
     }
     series = [
-        Series(
-            name=name,
-            line=at,
-            marks=tuple(
-                Mark(i, i, *_part(s.loop_time_ms.mean, e))
-                for i, s in enumerate(rows)
-                if s.loop_time_ms is not None and (e := read(s)) is not None
-            ),
-        )
-        for at, (name, read) in enumerate(shares.items())
+        Series(name=name, line=at, marks=tuple(_parts(rows, figure)))
+        for at, (name, figure) in enumerate(shares.items())
     ]
     return exhibit(
         [Axes(title="", x="loop time, ms", series=_some(series))],
@@ -94,18 +104,22 @@ def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
     )
 
 
-def speed_and_quality(rows: Sequence[Summary]) -> list[Exhibit]:
+def speed_and_quality(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
     """Each score against the mean token time."""
     axes = []
     for metric in sorted(headline(rows)):
-        marks = tuple(
-            Mark(i, s.mean_token_time_ms.mean, e.mean, e.low, e.high)
-            for i, s in enumerate(rows)
-            if s.mean_token_time_ms is not None and (e := s.quality.get(metric)) is not None
-        )
+        marks = []
+        for i, (s, theirs) in enumerate(zip(rows, papers, strict=True)):
+            time, loaded = s.at_any_load("mean_token_time_ms")
+            e = s.quality.get(metric)
+            if time is not None and e is not None:
+                marks.append(Mark(i, time.mean, e.mean, e.low, e.high, LOADED * loaded))
+            value = _theirs(theirs, f"quality.{metric}")
+            if theirs is not None and value is not None and marks and marks[-1].row == i:
+                marks.append(Mark(i, theirs.mean_token_time_ms, value, kind=PAPER))
         if marks:
             name = visible(metric)
-            series = (Series(name=name, marks=marks),)
+            series = (Series(name=name, marks=tuple(marks)),)
             axes.append(Axes(title=name, x="mean token time, ms", y=name, series=series))
     return exhibit(
         axes,
@@ -113,40 +127,72 @@ def speed_and_quality(rows: Sequence[Summary]) -> list[Exhibit]:
         title="Speed against quality",
         kind="scatter",
         says="Left is faster, up is better. A lossless method moves a point to the left and "
-        f"leaves its height where it was, up to chance. {BARS}",
+        f"leaves its height where it was, up to chance. {BARS} {_marked(axes)}",
         terms=("mean_token_time_ms", "quality"),
     )
 
 
 def predicted(rows: Sequence[Summary]) -> list[Exhibit]:
     """The speed-up that alpha and the costs predict, against the measured one."""
-    marks = tuple(
-        Mark(i, s.predicted_speedup.mean, s.speedup.mean, s.speedup.low, s.speedup.high)
-        for i, s in enumerate(rows)
-        if s.cell.k and s.predicted_speedup is not None and s.speedup is not None
-    )
-    series = (Series(name="speed-up", marks=marks),) if marks else ()
+    marks = []
+    for i, s in enumerate(rows):
+        told, (own, loaded) = s.predicted_speedup, s.at_any_load("speedup")
+        if s.cell.k != 0 and told is not None and own is not None:
+            marks.append(Mark(i, told.mean, own.mean, own.low, own.high, LOADED * loaded))
+    series = (Series(name="speed-up", marks=tuple(marks)),) if marks else ()
+    axes = [Axes(title="", x="predicted", y="measured", series=series, diagonal=True, unit="x")]
     return exhibit(
-        [Axes(title="", x="predicted", y="measured", series=series, diagonal=True, unit="x")],
+        axes,
         id="predicted",
         title="Predicted and measured speed-up",
         kind="scatter",
         says="On the line the two agree; below it the run was slower than its acceptance and "
-        f"costs predict. {BARS}",
+        f"costs predict. {BARS} {_marked(axes)}",
         terms=("predicted_speedup", "speedup"),
     )
 
 
-def _of(rows: Sequence[Summary], figure: str) -> Series:
-    known = [(i, s.figures.get(figure)) for i, s in enumerate(rows)]
-    marks = tuple(Mark(i, i, e.mean, e.low, e.high) for i, e in known if e is not None)
-    return Series(name=figure, marks=marks)
+def _of(rows: Sequence[Summary], papers: Papers, figure: str) -> Series:
+    marks = []
+    for i, (s, theirs) in enumerate(zip(rows, papers, strict=True)):
+        e, loaded = s.at_any_load(figure)
+        if e is not None:
+            marks.append(Mark(i, i, e.mean, e.low, e.high, LOADED * loaded))
+            value = _theirs(theirs, figure)
+            if value is not None:
+                marks.append(Mark(i, i, value, kind=PAPER))
+    return Series(name=figure, marks=tuple(marks))
 
 
-def _part(whole: float, share: Estimate) -> tuple[float, float | None, float | None]:
-    ends = (share.low, share.high)
-    low, high = (None if end is None else whole * end for end in ends)
-    return whole * share.mean, low, high
+def _theirs(theirs: PaperRow | None, figure: str) -> float | None:
+    """The paper's value of a figure, on the scale of the page."""
+    if theirs is None:
+        return None
+    scale = 100 if theirs.metric in PERCENT else 1
+    values = {
+        "speedup": theirs.speedup,
+        "mean_token_time_ms": theirs.mean_token_time_ms,
+        f"quality.{theirs.metric}": theirs.result * scale,
+    }
+    return values.get(figure)
+
+
+def _parts(rows: Sequence[Summary], figure: str) -> Iterator[Mark]:
+    for i, s in enumerate(rows):
+        (whole, marked), (share, loaded) = map(s.at_any_load, ("loop_time_ms", figure))
+        if whole is not None and share is not None:
+            sides = (share.mean, share.low, share.high)
+            value, low, high = (None if x is None else whole.mean * x for x in sides)
+            yield Mark(i, i, value or 0.0, low, high, LOADED * (marked or loaded))
+
+
+def _marked(axes: Sequence[Axes]) -> str:
+    """What marks of another shape are, where there are some."""
+    kinds = {m.kind for each in axes for series in each.series for m in series.marks}
+    told = [MARKED] if LOADED in kinds else []
+    if PAPER in kinds:
+        told.append(f"{SOURCE.replace('Rows marked Chinchilla', 'Dotted marks', 1)}.")
+    return " ".join(told)
 
 
 def _some(series: Sequence[Series]) -> tuple[Series, ...]:

@@ -19,6 +19,7 @@ from spsbench.settings.records import Record
 
 QUANTILES = 101  # points of a distribution, where it has more generations
 PROMPTS = 6  # of each task and setting that can be read in the page
+OF_CATEGORY = 2  # the same of each category, where prompts have one
 TOKENS = 40_000  # in the page at most, over all generations that can be read
 
 
@@ -45,10 +46,11 @@ class Gathered:
             for name, cell in self.cells.items()
         }
         self.times: dict[str, array[float]] = {name: array("d") for name in self.cells}
+        self.by_group: dict[tuple[str, str], array[float]] = {}  # the same by cell and category
         self.kept: list[Record] = []
         self.texts = 0  # that could be read
         self._numbers, self._tokens = numbers, tokens
-        self._asked: dict[tuple[str, str], dict[str, None]] = {}
+        self._asked: dict[tuple[str, str, str], dict[str, None]] = {}
         self._greedy: dict[str, dict[tuple[int, int], int]] = {}
 
     def add(self, record: Record) -> None:
@@ -60,7 +62,10 @@ class Gathered:
             return
         made = sum(r.emitted for r in record.rounds)
         if made and not record.flags:
-            self.times[cell.id].append(MS * sum(r.seconds for r in record.rounds) / made)
+            time = MS * sum(r.seconds for r in record.rounds) / made
+            self.times[cell.id].append(time)
+            if record.group is not None:
+                self.by_group.setdefault((cell.id, record.group), array("d")).append(time)
         if cell.sampling.temperature == 0:
             texts = self._greedy.setdefault(cell.id, {})
             texts[number, record.repeat] = hash(tuple(record.tokens))
@@ -80,9 +85,10 @@ class Gathered:
 
     def _keep(self, cell: Cell, record: Record) -> None:
         """The first prompts of each task and setting, under all methods."""
-        work = str(cell.work), str(cell.sampling)
+        most = PROMPTS if record.group is None else OF_CATEGORY
+        work = str(cell.work), str(cell.sampling), record.group or ""
         asked = self._asked.setdefault(work, {})
-        if record.repeat or (record.sample not in asked and len(asked) >= PROMPTS):
+        if record.repeat or (record.sample not in asked and len(asked) >= most):
             return
         if len(record.tokens) <= self._tokens:
             asked[record.sample] = None

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
+from spsbench.reports.figure import Curve, Figure, Level, Point
+from spsbench.reports.page.safe import shown
+
 Kind = Literal["forest", "curves", "parts", "scatter"]
 BARS = "Bars are 95 % intervals over samples."
 
@@ -15,11 +18,16 @@ BARS = "Bars are 95 % intervals over samples."
 class Mark(NamedTuple):
     """A point with its interval, and the row that it is of."""
 
-    row: int
+    row: int  # -1 = none: no filter hides it
     x: float
     y: float
     low: float | None = None
     high: float | None = None
+    kind: str = ""  # "loaded": timed under load; "paper": Chen et al. 2023
+
+
+FREE = -1  # the row of marks that are of none
+LOADED, PAPER = "loaded", "paper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,7 @@ class Axes:
     from_zero: bool = False
     diagonal: bool = False  # where x and y are equal
     one: bool = False  # a line at 1
+    zero: bool = False  # a line at 0
     unit: str = ""
     digits: int = 2
 
@@ -69,3 +78,35 @@ def exhibit(axes: Sequence[Axes], **about: Any) -> list[Exhibit]:
     """None where there is nothing to draw."""
     drawn = tuple(each for each in axes if each.series)
     return [Exhibit(axes=drawn, **about)] if drawn else []
+
+
+def drawn(figure: Figure, **about: Any) -> list[Exhibit]:
+    """A figure of numbers as every format has it, whatever it is of."""
+    return exhibit(
+        [
+            Axes(
+                title=shown(panel.title),
+                x=shown(panel.x),
+                y=shown(panel.y),
+                from_zero=panel.from_zero,
+                series=tuple(_series(item) for item in panel.items),
+            )
+            for panel in figure.panels
+        ],
+        kind="curves",
+        **about,
+    )
+
+
+def _series(item: Curve | Level) -> Series:
+    name = shown(item.name, 200)
+    if isinstance(item, Level):
+        mark = Mark(FREE, 0, item.y, kind=LOADED if item.loaded else "")
+        return Series(name=name, marks=(mark,), level=True, line=item.line)
+    best = None if item.best is None else item.points.index(item.best)
+    marks = tuple(map(_free, item.points))
+    return Series(name=name, marks=marks, line=item.line, dense=item.dense, best=best)
+
+
+def _free(point: Point) -> Mark:
+    return Mark(FREE, *point[:4], kind=LOADED if point.loaded else "")

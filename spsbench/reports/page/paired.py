@@ -7,12 +7,22 @@ import numpy as np
 
 from spsbench.figures.gains import gains
 from spsbench.figures.intervals import PLAIN, Estimate, Floats, Jackknife
+from spsbench.figures.parity import MARGINS, Parity, parity
+from spsbench.figures.quality import Qualities
 from spsbench.figures.rates import RATES
 from spsbench.figures.sums import AT, Tally, numbered
+from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
+from spsbench.reports.quoting import visible
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import method, setting
 
-Tallies = Mapping[str, tuple[Cell, Tally]]
+
+class Side(NamedTuple):
+    """A run, by cell."""
+
+    name: str
+    tallies: Mapping[str, tuple[Cell, Tally]]
+    qualities: Mapping[str, Qualities] = {}  # on the scale 0 .. 1
 
 
 class Pairing(NamedTuple):
@@ -20,24 +30,72 @@ class Pairing(NamedTuple):
 
     name: str
     run: str
+    cell: str  # of the later run
     shared: int  # generations, by sample and repeat, that both have timed
     faster: Estimate | None  # mean token time of the first over that of this one
     tau: Estimate | None  # difference of tau, this one less the first
+    quality: tuple[Parity, ...] = ()  # `ars` is the first run, `sps` this one
 
 
-def pairings(first: Tallies, runs: Sequence[tuple[str, Tallies]]) -> list[Pairing]:
+def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
     """Every configuration of the later runs that the first one has, by task, setting and method."""
-    known = {_name(cell): tally for cell, tally in first.values()}
+    known = {_name(cell): (cell, tally) for cell, tally in first.tallies.values()}
     made = []
-    for run, tallies in runs:
-        for cell, tally in tallies.values():
-            base = known.get(_name(cell))
+    for run in runs:
+        for cell, tally in run.tallies.values():
+            before, base = known.get(_name(cell), (cell, None))
             if base is None or not base.keys or not tally.keys:
                 continue
             gained = gains(base, tally, cell.k).speedup
             shared = len(base.keys.keys() & tally.keys.keys())
-            made.append(Pairing(_name(cell), run, shared, gained, _tau(base, tally)))
+            scores = [each.qualities.get(of.id, {}) for each, of in ((first, before), (run, cell))]
+            quality = tuple(_quality(*scores))
+            tau = _tau(base, tally)
+            made.append(Pairing(_name(cell), run.name, cell.id, shared, gained, tau, quality))
     return made
+
+
+def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
+    """The differences drawn, one line a configuration, each with its row."""
+    values: dict[str, list[Mark]] = {}
+    for each, row in found:
+        told = {"Times as fast": each.faster, "tau, difference": each.tau}
+        told |= {f"{visible(p.metric)}, difference": p.difference for p in each.quality}
+        for title, e in told.items():
+            if e is not None:
+                values.setdefault(title, []).append(Mark(row, row, e.mean, e.low, e.high))
+    axes = [
+        Axes(
+            title=title,
+            x=title,
+            series=(Series(name=title, marks=tuple(marks)),),
+            one=title == "Times as fast",
+            zero=title != "Times as fast",
+            unit="x" if title == "Times as fast" else "",
+            digits=3 if title != "Times as fast" else 2,
+        )
+        for title, marks in values.items()
+    ]
+    return exhibit(
+        axes,
+        id="beside",
+        title="Differences between runs",
+        kind="forest",
+        says="Each configuration against the first run's, paired by prompt and repeat, so that the "
+        "prompts' own difficulty is out. An interval that crosses the dashed line tells no "
+        "difference. Intervals are over prompts; they do not hold how a machine varies from day to "
+        "day.",
+        terms=("mean_token_time_ms", "block_efficiency", "quality"),
+    )
+
+
+def _quality(base: Qualities, own: Qualities) -> list[Parity]:
+    found = [
+        parity(metric, base[metric], own[metric], MARGINS[metric])
+        for metric in own
+        if metric in base and metric in MARGINS
+    ]
+    return [each for each in found if each is not None]
 
 
 def _tau(base: Tally, own: Tally) -> Estimate | None:

@@ -25,6 +25,9 @@ class Step:
     draft: float
     target: float
     laws: tuple[tuple[str, float, float], ...] = ()  # of each drafted token: text, p, q
+    parents: tuple[int, ...] = ()  # of a whole tree: the node before each, -1 = the context
+    likeliest: tuple[tuple[tuple[str, float], ...], ...] = ()  # after the context and each token
+    tree: tuple[Any, ...] | None = None  # depth, path, siblings, offered: see `TreeRound`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class Trace:
     name: str
     group: str  # generations of one prompt and setting are shown beside each other
     row: int  # of the page's rows; -1 = none
+    category: str | None  # of its prompt
     finish: str
     flags: tuple[str, ...]  # why its times are not to be trusted
     prompt: str
@@ -56,6 +60,7 @@ def trace(
     name: str,
     group: str,
     row: int = -1,
+    category: str | None = None,
     tokenizer: Tokenizer | None = None,
     prompt: Sequence[int] = (),
     prompt_text: str = "",
@@ -72,6 +77,7 @@ def trace(
         name=shown(name),
         group=shown(group),
         row=row,
+        category=category,
         finish=record.finish,
         flags=record.flags,
         prompt=shown(prompt_text, 4000),
@@ -145,11 +151,21 @@ def _agree(made: str, recorded: str) -> bool:
 def _step(record: Record, number: int, tokenizer: Tokenizer | None) -> Step:
     r = record.rounds[number]
     laws: tuple[tuple[str, float, float], ...] = ()
+    parents: tuple[int, ...] = ()
+    likeliest: tuple[tuple[tuple[str, float], ...], ...] = ()
     if record.laws is not None and number < len(record.laws):
         of = record.laws[number]
         laws = tuple(
             (shown(_one(tokenizer, token)), p, q)
             for token, p, q in zip(of.tokens, of.p, of.q, strict=True)
+        )
+        parents = tuple(of.parents or ())
+        likeliest = tuple(
+            tuple(
+                (shown(_one(tokenizer, int(token))), q)
+                for token, q in zip(row[::2], row[1::2], strict=True)
+            )
+            for row in of.likeliest or ()
         )
     return Step(
         drafted=r.drafted,
@@ -161,6 +177,9 @@ def _step(record: Record, number: int, tokenizer: Tokenizer | None) -> Step:
         draft=r.draft_seconds,
         target=r.target_seconds,
         laws=laws,
+        parents=parents,
+        likeliest=likeliest,
+        tree=None if r.tree is None else tuple(r.tree),
     )
 
 

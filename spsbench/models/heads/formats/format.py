@@ -20,6 +20,7 @@ class Format:
     knows: Callable[[Checkpoint], bool]  # by its config and the names of its tensors
     describe: Callable[[Checkpoint, int | None], Description]
     """A checkpoint that it knows, and the number of layers of the target where it is known."""
+    inside: bool = False  # a part of a language model's own files, which may be a draft model, too
 
 
 def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) -> Shapes:

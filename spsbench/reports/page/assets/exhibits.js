@@ -2,7 +2,7 @@
 const LABELS = {
   speedup: "speed-up", mean_token_time_ms: "ms/token", alpha: "α", alpha_at: "kept / tested", block_efficiency: "τ",
   efficiency: "τ / (K + 1)", loop_time_ms: "loop time", ttft_ms: "TTFT", draft_share: "draft", target_share: "target",
-  verify_share: "verify", predicted_speedup: "predicted", horizon_time_ms: "time to N tokens", p50: "P50", p90: "P90", p99: "P99",
+  verify_share: "verify", predicted_speedup: "predicted", predicted_ms: "predicted ms/token", predicted_tau: "predicted τ", sibling_at: "kept by sibling", horizon_time_ms: "time to N tokens", p50: "P50", p90: "P90", p99: "P99",
 };
 const DRAW = {
   forest: (axes, rows, width) => forest(axes, rows, width),
@@ -19,7 +19,6 @@ class Exhibits {
     this.holders = data.exhibits.map((exhibit) => this.frame(exhibit));
     root.append(...this.holders.map((holder) => holder.section));
     new ResizeObserver(() => { if (root.clientWidth !== this.wide) this.draw(); }).observe(root);
-    this.draw();
   }
 
   frame(exhibit) {
@@ -40,14 +39,14 @@ class Exhibits {
   // The marks that the filters let through.
   shown(axes, kind) {
     const series = axes.series
-      .map((each) => ({ ...each, marks: each.marks.filter((m) => this.filters.shows(m.row)) }))
+      .map((each) => ({ ...each, marks: each.marks.filter((m) => this.filters.shows(m.row, m.kind)) }))
       .filter((each) => each.marks.length);
     return { ...axes, series: kind === "curves" ? this.dressed(series) : series };
   }
 
   // Lines of rows: the colour tells what differs more, task and setting or method; dashes the other.
   dressed(series) {
-    const rows = series.map((each) => this.data.rows[each.marks[0].row]);
+    const rows = series.map((each) => this.data.rows[each.marks[0].row] ?? { work: "", k: 0 });
     const works = [...new Set(rows.map((row) => row.work))], methods = [...new Set(rows.filter((row) => row.k !== 0).map((row) => row.key))];
     return series.map((each, i) => {
       if (each.line !== null) return each;
@@ -107,7 +106,7 @@ class Exhibits {
     if (!holder.table.open) return;
     const { exhibit } = holder, flat = exhibit.kind === "forest" || exhibit.kind === "parts";
     const lines = exhibit.axes.map((axes) => this.shown(axes, exhibit.kind)).flatMap((axes) => axes.series.flatMap((each) => each.marks.map((m) =>
-      [axes.title || axes.y || axes.x, exhibit.kind === "forest" ? this.data.rows[m.row].name : exhibit.kind === "curves" ? each.name : `${this.data.rows[m.row].name}: ${each.name}`,
+      [axes.title || axes.y || axes.x, exhibit.kind === "forest" ? `${this.data.rows[m.row].name}${m.kind ? ` (${KINDS[m.kind]})` : ""}` : exhibit.kind === "curves" ? each.name : `${this.data.rows[m.row].name}: ${each.name}`,
         ...(flat ? [] : [each.level ? "all" : number(m.x, Number.isInteger(m.x) ? 0 : 3)]), number(m.y, 4), number(m.low, 4), number(m.high, 4)])));
     const heads = ["figure", "configuration", ...(flat ? [] : ["x"]), "value", "low", "high"];
     holder.table.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${exhibit.title}, numbers` }, h("table", {},
@@ -120,27 +119,4 @@ function swatch(own) {
   return s("svg", { width: 26, height: 16, viewBox: "-5 0 26 16", "aria-hidden": "true" },
     "dash" in own ? s("line", { x1: -5, x2: 21, y1: 8, y2: 8, stroke: own.colour, "stroke-width": 2, "stroke-dasharray": own.dash }) : null,
     shape(own.shape, 8, 8, 5, { fill: own.colour }));
-}
-
-// The same configuration in several runs, on the prompts that both have.
-function pairings(data) {
-  if (!data.pairings.length) return null;
-  const cell = (e, digits, unit) => e ? `${number(e[0], digits)}${unit} (${between(e[1], e[2], digits)})` : "n/a";
-  return h("div", { class: "exhibit" }, h("h2", {}, "Runs beside each other"),
-    h("p", { class: "says" }, `Against the first run, ${data.pairings[0].base}: paired by prompt and repeat, so the prompts' own difficulty is out. `
-      + "Above 1 the later run takes less time a token. Intervals are over prompts; they do not hold how a machine varies from day to day."),
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Paired differences" }, h("table", {},
-      h("caption", {}, "Paired differences"),
-      h("thead", {}, h("tr", {}, ...["configuration", "run", "pairs", "times as fast", "tau, difference"].map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", {}, ...data.pairings.map((each) => h("tr", {}, h("th", { scope: "row" }, each.name), h("th", { scope: "row" }, each.run),
-        h("td", {}, String(each.shared)), h("td", {}, cell(each.faster, 3, "x")), h("td", {}, cell(each.tau, 3, ""))))))));
-}
-
-// Of how the time varies: the percentiles themselves.
-function percentiles(data, filters) {
-  const lines = data.rows.map((row, i) => [row, i]).filter(([row, i]) => row.percentiles && filters.shows(i));
-  return h("div", { class: "scroll percentiles" }, h("table", {}, h("caption", {}, "ms a token, means of generations"),
-    h("thead", {}, h("tr", {}, ...["configuration", "P50", "P90", "P99"].map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, ...lines.map(([row]) => h("tr", {}, h("th", { scope: "row" }, row.name),
-      ...["p50", "p90", "p99"].map((name) => h("td", {}, number(row.percentiles[name], 2))))))));
 }

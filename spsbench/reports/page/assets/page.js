@@ -2,7 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 
 for (const exhibit of data.exhibits) for (const axes of exhibit.axes) for (const series of axes.series)
-  series.marks = series.marks.map(([row, x, y, low, high], place) => ({ row, x, y, low, high, place }));
+  series.marks = series.marks.map(([row, x, y, low, high, kind], place) => ({ row, x, y, low, high, kind, place }));
 
 // A colour and a mark for each method; ArS is the grey circle.
 (() => {
@@ -23,22 +23,21 @@ for (const exhibit of data.exhibits) for (const axes of exhibit.axes) for (const
   document.querySelector("header").append(button);
 })();
 
-if (data.rows.length) {
-  let exhibits = null;
-  const update = () => {
-    exhibits.draw();
-    document.querySelectorAll("tr[data-row]").forEach((line) => { line.hidden = !filters.shows(+line.dataset.row); });
-    const found = document.querySelector("#latency .percentiles");
-    if (found) found.replaceWith(percentiles(data, filters));
-  };
-  const filters = new Filters(data.rows, () => update());
-  const form = filters.element();
-  if (form) document.getElementById("filters").append(form);
-  exhibits = new Exhibits(data, filters, document.getElementById("exhibits"));
-  document.querySelector("#latency .numbers")?.before(percentiles(data, filters));
-  const beside = pairings(data);
-  document.querySelectorAll("tr[data-row]").forEach((line) => { line.hidden = !filters.shows(+line.dataset.row); });
-  if (beside) document.getElementById("pairings").append(beside);
+const filters = new Filters(data.rows, () => update());
+if (data.exhibits.some((exhibit) => exhibit.axes.some((axes) => axes.series.some((series) => series.marks.some((m) => m.kind === "paper"))))) filters.paper = true;
+const form = filters.element();
+if (form) document.getElementById("filters").append(form);
+const exhibits = data.exhibits.length ? new Exhibits(data, filters, document.getElementById("exhibits")) : null;
+document.querySelector("#latency .numbers")?.before(percentiles(data, filters));
+const viewer = data.traces.length ? new Viewer(data, filters, document.getElementById("viewer")) : null;
+
+// Everything that a filter reaches.
+function update() {
+  exhibits?.draw();
+  document.querySelectorAll("tr[data-row]").forEach((line) => { line.hidden = !filters.shows(+line.dataset.row, line.classList.contains("paper") ? "paper" : ""); });
+  document.querySelector("#latency .percentiles")?.replaceWith(percentiles(data, filters));
+  document.getElementById("pairings")?.replaceChildren(...[pairings(data, filters)].filter(Boolean));
+  viewer?.choose();
 }
-if (data.traces.length) new Viewer(data, document.getElementById("viewer"));
+update();
 document.documentElement.dataset.ready = "yes";

@@ -1,26 +1,16 @@
 // A generation token by token and round by round, beside another one of the same prompt.
-const ORIGINS = {
-  accepted: "drafted by the small model, and kept", recovered: "the target's own, after a rejection",
-  bonus: "the target's own, for free after all drafts were kept", plain: "the target's own, nothing was drafted",
-};
-const LESSON = [
-  "A language model writes one token at a time, and each costs a whole pass of a large model, the target. That is ArS: every bar of its timeline is one pass, one token.",
-  "Speculative sampling (SpS) lets a small, fast draft model guess a few tokens ahead. The target then scores all the guesses in one pass, which takes hardly longer than scoring one.",
-  "Each guess is kept with the chance min(1, q / p): q is how likely the target finds it, p how likely the draft did. So guesses that the target likes at least as much are always kept, others in proportion.",
-  "At the first rejection the target puts a token of its own there, drawn from what the draft left out, (q − p)₊. If all were kept, the same pass gives one more for free.",
-  "Kept and replaced tokens together are distributed exactly as if the target had written alone: it is faster, and nothing is lost. Step through the rounds below to see it happen.",
-];
-
 class Viewer {
-  constructor(data, root) {
+  constructor(data, filters, root) {
+    this.filters = filters;
     this.traces = data.traces.map((trace) => ({ ...trace, ...this.index(trace) }));
-    this.groups = [...new Set(this.traces.map((trace) => trace.group))];
+    this.aligned = false;
     this.root = root;
     this.round = 0;
     const alone = !data.rows.length;
-    this.group = h("select", { "aria-label": "Prompt", onchange: () => this.choose() }, ...this.groups.map((name, i) => h("option", { value: i }, name || "this prompt")));
+    this.group = h("select", { "aria-label": "Prompt", onchange: () => this.pick() });
     this.first = h("select", { "aria-label": "Generation", onchange: () => this.restart() });
     this.second = h("select", { "aria-label": "Beside it", onchange: () => this.restart() });
+    this.aligner = h("button", { type: "button", class: "toggle", "aria-pressed": "false", onclick: () => { this.aligned = !this.aligned; this.draw(); } }, "Align by token");
     this.controls = h("div", { class: "controls" },
       this.button("|◀", "First round", () => this.go(0)), this.button("◀", "Round before (left arrow)", () => this.go(this.round - 1)),
       this.player = this.button("Play", "Play in slow motion (space)", () => this.play()),
@@ -29,17 +19,16 @@ class Viewer {
     this.timeline = h("div", { class: "timeline" });
     this.story = h("div", { class: "story", "aria-live": "polite" });
     this.panes = h("div", { class: "panes" });
-    this.stage = h("div", { class: "stage", tabindex: 0, role: "application", "aria-label": "Rounds: left and right arrows step, Home and End jump, space plays", onkeydown: (e) => this.key(e) },
+    this.stage = h("div", { class: "stage", tabindex: 0, role: "application", "aria-label": "Rounds: left and right arrows step, Home and End jump, space plays, a aligns the two texts", onkeydown: (e) => this.key(e) },
       this.controls, this.timeline, this.story, this.panes);
     root.append(h("div", { class: "exhibit viewer" }, h("h2", {}, "Read it token by token"),
       data.told ? h("p", { class: "says" }, data.told) : null,
-      h("details", { class: "lesson", open: alone }, h("summary", {}, "What is speculative sampling? Five sentences"), h("ol", {}, ...LESSON.map((line) => h("li", {}, line)))),
-      h("div", { class: "choices" }, this.groups.length > 1 ? h("label", {}, "prompt ", this.group) : null, h("label", {}, "read ", this.first), this.besides = h("label", {}, "beside ", this.second)),
+      h("details", { class: "lesson", open: alone }, h("summary", {}, "What is speculative sampling? Six sentences"), h("ol", {}, ...LESSON.map((line) => h("li", {}, line)))),
+      h("div", { class: "choices" }, this.prompts = h("label", {}, "prompt ", this.group), h("label", {}, "read ", this.first), this.besides = h("label", {}, "beside ", this.second), this.aligner),
+      this.none = h("p", { hidden: true }, "No text of this choice is on the page."),
       h("p", { class: "key" }, ...Object.entries(ORIGINS).map(([name, meaning]) => h("span", { class: `token ${name}`, title: meaning }, name))),
       this.stage));
-    const steady = this.groups.findIndex((name) => this.traces.every((trace) => trace.group !== name || !trace.flags.length));
-    this.group.value = Math.max(0, steady);
-    new ResizeObserver(() => { if (this.stage.clientWidth !== this.wide) this.draw(); }).observe(this.stage);
+    new ResizeObserver(() => { if (this.stage.clientWidth !== this.wide && this.own.length) this.draw(); }).observe(this.stage);
     this.choose();
   }
 
@@ -57,8 +46,23 @@ class Viewer {
     return { begins, total: time };
   }
 
+  // The prompts that the filters let through; the first whose times all count is shown first.
   choose() {
-    const own = this.traces.filter((trace) => trace.group === this.groups[+this.group.value || 0]);
+    const through = this.traces.filter((trace) => this.filters.reads(trace));
+    if (this.through && through.length === this.through.length && through.every((trace, i) => trace === this.through[i])) return;
+    this.through = through;
+    this.groups = [...new Set(through.map((trace) => trace.group))];
+    this.group.replaceChildren(...this.groups.map((name, i) => h("option", { value: i }, name || "this prompt")));
+    const steady = this.groups.findIndex((name) => through.every((trace) => trace.group !== name || !trace.flags.length));
+    this.group.value = Math.max(0, steady);
+    this.prompts.hidden = this.groups.length < 2;
+    this.stage.hidden = !through.length;
+    this.none.hidden = !this.stage.hidden;
+    this.pick();
+  }
+
+  pick() {
+    const own = this.through.filter((trace) => trace.group === this.groups[+this.group.value || 0]);
     this.own = own;
     const options = () => own.map((trace, i) => h("option", { value: i }, trace.name));
     this.first.replaceChildren(...options());
@@ -68,7 +72,7 @@ class Viewer {
     this.first.value = drafting >= 0 ? drafting : 0;
     this.second.value = plain >= 0 && drafting >= 0 ? plain : -1;
     this.besides.hidden = own.length < 2;
-    this.restart();
+    if (own.length) this.restart();
   }
 
   restart() { this.stop(); this.round = 0; this.stage.classList.remove("stepping"); this.draw(); }
@@ -87,6 +91,7 @@ class Viewer {
     const to = { ArrowRight: this.round + 1, ArrowLeft: this.round - 1, Home: 0, End: Infinity }[event.key];
     if (to !== undefined) this.go(to);
     else if (event.key === " ") this.play();
+    else if (event.key === "a" && this.beside) this.aligner.click();
     else return;
     event.preventDefault();
   }
@@ -111,13 +116,17 @@ class Viewer {
   draw() {
     this.wide = this.stage.clientWidth;
     const shown = [this.main, this.beside].filter(Boolean);
+    this.paired = this.aligned && shown.length > 1;
     this.spans = shown.map((trace) => this.words(trace));
-    this.panes.replaceChildren(...shown.map((trace, i) => h("article", { class: "pane" }, h("h3", {}, trace.name),
+    this.aligner.hidden = shown.length < 2;
+    this.aligner.setAttribute("aria-pressed", String(this.aligned));
+    if (this.paired) this.panes.replaceChildren(together(shown, this.spans));
+    else this.panes.replaceChildren(...shown.map((trace, i) => h("article", { class: "pane" }, h("h3", {}, trace.name),
       h("p", { class: "sum" }, this.sum(trace)),
       trace.prompt ? h("p", { class: "prompt" }, h("span", { class: "muted" }, "prompt "), trace.prompt) : null,
       h("p", { class: "text" }, ...this.spans[i].flat()),
       trace.words ? null : h("p", { class: "says" }, "Its tokenizer is not on this machine, so tokens are shown by number. The whole text: ", h("span", { class: "text" }, trace.text)))));
-    this.lanes(shown);
+    lanes(this, shown);
     this.mark();
   }
 
@@ -132,7 +141,7 @@ class Viewer {
       const { token } = trace.begins[round];
       return trace.tokens.slice(token, token + step.emitted).map((text, i) => {
         const at = token + i, origin = trace.origins[at];
-        const written = trace.words ? text.replaceAll("\n", "⏎\n") || (at === trace.tokens.length - 1 ? "■" : "·") : ` ${text}`;
+        const written = trace.words ? text.replaceAll("\n", this.paired ? "⏎" : "⏎\n") || (at === trace.tokens.length - 1 ? "■" : "·") : ` ${text}`;
         const span = h("span", { class: `token ${origin}` }, written);
         span.addEventListener("pointerenter", () => { const box = span.getBoundingClientRect(); tip.show(this.facts(trace, round, i, at, origin, written), box.left, box.top); });
         span.addEventListener("pointerleave", () => tip.hide());
@@ -143,50 +152,13 @@ class Viewer {
   }
 
   facts(trace, round, i, at, origin, text) {
-    const step = trace.steps[round], law = origin === "accepted" ? step.laws[i] : null;
+    const step = trace.steps[round], law = origin === "accepted" ? step.laws[nodeAt(step, i)] : null;
+    const others = step.likeliest[i ? nodeAt(step, i - 1) + 1 : 0];
     return [text.trim() || "(space)", `${origin}: ${ORIGINS[origin]}`, `token ${at + 1}, round ${round + 1} of ${trace.steps.length}, ${number(step.seconds * 1e3, 2)} ms`,
-      law ? `draft p ${number(law[1], 4)}, target q ${number(law[2], 4)}, kept with chance ${number(chance(law), 3)}`
+      law ? `draft p ${number(law[1], 4)}, target q ${number(law[2], 4)}${step.tree ? "" : `, kept with chance ${number(chance(law), 3)}`}`
         : step.overlap !== null && step.tested > 0 ? `acceptance chance in this round, on average ${number(step.overlap / step.tested, 3)}` : "",
+      others ? `the target's likeliest: ${others.map(([word, q]) => `${named(word)} ${number(q, 3)}`).join(", ")}` : "",
     ].filter(Boolean);
-  }
-
-  lanes(shown) {
-    const width = Math.max(280, this.wide - 34), lane = 42, left = 8;
-    const far = Math.max(...shown.map((trace) => trace.total)) || 1;
-    const x = scale([0, far], [left, width - 8]);
-    const svg = s("svg", { width, height: shown.length * lane + 40, viewBox: `0 0 ${width} ${shown.length * lane + 40}`, role: "img", "aria-label": "Timeline of rounds: prefill, draft, target and verify" });
-    for (const tick of ticks(0, far * 1e3, Math.floor(width / 110))) {
-      svg.append(s("line", { x1: x(tick / 1e3), x2: x(tick / 1e3), y1: 0, y2: shown.length * lane, class: "grid" }),
-        s("text", { x: x(tick / 1e3), y: shown.length * lane + 14, class: "tick", "text-anchor": tick ? "middle" : "start" }, `${tick} ms`));
-    }
-    this.blocks = shown.map((trace, n) => {
-      const y = n * lane + 17;
-      svg.append(s("text", { x: left, y: y - 4, class: "label halo" }, trace.name),
-        s("rect", { x: x(0), y, width: x(trace.prefill) - x(0), height: 18, fill: "var(--prefill)", class: "bar" }));
-      return trace.steps.map((step, round) => {
-        const rest = Math.max(0, step.seconds - step.draft - step.target);
-        let at = trace.begins[round].time;
-        const bars = [step.draft, step.target, rest].map((seconds, i) => {
-          const bar = s("rect", { x: x(at), y, width: Math.max(0, x(at + seconds) - x(at)), height: 18, fill: `var(--part${i})` });
-          at += seconds;
-          return bar;
-        });
-        const group = s("g", { class: "round" }, ...bars, s("rect", { x: x(trace.begins[round].time), y, width: Math.max(1, x(at) - x(trace.begins[round].time)), height: 18, class: "frame" }));
-        group.addEventListener("click", () => { if (n === 0) this.go(round); });
-        group.addEventListener("pointerenter", () => { const box = group.getBoundingClientRect(); tip.show([`${trace.name}, round ${round + 1}`, `draft ${number(step.draft * 1e3, 2)}, target ${number(step.target * 1e3, 2)}, verify ${number(rest * 1e3, 2)} ms`, `${step.emitted} tokens`], box.left, box.top); });
-        group.addEventListener("pointerleave", () => tip.hide());
-        svg.append(group);
-        return group;
-      });
-    });
-    this.cursor = s("line", { y1: 0, y2: shown.length * lane, class: "cursor" });
-    this.x = x;
-    svg.append(this.cursor);
-    ["prefill", "draft", "target", "verify"].forEach((name, i) => {
-      svg.append(s("rect", { x: left + i * 68, y: shown.length * lane + 24, width: 10, height: 10, fill: i ? `var(--part${i - 1})` : "var(--prefill)" }),
-        s("text", { x: left + 15 + i * 68, y: shown.length * lane + 33, class: "tick" }, name));
-    });
-    this.timeline.replaceChildren(svg);
   }
 
   // The round that is looked at, and how far the other text has come by its end.
@@ -204,29 +176,6 @@ class Viewer {
     this.cursor.setAttribute("x1", this.x(end));
     this.cursor.setAttribute("x2", this.x(end));
     this.where.textContent = `round ${this.round + 1} of ${main.steps.length}`;
-    this.story.replaceChildren(...this.tell(main, step, reached, end));
-  }
-
-  tell(main, step, reached, end) {
-    const from = main.begins[this.round].token, out = main.tokens.slice(from, from + step.emitted), origins = main.origins.slice(from, from + step.emitted);
-    const chips = [];
-    for (let i = 0; i < step.drafted; i++) {
-      const law = step.laws[i], fate = i < step.accepted ? "accepted" : i === step.accepted && step.tested !== -1 ? "rejected" : "unseen";
-      const word = law ? law[0] : i < step.accepted ? out[i] ?? "cut" : "?";
-      chips.push(h("span", { class: `draft ${fate}` }, h("b", {}, word.replaceAll("\n", "⏎") || "·"),
-        h("small", {}, fate === "accepted" ? "✓ kept" : fate === "rejected" ? "✗ rejected" : "not looked at"),
-        law && fate !== "unseen" ? h("small", {}, `p ${number(law[1], 3)} · q ${number(law[2], 3)} · chance ${number(chance(law), 2)}`) : null));
-    }
-    const last = origins.length - 1;
-    if (last >= 0 && origins[last] !== "accepted")
-      chips.push(h("span", { class: `draft ${origins[last]}` }, h("b", {}, out[last].replaceAll("\n", "⏎") || "■"), h("small", {}, origins[last])));
-    const told = !step.drafted ? "Nothing was drafted: one pass of the target, one token."
-      : `The draft model guessed ${step.drafted} token${step.drafted > 1 ? "s" : ""}; the target scored them in one pass. `
-        + (step.accepted === step.drafted ? "All were kept, and the target's next token came for free."
-          : step.tested === -1 ? `${step.accepted} were kept.` : `${step.accepted ? `${step.accepted} kept, the next` : "The first"} was rejected, and the target put its own token there.`);
-    const race = this.beside ? ` By then, ${number(end * 1e3, 0)} ms after the start, ${main.name} has ${from + step.emitted} tokens and ${this.beside.name} ${reached[1] < 0 ? 0 : this.beside.begins[reached[1]].token + this.beside.steps[reached[1]].emitted}.` : "";
-    return [h("p", {}, `${told} ${step.emitted} token${step.emitted === 1 ? "" : "s"} in ${number(step.seconds * 1e3, 2)} ms.${race}`), h("div", { class: "drafts" }, ...chips)];
+    this.story.replaceChildren(...tell(this, step, reached, end));
   }
 }
-
-const chance = (law) => (law[1] > 0 ? Math.min(1, law[2] / law[1]) : 1);

@@ -1,0 +1,86 @@
+"""`sps train` at work: a line a look, and what came of it."""
+
+import json as encoder
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spsbench.cli.bench.carry_out import again
+from spsbench.cli.notes import say
+from spsbench.cli.safe import write
+from spsbench.errors import Exit
+from spsbench.library.train import OUT, train
+from spsbench.machine.sizes import clock
+from spsbench.store.interrupt import graceful
+
+SHOWN = 4  # depths in a line
+
+
+class Lines:
+    """A line a look: acceptance by depth, tau, what it gains, and how long it still takes."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def __call__(self, course: Any) -> None:
+        """Say it."""
+        look, now = course.now, time.monotonic()
+        self._first = self._first or (now, look.step)
+        depth = len(look.seen.alpha)
+        alpha = " ".join(f"{share.value:.3f}" for share in look.seen.alpha[:SHOWN])
+        parts = [f"step {look.step}/{course.steps}"]
+        parts += [] if look.loss != look.loss else [f"loss {look.loss:.3f}"]
+        parts += [f"alpha {alpha}", f"tau {look.seen.tau(depth):.2f} (K={depth})"]
+        if look.gain is not None:
+            parts.append(f"{look.gain.speedup:.2f}x with K={look.gain.k}")
+        if look.hoped is not None:
+            parts.append(f"at best {look.hoped.speedup:.2f}x")
+        done = look.step - self._first[1]
+        if done > 0:
+            left = (now - self._first[0]) / done * (course.steps - look.step)
+            parts.append(f"{clock(left)} left")
+        say("  ".join(parts))
+
+
+def carry_out(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
+    """Train, and say where the result is; the exit code.
+
+    Raises:
+        SpsError: models, texts, settings or a folder that cannot be used.
+    """
+    command = ["sps", *sys.argv[1:]]
+    with graceful() as interrupt:
+        made = train(
+            what,
+            say=say,
+            watch=Lines(),
+            stop=lambda: interrupt.requested,
+            command=command,
+            **asked,
+        )
+    if made is None:
+        say(f"stopped. Go on with: {again(Path(asked.get('out') or OUT[what]))}")
+        return interrupt.code
+    look = made.best
+    if made.ended:
+        say(made.ended)
+    depth = len(look.seen.reach)
+    shown = {
+        "folder": str(made.folder),
+        "drafter": made.drafter,
+        "tau": look.seen.tau(depth),
+        "ended": made.ended,
+        **look.to_json(),
+    }
+    if json:
+        write(encoder.dumps(shown) + "\n")
+        return Exit.OK
+    alphas = ", ".join(f"{share.value:.3f}" for share in look.seen.alpha)
+    say(f"best at step {look.step}: alpha by depth {alphas}; tau {look.seen.tau(depth):.2f}")
+    target = asked.get("target") or "nano"
+    flag = "" if made.drafter == "model" else f" --drafter {made.drafter}"
+    say(f"use it: sps generate --target {target} --draft {made.folder}{flag} ...")
+    write(f"{made.folder}\n")
+    return Exit.OK

@@ -1,0 +1,171 @@
+/* y = x W^T + b for a few rows of x, where W is whole numbers of 8 or 4 bits times a scale.
+
+   W is in panels of PANEL outputs, each read once from its first byte to its last: for each group of
+   inputs the codes, then PANEL scales in half precision. A weight is (code - zero) * scale, which a float
+   holds exactly; x stays as it is.
+   Codes of 8 bits: [input, output]. Of 4: [8 inputs, output, 8 inputs], the first the lowest bits.
+   The order of a sum is that of panels.c, and as there the same for any count of rows and threads.
+   spsbench/engines/quantised_panels.py lays W out; native.py compiles this file. */
+
+#include <stdlib.h>
+
+#include "reading.h"
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#define WAYS 4
+
+typedef int8_t bytes __attribute__((vector_size(16), aligned(1), may_alias));
+typedef uint16_t shorts __attribute__((vector_size(32), aligned(2), may_alias));
+
+/* Half precision to float, exactly; scales are finite. */
+INLINE floats load_half(const uint8_t *from) {
+#ifdef __AVX512F__
+    return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+#else
+    words bits = __builtin_convertvector(*(const shorts *)from, words);
+    floats size = (floats)((bits & 0x7fffu) << 13) * all(0x1p112f);
+    return (floats)((words)size | (bits & 0x8000u) << 16);
+#endif
+}
+
+INLINE floats widen_bytes(const uint8_t *from) {
+#ifdef __AVX512F__
+    return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+#elif defined(__AVX2__) /* whose compilers do not see it in the line below */
+    floats made;
+    for (int half = 0; half < 2; half++) {
+        __m128i eight = _mm_loadl_epi64((const __m128i *)(from + 8 * half));
+        _mm256_storeu_ps((float *)&made + 8 * half, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight)));
+    }
+    return made;
+#else
+    return __builtin_convertvector(__builtin_convertvector(*(const bytes *)from, ints), floats);
+#endif
+}
+
+/* The numbers 0 to 15, less `zero`: what a code of 4 bits stands for. */
+INLINE floats table_of(int zero) {
+    floats table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return table - all((float)zero);
+}
+
+/* The lowest 4 bits of each word, looked up. */
+INLINE floats look_up(words codes, floats table) {
+#ifdef __AVX512F__
+    return (floats)_mm512_permutexvar_ps((__m512i)codes, (__m512)table);
+#else
+    return __builtin_convertvector((ints)(codes & 15u), floats) + all(table[0]);
+#endif
+}
+
+INLINE void multiply(int rows, floats low, floats high, const float *x, long in,
+                     floats (*chain)[2]) {
+    for (int r = 0; r < rows; r++) {
+        floats factor = all(x[r * in]);
+        chain[r][0] += low * factor;
+        chain[r][1] += high * factor;
+    }
+}
+
+/* A chain: CHUNK inputs of `bits` bits each, without their scale. */
+INLINE void add(int rows, int bits, const uint8_t *w, const float *x, long in, floats table,
+                floats (*chain)[2], int hint, long ahead) {
+    if (bits == 8) {
+        for (long i = 0; i < CHUNK; i++, w += PANEL) {
+            if (i % 4 == 0) fetch(w, hint, ahead);
+            multiply(rows, widen_bytes(w), widen_bytes(w + LANES), x + i, in, chain);
+        }
+        return;
+    }
+    for (long i = 0; i < CHUNK; i += 8, w += 4 * PANEL) {
+        fetch(w, hint, ahead);
+        words low = *(const words *)w, high = *(const words *)(w + 4 * LANES);
+#pragma GCC unroll 1 /* unrolled, more sums are kept than there are registers */
+        for (int j = 0; j < 8; j++, low >>= 4, high >>= 4)
+            multiply(rows, look_up(low, table), look_up(high, table), x + i + j, in, chain);
+    }
+}
+
+/* Rows over one panel. */
+INLINE void block(int rows, int bits, const uint8_t *w, const float *x, long in, long group,
+                  int zero, int hint, long ahead, floats (*out)[2]) {
+    floats sums[WAYS][ROWS][2], table = table_of(zero);
+    for (int way = 0; way < WAYS; way++)
+        for (int r = 0; r < rows; r++) sums[way][r][0] = sums[way][r][1] = (floats){};
+    for (long start = 0; start < in; start += group) {
+        const uint8_t *after = w + group * PANEL * bits / 8;
+        floats scale0 = load_half(after), scale1 = load_half(after + 2 * LANES);
+        for (long i = start; i < start + group; i += CHUNK, w += CHUNK * PANEL * bits / 8) {
+            floats chain[ROWS][2];
+            for (int r = 0; r < rows; r++) chain[r][0] = chain[r][1] = (floats){};
+            add(rows, bits, w, x + i, in, table, chain, hint, ahead);
+            for (int r = 0; r < rows; r++) {
+                sums[i / CHUNK % WAYS][r][0] += chain[r][0] * scale0;
+                sums[i / CHUNK % WAYS][r][1] += chain[r][1] * scale1;
+            }
+        }
+        w = after + 2 * PANEL;
+    }
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < 2; h++)
+            out[r][h] = (sums[0][r][h] + sums[1][r][h]) + (sums[2][r][h] + sums[3][r][h]);
+}
+
+#define CASE(N, BITS) case N: block(N, BITS, w, x, in, group, zero, hint, ahead, out); break;
+#if ROWS == 8
+#define CASES(BITS) CASE(1, BITS) CASE(2, BITS) CASE(3, BITS) CASE(4, BITS) CASE(5, BITS)          \
+    CASE(6, BITS) CASE(7, BITS) CASE(8, BITS)
+#else
+#define CASES(BITS) CASE(1, BITS) CASE(2, BITS) CASE(3, BITS)
+#endif
+
+#define BLOCK(BITS)                                                                                \
+    static void block_##BITS(long rows, const uint8_t *w, const float *x, long in, long group,     \
+                             int zero, int hint, long ahead, floats (*out)[2]) {                   \
+        switch (rows) {                                                                            \
+            CASES(BITS)                                                                            \
+        }                                                                                          \
+    }
+
+BLOCK(8)
+BLOCK(4)
+
+/* `in` inputs are in the panels, the last `in - given_in` of them zeros. Returns whether there was no
+   memory. */
+#define PRODUCT(NAME, NUMBER, WIDEN, NARROW, BITS)                                                 \
+    int NAME(const uint8_t *panels, const NUMBER *given, const NUMBER *bias, NUMBER *y, long rows, \
+             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
+             int threads) {                                                                        \
+        long count = (out + PANEL - 1) / PANEL;                                                    \
+        long size = in * PANEL * BITS / 8 + in / group * 2 * PANEL;                                \
+        float *wide = malloc((rows * in + 1) * sizeof *wide);                                      \
+        if (!wide) return 1;                                                                       \
+        for (long r = 0; r < rows; r++)                                                            \
+            for (long i = 0; i < in; i++)                                                          \
+                wide[r * in + i] = i < given_in ? WIDEN(given[r * given_in + i]) : 0;              \
+        _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
+        for (long p = 0; p < count; p++) {                                                         \
+            long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;             \
+            for (long done = 0; done < rows; done += ROWS) {                                       \
+                floats made[ROWS][2];                                                              \
+                long now = rows - done < ROWS ? rows - done : ROWS;                                \
+                block_##BITS(now, panels + p * size, wide + done * in, in, group, zero, hint, ahead,\
+                             made);                                                                \
+                for (long r = 0; r < now; r++)                                                     \
+                    for (long o = 0; o < width; o++) {                                             \
+                        float sum = made[r][o / LANES][o % LANES];                                 \
+                        if (bias) sum += WIDEN(bias[first + o]);                                   \
+                        y[(done + r) * out + first + o] = NARROW(sum);                             \
+                    }                                                                              \
+            }                                                                                      \
+        }                                                                                          \
+        free(wide);                                                                                \
+        return 0;                                                                                  \
+    }
+
+PRODUCT(product_int8_float32, float, widen_float, narrow_float, 8)
+PRODUCT(product_int4_float32, float, widen_float, narrow_float, 4)
+PRODUCT(product_int8_bfloat16, bf16, widen_bf16, narrow_bf16, 8)
+PRODUCT(product_int4_bfloat16, bf16, widen_bf16, narrow_bf16, 4)

@@ -1,0 +1,187 @@
+"""Linear layers whose weights are whole numbers of 8 or 4 bits times a scale in half precision.
+
+A weight is (code - zero) * scale, which float32 holds exactly: so a quantised model has one law,
+whoever multiplies. Inputs stay as they are. Embeddings that are looked up stay too, tied or not.
+"""
+
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from spsbench.engines.linears import Packed, slots, stock_linear
+
+BLOCK = 2**22  # numbers made of codes at once
+ROWS = 512  # quantised at once
+
+
+class Format(NamedTuple):
+    """How weights are quantised."""
+
+    bits: int  # 8 or 4
+    group: int | None  # inputs that share a scale; None: all of an output
+
+
+FORMATS = {"int8": Format(8, None), "int4": Format(4, 32), "int4-64": Format(4, 64)}
+"""By the words of `settings.models.QUANTISED`."""
+
+_FORMATS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+class Codes(NamedTuple):
+    """A matrix [out, in] as numbers and scales."""
+
+    numbers: Tensor  # [out, in] int8
+    scales: Tensor  # [out, groups] float16
+    group: int
+    bits: int
+
+    @classmethod
+    def of(cls, weight: Tensor, kind: Format) -> "Codes":
+        """`weight` [out, in], rounded to the nearest.
+
+        Of 8 bits symmetric, -127 to 127. Of 4 bits -8 to 7: the largest number of a group becomes
+        -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
+        """
+        group = kind.group or weight.shape[1]
+        each = torch.split(weight.detach(), ROWS)
+        parts = [_rounded(rows, group, kind.bits) for rows in each]
+        numbers, scales = (torch.cat(part) for part in zip(*parts, strict=True))
+        return cls(numbers, scales, group, kind.bits)
+
+    def dense(self, dtype: torch.dtype, rows: slice = slice(None)) -> Tensor:
+        """W [out, in], exactly if `dtype` is float32 or wider."""
+        numbers, scales = self.numbers[rows].to(dtype), self.scales[rows].to(dtype)
+        return numbers * scales.repeat_interleave(self.group, 1)[:, : numbers.shape[1]]
+
+
+def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+    out, width = weight.shape
+    values = pad(weight.float(), (0, -width % group)).view(out, -1, group)
+    size = values.abs().amax(-1, keepdim=True)
+    if bits == 8:
+        numbers, scales = _codes(values, size / 127, 127, 127)
+    else:
+        widest = values.gather(-1, values.abs().argmax(-1, keepdim=True))
+        numbers, scales = _codes(values, widest / -8, 8, 7)
+    return numbers.view(out, -1)[:, :width].to(torch.int8), scales.squeeze(-1).half()
+
+
+def _codes(values: Tensor, scales: Tensor, below: int, above: int) -> tuple[Tensor, Tensor]:
+    """Codes [out, groups, group] and scales, rounded to half precision first; all in float32."""
+    scales = scales.half().float()
+    return (values / torch.where(scales == 0, 1, scales)).round().clamp(-below, above), scales
+
+
+class OverCodes(nn.Module):
+    """A layer `x W^T + b` whose W is in codes, however they lie."""
+
+    bias: nn.Parameter | None
+
+    @property
+    def codes(self) -> Codes:
+        """W."""
+        raise NotImplementedError
+
+
+class QuantisedLinear(OverCodes):
+    """Makes each block of W anew: right anywhere, slow.
+
+    Engines exchange it: `eager` for plain layers (`dequantise`), `fast` for its own kernel.
+    """
+
+    def __init__(self, codes: Codes, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = codes.numbers.shape
+        self.group, self.bits = codes.group, codes.bits
+        self.numbers = nn.Parameter(codes.numbers, requires_grad=False)
+        self.scales = nn.Parameter(codes.scales, requires_grad=False)
+        self.bias = bias if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    @property
+    def codes(self) -> Codes:
+        """W."""
+        return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out], summed in float32 or wider."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        codes, step = self.codes, max(1, BLOCK // self.in_features)
+        parts = [
+            linear(x.to(wide), codes.dense(wide, slice(start, start + step)))
+            for start in range(0, self.out_features, step)
+        ]
+        made = torch.cat(parts, -1)
+        return (made if self.bias is None else made + self.bias.to(wide)).to(x.dtype)
+
+
+class WideLinear(nn.Module):
+    """`x W^T + b` over W in float32, whatever x is: half precision would round W again."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        bias = None if self.bias is None else self.bias.to(self.weight.dtype)
+        return linear(x.to(self.weight.dtype), self.weight, bias).to(x.dtype)
+
+
+@torch.inference_mode()
+def quantise(model: nn.Module, name: str) -> int:
+    """Every linear layer of `model` in the format `name`, in place, layer by layer; how many.
+
+    Layers that an engine has laid out too. Experts that are one parameter stay as they are.
+    """
+    found = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
+    laid_out = (Packed, WideLinear, OverCodes)
+    for parent in model.modules():
+        each = parent.named_children()
+        found += [(parent, at, child) for at, child in each if isinstance(child, laid_out)]
+    count = len(found)
+    while found:  # a layer's weights are released as soon as its codes are there
+        parent, at, layer = found.pop()
+        codes = Codes.of(_weight(layer), FORMATS[name])
+        setattr(parent, at, QuantisedLinear(codes, layer.bias))
+    _FORMATS[model] = name
+    return count
+
+
+def _weight(layer: Any) -> Tensor:
+    """[out, in]."""
+    if isinstance(layer, OverCodes):
+        return layer.codes.dense(torch.float32)
+    if isinstance(layer, Packed):
+        return layer.dense()
+    weight: Tensor = layer.weight
+    return weight.t() if isinstance(layer, Conv1D) else weight
+
+
+def format_of(model: nn.Module) -> str | None:
+    """The format that `quantise` gave `model`; None: its weights are as they were loaded."""
+    return _FORMATS.get(model)
+
+
+def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLinear]]:
+    """The layers over codes: what each hangs in, by which name, and itself."""
+    return [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, QuantisedLinear)
+    ]
+
+
+@torch.inference_mode()
+def dequantise(model: PreTrainedModel) -> None:
+    """Give `model` plain layers over the very numbers that its codes stand for, in place."""
+    wide = torch.promote_types(model.dtype, torch.float32)
+    kind = stock_linear if wide == model.dtype else WideLinear
+    for parent, name, layer in quantised_layers(model):
+        setattr(parent, name, kind(layer.codes.dense(wide), layer.bias))

@@ -1,0 +1,183 @@
+"""Codes in panels, for the kernel of `quantised.c`: read once, in order, at the memory's speed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from spsbench.engines.linears import StandIn
+from spsbench.engines.native import kernel, missing, operators
+from spsbench.engines.pages import ALIGNED, empty, huge_pages
+from spsbench.engines.panels import PANEL
+from spsbench.engines.quantised import Codes, OverCodes, QuantisedLinear, quantised_layers
+from spsbench.engines.reading import arguments, current
+
+FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
+ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
+SCALES = 2 * PANEL  # bytes of a group's
+
+
+class QuantisedPanels(OverCodes, StandIn):
+    """`x W^T + b` over codes in panels `[out / 32, bytes]`, as `quantised.c` says.
+
+    A token's result does not depend on how many are in the pass, nor on the number of threads.
+    """
+
+    def __init__(self, layer: QuantisedLinear) -> None:
+        super().__init__()
+        self.out_features, self.in_features = layer.out_features, layer.in_features
+        self.group, self.bits = layer.group, layer.bits
+        self.bias = layer.bias
+        self.panels = nn.Parameter(to_panels(layer.codes), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        own = self.group, self.bits
+        made: Tensor = torch.ops.spsbench.quantised(
+            x, self.panels, self.bias, self.out_features, self.in_features, *own
+        )
+        return made
+
+    @property
+    def codes(self) -> Codes:
+        """W, out of the panels."""
+        numbers, scales = from_panels(self.panels, self.in_features, self.group, self.bits)
+        return Codes(
+            numbers[: self.out_features], scales[: self.out_features], self.group, self.bits
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantisedLinear:
+        bias = None if self.bias is None else self.bias.detach().clone()
+        return QuantisedLinear(self.codes, bias)
+
+
+def filled(width: int, group: int) -> tuple[int, int]:
+    """Of a panel with `width` inputs: how many there is room for, and those of a group."""
+    if group >= width:  # one scale for all
+        whole = width + -width % FILL
+        return whole, whole
+    return width + -width % group, group
+
+
+def to_panels(codes: Codes) -> Tensor:
+    """[out / 32, bytes] uint8.
+
+    Raises:
+        ValueError: groups that are no multiple of 32.
+    """
+    out, width = codes.numbers.shape
+    room, group = filled(width, codes.group)
+    if group % FILL:
+        raise ValueError(f"groups of {group} inputs: expected a multiple of {FILL}")
+    count, groups, piece = -(-out // PANEL), room // group, group * PANEL * codes.bits // 8
+    panels = empty((count, groups, piece + SCALES), torch.uint8)
+    fill = (0, 0, 0, -out % PANEL)
+    scales = pad(codes.scales, fill).view(count, PANEL, groups).transpose(1, 2).contiguous()
+    panels[:, :, piece:] = scales.view(torch.uint8)
+    numbers = pad(codes.numbers, (0, room - width, *fill[2:])) + ZERO[codes.bits]
+    for panel, part in zip(panels, numbers.view(count, PANEL, groups, group), strict=True):
+        panel[:, :piece] = _laid(part.permute(1, 2, 0), codes.bits).flatten(1)
+    return panels.view(count, -1)
+
+
+def _laid(part: Tensor, bits: int) -> Tensor:
+    """[groups, group, 32] codes as they lie in memory: [groups, ...] uint8."""
+    if bits == 8:
+        return part.contiguous().view(torch.uint8)
+    groups, group, _ = part.shape
+    eights = part.to(torch.uint8).reshape(groups, group // 8, 8, PANEL).transpose(2, 3)
+    both: Tensor = eights[..., 0::2] | eights[..., 1::2] << 4
+    return both
+
+
+def from_panels(panels: Tensor, width: int, group: int, bits: int) -> tuple[Tensor, Tensor]:
+    """Numbers [out, in] int8 and scales [out, groups], those that fill the last panel too."""
+    room, inside = filled(width, group)
+    count, piece = len(panels), inside * PANEL * bits // 8
+    each = panels.detach().view(count, room // inside, -1)
+    scales = each[:, :, piece:].contiguous().view(torch.float16)
+    codes = each[:, :, :piece]
+    if bits == 8:
+        numbers = codes.reshape(count, -1, PANEL).view(torch.int8)
+    else:
+        eights = codes.reshape(count, -1, PANEL, 4)
+        both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2)
+        numbers = (both.to(torch.int8) - ZERO[bits]).transpose(2, 3).reshape(count, -1, PANEL)
+    rows = numbers.transpose(1, 2).reshape(count * PANEL, room)[:, :width]
+    return rows, scales.transpose(1, 2).reshape(count * PANEL, -1)
+
+
+def refused(model: nn.Module, dtype: torch.dtype) -> str | None:
+    """Why the layers over codes of `model` cannot be laid out so; None: they can."""
+    layers = [layer for *_, layer in quantised_layers(model)]
+    if any(layer.numbers.device.type != "cpu" for layer in layers):
+        return "codes are multiplied on the CPU"
+    return missing(dtype)
+
+
+def pack_codes(model: nn.Module) -> dict[str, int]:
+    """Lay out every layer over codes, in place; how many of each shape and width of codes."""
+    found: Sequence[Any] = quantised_layers(model)
+    counts: dict[str, int] = {}
+    with huge_pages(sum(_bytes(layer) for *_, layer in found)):
+        for parent, name, layer in found:
+            shape = f"{layer.out_features}x{layer.in_features} int{layer.bits}"
+            counts[shape] = counts.get(shape, 0) + 1
+            setattr(parent, name, QuantisedPanels(layer))
+    return counts
+
+
+def _bytes(layer: QuantisedLinear) -> int:
+    """Of its panels, with what may lie between them and the next."""
+    room, group = filled(layer.in_features, layer.group)
+    panel = room * PANEL * layer.bits // 8 + room // group * SCALES
+    return -(-layer.out_features // PANEL) * panel + ALIGNED
+
+
+def product(
+    x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, group: int, bits: int
+) -> Tensor:
+    """[..., width] x panels -> [..., out].
+
+    Raises:
+        RuntimeError: another width, or another kind of number, than that of the panels.
+        MemoryError: no room for the inputs in float.
+    """
+    room, inside = filled(width, group)
+    size = room * PANEL * bits // 8 + room // inside * SCALES
+    fitting = x.shape[-1] == width and panels.shape[1] == size and out <= len(panels) * PANEL
+    if bias is not None:
+        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
+    if not fitting:
+        raise RuntimeError(
+            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
+            f"of int{bits}: expected {width} inputs, panels of {size} bytes, a bias as the inputs"
+        )
+    x = x.contiguous()
+    y = x.new_empty((*x.shape[:-1], out))
+    failed = kernel(f"product_int{bits}", x.dtype)(
+        panels.data_ptr(),
+        x.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.numel() // width,
+        width,
+        room,
+        out,
+        inside,
+        ZERO[bits],
+        *arguments(current(x.dtype)),
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the inputs of a product")
+    return y
+
+
+operators.define(
+    "quantised(Tensor x, Tensor panels, Tensor? bias, int out, int width, int group, int bits)"
+    " -> Tensor"
+)
+operators.impl("quantised", product, "CPU")

@@ -1,0 +1,88 @@
+"""Drafters for a target: a draft model or a head, taught to foretell its laws."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.library.bench import OF_PLACE, Say
+from spsbench.library.load import access_of, load, quiet
+from spsbench.library.prepare import prepare
+from spsbench.settings.asked import make_cell
+from spsbench.settings.place import Place
+from spsbench.settings.setting import fitted, taken
+from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
+
+OUT = {"draft": "trained-draft", "head": "trained-head"}
+
+
+def train(
+    what: str,
+    *,
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    stop: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = (),
+    **asked: Any,
+) -> Any:
+    """Train a drafter: `train("head", kind="eagle3", target="nano", minutes=10, out="head")`.
+
+    Options are those of `sps train draft` and `sps train head`.
+
+    Args:
+        what: `draft` or `head`.
+        say: is told, a line each, what a user should know.
+        watch: is told after each look at acceptance.
+        stop: asked now and then whether to end.
+        command: for the card.
+
+    Returns:
+        A `spsbench.train.conduct.Trained`; None if it was stopped.
+
+    Raises:
+        SpsError: with a line that says what was wrong and what to do.
+    """
+    access, rest = access_of(asked)
+    place = Place(**{"out": Path(OUT[what])} | fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    known = OF_DRAFT if what == "draft" else OF_HEAD
+    own = fitted(known, taken(rest, known))
+    training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
+    if isinstance(training, DraftTraining) and training.layers and training.start:
+        raise UsageError("--layers with --from: expected one of the two. Leave one out")
+    if training.texts is not None and training.prompts is not None:
+        raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
+    cell = make_cell(**rest, k=0)
+    if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
+        say("note: texts and laws are computed in the target's dtype; what learns is float32")
+    prepare(cell, access, say)
+
+    from spsbench.forecast.costs_file import read_costs
+    from spsbench.library.costs import measure_costs
+    from spsbench.train.conduct import Conduct
+    from spsbench.train.course.outlook import Prices
+
+    def price(folder: Path, drafter: str) -> Prices | None:
+        """Measure a round of what begins to learn: its shape is what takes the time."""
+        if training.costs is not None:
+            costs = read_costs(training.costs)
+        elif training.cost_seconds == 0:
+            return None
+        else:
+            options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
+            options |= {"temperature": training.temperature, "top_p": training.top_p}
+            pair = load(**options, offline=True, threads=access.threads)
+            costs = measure_costs(pair, seconds=training.cost_seconds)
+        arm = next((name for name in costs.arms if name != "none"), None)
+        return None if arm is None else Prices(costs, arm)
+
+    return Conduct(
+        target=cell.models.target,
+        asked=training,
+        place=place,
+        access=access,
+        price=price,
+        say=say,
+        watch=watch,
+        stop=stop,
+        command=command,
+    ).run()

@@ -1,0 +1,26 @@
+"""Blockwise parallel decoding: the first speculative method (Stern et al. 2018, arXiv 1811.03115).
+
+The paper accepts what is the likeliest token of the target; by `match` or `sps` any temperature
+is exact.
+"""
+
+from spsbench.loop.site import Site
+from spsbench.methods.drafters.headed import HeadDrafter
+from spsbench.methods.heads.blockwise import BlockwiseNetwork
+from spsbench.methods.heads.network import filled, on_meta
+from spsbench.methods.heads.parallel import ParallelFrontier
+
+
+class Blockwise(HeadDrafter):
+    """Opens as a chain or a tree over Blockwise's network; see `headed.Drawing`."""
+
+    @classmethod
+    def frontier(cls, site: Site) -> ParallelFrontier:
+        """Over the target's last hidden state."""
+        head, target = site.head(), site.target()
+        shape, layers = head.description.shape, target.config.num_hidden_layers
+
+        def make() -> BlockwiseNetwork:
+            return filled(on_meta(lambda: BlockwiseNetwork(shape, layers)), dict(head.tensors))
+
+        return ParallelFrontier(site.network(make), target, site.cache())

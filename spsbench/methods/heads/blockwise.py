@@ -1,0 +1,44 @@
+"""The proposal heads of blockwise parallel decoding (Stern et al. 2018, arXiv 1811.03115, sec. 4).
+
+Head i is a feed-forward layer with a residual connection over the last hidden state; all share one
+vocabulary projection, the target's own as a rule. The paper's p_1 is here the target itself.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.methods.heads.parallel import Around, Marginal
+from spsbench.models.heads.shapes import BlockwiseShape
+
+
+class BlockwiseHead(nn.Module):
+    """`up` [F, H], `down` [H, F]."""
+
+    def __init__(self, shape: BlockwiseShape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.width, shape.inner)
+        self.down = nn.Linear(shape.inner, shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, H] -> [n, H]."""
+        made: Tensor = x + self.down(torch.relu(self.up(x)))
+        return made
+
+
+class BlockwiseNetwork(Marginal):
+    """`count` heads over one hidden state [H]."""
+
+    def __init__(self, shape: BlockwiseShape, layers: int) -> None:
+        super().__init__()
+        self.layers = (layers,)  # of the target: the last hidden state is the normed one
+        self.deepest = shape.count
+        self.heads = nn.ModuleList(BlockwiseHead(shape) for _ in range(shape.count))
+        if shape.own_head:
+            self.lm_head = nn.Linear(shape.width, shape.vocab, bias=False)
+
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+        """[count, V]: the vocabulary projection is read once for all heads."""
+        rows = torch.cat([self.heads[i](newest[None]) for i in range(count)])
+        return self.lm_head(rows) if hasattr(self, "lm_head") else by.head(rows)

@@ -1,0 +1,51 @@
+"""A multi-token prediction layer (DeepSeek-V3: arXiv 2412.19437, section 2.2; MiMo, Qwen).
+
+A decoder layer over `fc` of the normed embedding of token j + 1 and the normed feature of token j.
+What comes out, normed, is the next feature: one layer is used for all depths, as in FastMTP
+(arXiv 2509.18362). Embeddings and head are the target's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.loop.site import Cache
+from spsbench.methods.heads.layers import Layer, Rotary
+from spsbench.methods.heads.network import HeadNetwork, Rows
+from spsbench.models.heads.shapes import MtpShape
+
+
+class MtpNetwork(HeadNetwork):
+    """`fc` [H, 2H], a layer, and three norms."""
+
+    def __init__(self, shape: MtpShape, layers: int) -> None:
+        super().__init__()
+        layer = shape.layer
+        self.shape, self.layers = shape, (layers,)  # the last hidden state is the normed one
+        self.norm_embedded = nn.RMSNorm(layer.width, eps=layer.eps)
+        self.norm_feature = nn.RMSNorm(layer.width, eps=layer.eps)
+        self.fc = nn.Linear(2 * layer.width, layer.width, bias=False)
+        self.layer = Layer(layer, 0)
+        self.norm = nn.RMSNorm(layer.width, eps=layer.eps)
+        self.rotary = Rotary(layer)
+
+    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
+        """The one hidden state as it is."""
+        return hidden[0]
+
+    def step(
+        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+    ) -> Tensor:
+        """As `HeadNetwork.step`; normed, as the target's feature is."""
+        if self.shape.hidden_first:  # MiMo: the first token's row has no embedding
+            embedded = embedded.masked_fill(positions[:, None] == 0, 0.0)
+        both = [self.norm_embedded(embedded), self.norm_feature(features)]
+        x = self.fc(torch.cat(both[::-1] if self.shape.hidden_first else both, -1))
+        made: Tensor = self.norm(self.layer(x, self.rotary(positions, x.dtype), cache, sees))
+        return made
+
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        """By the target's head, without another norm."""
+        return head(features)

@@ -1,0 +1,137 @@
+"""Heads whose drafts are computed at once, or from a small state: one look at the text a round.
+
+Medusa, blockwise decoding, MLP speculators and block diffusion have this in common: when a round
+begins, one pass over what is known of the text makes all that the round needs. What a drafted token
+then changes is a small state, or nothing at all.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.loop.site import Cache, TargetParts
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Context
+from spsbench.methods.heads.reader import HiddenReader
+
+Rows = Callable[[Tensor], Tensor]
+
+
+class Around(NamedTuple):
+    """What a network has around it."""
+
+    embed: Rows  # [m] tokens -> [m, H], in the network's dtype
+    head: Rows  # [m, H] -> [m, V], the target's own
+    cache: Cache  # of the head's layers
+
+
+class ParallelNetwork(nn.Module):
+    """The network of such a head; H its width, Ht the target's, Vd its vocabulary, S its state.
+
+    Attributes:
+        layers: hidden states of the target that it reads, as transformers numbers them.
+        ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
+        deepest: tokens that a draft may be deep.
+    """
+
+    layers: tuple[int, ...]
+    ids: Tensor | None = None
+    deepest: int
+
+    def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
+        """N times [m, Ht] hidden states of the text, the [m] tokens after them -> [H], the newest.
+
+        `past` rows were read before. A head without layers of its own needs the last row only.
+        """
+        return hidden[0][-1]
+
+    @abstractmethod
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+        """What a round needs, once.
+
+        Args:
+            newest: [H] as `read` left it.
+            token: [] the pending one, which has no features yet.
+            place: where the row of that token would stand.
+            count: depths that will be asked for at most.
+        """
+
+    def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
+        """[S] the state before the first drafted token, after the pending one."""
+        return token.new_empty(0)
+
+    @abstractmethod
+    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+        """[n, S] states after some paths of `depth` tokens -> [n, Vd] logits of the next."""
+
+    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
+        """[n, S] states, the [n] tokens drafted after them -> [n, S]."""
+        return states
+
+    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
+        """[m] tokens -> [m, H]; `embed` is the target's own."""
+        return embed(tokens)
+
+
+class Marginal(ParallelNetwork):
+    """Each depth has a law of its own, whatever is drafted before it: `look` gives [count, Vd]."""
+
+    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+        """The same for every path."""
+        row: Tensor = seen[depth]
+        return row.expand(len(states), -1)
+
+
+class ParallelFrontier(HiddenReader):
+    """A draft that grows from one look at the text: states instead of rows of a cache."""
+
+    def __init__(self, network: ParallelNetwork, target: TargetParts, cache: Cache) -> None:
+        super().__init__(network, target, cache)
+        self.deepest = network.deepest
+        self._by = Around(self._embed, self._their_head, cache)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._seen: Any = None  # the look of this round
+        self._states: dict[int, Tensor] = {}  # node -> [S] the state after it, -1 = the text
+        self._deep: dict[int, int] = {}  # node -> its depth, from 1
+
+    def depth(self, context: Context, k: int) -> int:
+        """As `HiddenReader.depth`; so many rows of the look are asked for."""
+        self._count = super().depth(context, k)
+        return self._count
+
+    @torch.inference_mode()
+    def root(self, context: Context) -> Tensor:
+        """[1, V] logits after the text."""
+        newest: Any = self._newest
+        token = send(torch.tensor(context.tokens[-1]), self._target.device)
+        self._seen = self.network.look(newest, token, self._read, self._count, self._by)
+        self._cache.keep(self._read)  # what the look wrote is of this round alone
+        self._states = {-1: self.network.start(self._seen, token, self._by)}
+        self._deep = {-1: 0}
+        return self._scores([-1])
+
+    @torch.inference_mode()
+    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """[n, V] logits after each of some nodes of one depth; as `Frontier.feed`."""
+        before = torch.stack([self._states[parent] for parent in parents])
+        depth = self._deep[parents[0]]
+        fed = send(tokens, self._target.device)
+        states = self.network.step(self._seen, depth, before, fed, self._by)
+        self._states.update(zip(nodes, states, strict=True))
+        self._deep.update(dict.fromkeys(nodes, depth + 1))
+        return self._scores(nodes)
+
+    def _scores(self, nodes: Sequence[int]) -> Tensor:
+        """[n, V] logits after some nodes of one depth."""
+        states = torch.stack([self._states[node] for node in nodes])
+        depth = self._deep[nodes[0]]
+        return self._spread(self.network.scores(self._seen, depth, states, self._by))
+
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+        made: Tensor = self.network.read(hidden, tokens, self._read, self._by)
+        return made

@@ -1,0 +1,122 @@
+"""What every head does with the target's features: takes those of the text, once, as it grows.
+
+What the head itself has guessed stands for the target's features only while a round is drafted.
+When the target has scored the round, its own features replace the guesses for all that was kept,
+and the rows of the rest are dropped; no kept row is ever computed again.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.site import Cache, TargetParts
+from spsbench.loop.transfer import send
+from spsbench.loop.types import Context, Scores, Step
+from spsbench.methods.drafters.frontier import Frontier
+
+CHUNK = 512  # rows of a long prompt that are read at once
+
+
+class HiddenReader(Frontier):
+    """A frontier over a head: its rows of the text hold features of the target.
+
+    Row j holds the features of token j and, where the head embeds, the embedding of token j + 1.
+
+    Args:
+        network: of the head, with its weights; `layers` and `ids` as in `HeadNetwork`.
+        target: whose embeddings, and maybe head, it uses.
+        cache: empty, for the layers of the head.
+    """
+
+    limit = None
+    deepest: int | None = None  # tokens that a draft may be deep; None = any number
+
+    def __init__(self, network: Any, target: TargetParts, cache: Cache) -> None:
+        self.network, self.layers = network, network.layers
+        self._target, self._cache = target, cache
+        self._dtype = next(network.parameters()).dtype
+        self._read = 0  # rows in the cache that hold features of the target
+        self._newest: Tensor | None = None  # [H] the features after the last of them
+        self._forget()
+
+    @torch.inference_mode()
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Read the prompt: every token but the last has features by now."""
+        self._cache.keep(0)
+        self._read, self._newest = 0, None
+        self._forget()
+        if len(prompt) > 1:
+            self._take([prefill.hidden[layer] for layer in self.layers], prompt[1:])
+
+    @torch.inference_mode()
+    def settle(self, context: Context) -> None:
+        """Drop what was guessed, and read the target's features of what the last round kept."""
+        self._cache.keep(self._read)
+        self._forget()
+        new = len(context.tokens) - 1 - self._read
+        if new > 0 and context.last is not None:
+            self._take(kept_rows(context.last, self.layers, new), context.tokens[-new:])
+
+    def room(self, context: Context) -> int | None:
+        """Any number: rotary positions have no end."""
+        return None
+
+    def depth(self, context: Context, k: int) -> int:
+        """How deep a draft may be where K is `k`: after a prompt of one token nothing is known."""
+        if len(context.tokens) < 2:
+            return 0
+        return k if self.deepest is None else min(k, self.deepest)
+
+    @abstractmethod
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+        """Read N times [m, Ht] hidden states, the [m] tokens after them -> [H], the newest."""
+
+    def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
+        """Read hidden states of the target [m, Ht], and the m tokens after them."""
+        device = self._target.device
+        ids = send(torch.tensor(list(tokens), dtype=torch.int64), device)
+        for start in range(0, len(ids), CHUNK):
+            part = slice(start, start + CHUNK)
+            rows, fed = [state[part].to(self._dtype) for state in hidden], ids[part]
+            places = torch.arange(self._read, self._read + len(fed), device=device)
+            self._newest = self._new_rows(rows, fed, places)
+            self._read += len(fed)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """[m] tokens -> [m, H], by the head's own table where it has one."""
+        return self.network.embed(tokens, self._target.embed).to(self._dtype)  # type: ignore[no-any-return]
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        """[n, Vd] -> [n, V] logits: none where the head knows no token."""
+        size, ids = self._target.vocab_size, self.network.ids
+        logits = logits[:, : size if ids is None else len(ids)]  # the rest is padding
+        if ids is None and logits.shape[1] == size:
+            return logits
+        if ids is None:
+            ids = torch.arange(logits.shape[1], device=logits.device)
+        return logits.new_full((len(logits), size), -torch.inf).index_copy(1, ids, logits)
+
+    def _their_head(self, features: Tensor) -> Tensor:
+        return self._target.head(features.to(self._target.dtype))
+
+
+def causal(m: int, past: int, device: torch.device) -> Tensor | None:
+    """[m, past + m] what each row sees: all before it; None: everything."""
+    if m == 1:
+        return None
+    return torch.ones(m, past + m, dtype=torch.bool, device=device).tril(past)
+
+
+def kept_rows(last: Step, layers: Sequence[int], new: int) -> list[Tensor]:
+    """Of each layer the rows [new, Ht] of what a round was fed and kept: the pending token first.
+
+    Of a tree they lie along the accepted path.
+    """
+    hidden = [last.scores.hidden[layer] for layer in layers]
+    if last.draft.parents is None:
+        return [states[:new] for states in hidden]
+    rows = torch.tensor([0, *(node + 1 for node in last.kept)])
+    return [states.index_select(0, send(rows, states.device)) for states in hidden]

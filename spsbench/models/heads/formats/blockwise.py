@@ -1,0 +1,46 @@
+"""Heads of blockwise parallel decoding: no format of them was ever published, so this is our own.
+
+`config.json`: `model_type: blockwise`, `hidden_size`, `inner_size`, `vocab_size`, `num_heads`, and
+`base_model_name_or_path` if it is known. Tensors: `heads.{i}.{up,down}.{weight,bias}`, i from 0 for
+the second token after the hidden state (the paper's p_2), and `lm_head.weight` [V, H] where the
+vocabulary projection is not the target's own.
+"""
+
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.formats.format import Format, Shapes
+from spsbench.models.heads.shapes import BlockwiseShape, whole
+
+
+def knows(files: Checkpoint) -> bool:
+    """It says so itself."""
+    return files.config.get("model_type") == "blockwise"
+
+
+def describe(files: Checkpoint, layers: int | None) -> Description:
+    """Feed-forward layers over one vocabulary projection."""
+    config, where = files.config, files.config_path
+    shape = BlockwiseShape(
+        width=whole(config, "hidden_size", where),
+        inner=whole(config, "inner_size", where),
+        vocab=whole(config, "vocab_size", where),
+        count=whole(config, "num_heads", where),
+        own_head="lm_head.weight" in files.headers,
+    )
+    wanted: Shapes = {}
+    for i in range(shape.count):
+        wanted |= {
+            f"heads.{i}.up.weight": (shape.inner, shape.width),
+            f"heads.{i}.up.bias": (shape.inner,),
+            f"heads.{i}.down.weight": (shape.width, shape.inner),
+            f"heads.{i}.down.bias": (shape.width,),
+        }
+    if shape.own_head:
+        wanted["lm_head.weight"] = (shape.vocab, shape.width)
+    named = config.get("base_model_name_or_path")
+    trained = Trained(named if isinstance(named, str) and named else None, shape.width, shape.vocab)
+    names = {name: name for name in wanted}
+    return Description("blockwise", BLOCKWISE.writer, shape, trained, names, wanted, {})
+
+
+BLOCKWISE = Format("spsbench", "blockwise", knows, describe)

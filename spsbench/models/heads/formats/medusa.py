@@ -1,0 +1,80 @@
+"""Heads of Medusa as their authors and TGI write them, and as vLLM's converter does.
+
+Sources: FasterDecoding/Medusa `medusa_model.py` (`0.0.linear.weight`, `0.1.weight`, a pickle
+called `medusa_lm_head.pt`; TGI: the same in safetensors), vLLM `medusa.py` (`blocks.0.layers.0`,
+`lm_heads.0`, and maybe `token_map`). Configs of published heads say 2 heads where the file has 5:
+the heads are counted in the file.
+"""
+
+import re
+
+from spsbench.errors import DataError
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.formats.format import Format, Shapes
+from spsbench.models.heads.shapes import MedusaShape, whole
+
+FRONTS = ("", "medusa_head.")
+AUTHORS = re.compile(r"(?:medusa_head\.)?(\d+)\.0\.linear\.weight")
+VLLM = re.compile(r"blocks\.(\d+)\.layers\.0\.weight")
+
+
+def knows(files: Checkpoint) -> bool:
+    """A first block of a first head."""
+    return any(AUTHORS.fullmatch(name) or VLLM.fullmatch(name) for name in files.headers)
+
+
+def describe(files: Checkpoint, layers: int | None) -> Description:
+    """Heads, each of blocks and a vocabulary projection.
+
+    Raises:
+        DataError: heads that are not numbered from 0.
+    """
+    config, where = files.config, files.config_path
+    converted = any(VLLM.fullmatch(name) for name in files.headers)
+    pattern = VLLM if converted else AUTHORS
+    found = {int(m[1]) for name in files.headers if (m := pattern.fullmatch(name))}
+    if found != set(range(len(found))):
+        raise DataError(
+            f"heads {', '.join(map(str, sorted(found)))} ({files.folder}): expected them from 0, "
+            "without a gap. Fetch it again"
+        )
+    depth = whole(config, "medusa_num_layers", where, 1)
+    if converted:
+        depth = whole(config, "num_hidden_layers", where, depth)
+    front = next((f for f in FRONTS if f + "0.0.linear.weight" in files.headers), "")
+    block, head = f"{front}{{h}}.{{j}}.linear", f"{front}{{h}}.{depth}"
+    if converted:
+        block, head = "blocks.{h}.layers.{j}", "lm_heads.{h}"
+    first = block.format(h=0, j=0)
+    width = files.shape(f"{first}.weight")[0]
+    rows = files.shape(f"{head.format(h=0)}.weight")[0]
+    shape = MedusaShape(
+        width=whole(config, "hidden_size", where, width),
+        draft_vocab=rows,
+        count=len(found),
+        depth=depth,
+        bias=f"{first}.bias" in files.headers,
+    )
+    wanted: Shapes = {}
+    names: dict[str, str] = {}
+    for h in range(shape.count):
+        for j in range(depth):
+            wanted[f"heads.{h}.blocks.{j}.weight"] = (shape.width, shape.width)
+            names[f"heads.{h}.blocks.{j}.weight"] = block.format(h=h, j=j) + ".weight"
+            if shape.bias:
+                wanted[f"heads.{h}.blocks.{j}.bias"] = (shape.width,)
+                names[f"heads.{h}.blocks.{j}.bias"] = block.format(h=h, j=j) + ".bias"
+        wanted[f"heads.{h}.lm_head.weight"] = (rows, shape.width)
+        names[f"heads.{h}.lm_head.weight"] = head.format(h=h) + ".weight"
+    vocab: int | None = rows
+    if "token_map" in files.headers:
+        wanted["token_map"], names["token_map"] = (rows,), "token_map"
+        vocab = whole(config, "vocab_size", where)
+    named = config.get("base_model_name_or_path")
+    trained = Trained(named if isinstance(named, str) and named else None, shape.width, vocab)
+    writer = "vLLM" if converted else MEDUSA.writer
+    return Description("medusa", writer, shape, trained, names, wanted, {})
+
+
+MEDUSA = Format("Medusa", "medusa", knows, describe)

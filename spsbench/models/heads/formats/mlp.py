@@ -1,0 +1,77 @@
+"""MLP speculators as IBM writes them (`ibm-ai-platform/*-accelerator`, `ibm-granite/*`).
+
+Source: foundation-model-stack/fms-extras `speculator.py`. Names begin with `speculator.`. Of tied
+weights a file may have every name, or the first ones alone: copies are not read.
+"""
+
+from spsbench.errors import DataError
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.formats.format import Format, Shapes, found_names
+from spsbench.models.heads.shapes import MlpShape, whole
+
+FRONTS = ("", "speculator.")
+PARTS = ("emb.{}.weight", "proj.{}.weight", "head.{}.weight", "ln.{}.weight", "ln.{}.bias")
+
+
+def knows(files: Checkpoint) -> bool:
+    """It says so itself, or has the names of a first stage."""
+    said = files.config.get("model_type") == "mlp_speculator"
+    parts = ("emb.0.weight", "proj.0.weight", "head.0.weight", "ln.0.weight")
+    return said or any(all(front + p in files.headers for p in parts) for front in FRONTS)
+
+
+def describe(files: Checkpoint, layers: int | None) -> Description:
+    """Stages of an embedding, a projection, a norm and a head.
+
+    Raises:
+        DataError: copies of tied weights that have another shape than what they copy.
+    """
+    config, where = files.config, files.config_path
+    width = whole(config, "emb_dim", where)
+    shape = MlpShape(
+        width=width,
+        inner=width if not config.get("inner_dim") else whole(config, "inner_dim", where),
+        vocab=whole(config, "vocab_size", where),
+        count=whole(config, "n_predict", where),
+        tied=bool(config.get("tie_weights", False)),
+        scaled=bool(config.get("scale_input", False)),
+    )
+    wanted = parameters(shape)
+    names = found_names(files, wanted, {}, FRONTS)
+    spare: dict[str, str] = {}
+    for i in range(shape.count) if shape.tied else ():
+        for part in PARTS:
+            first = part.format(min(i, 1) if part.startswith("proj") else 0)
+            for front in FRONTS:
+                copy = front + part.format(i)
+                if copy not in files.headers or copy in names.values():
+                    continue
+                spare[copy] = f"tied to {first}"
+                if files.headers[copy].shape != wanted[first]:
+                    raise DataError(
+                        f"{copy} is not of the shape of {first}, to which it is tied "
+                        f"({files.folder}): expected a copy. Fetch it again"
+                    )
+    trained = Trained(None, shape.width, shape.vocab)
+    return Description("mlp", MLP.writer, shape, trained, names, wanted, spare)
+
+
+def parameters(shape: MlpShape) -> Shapes:
+    """Names and shapes of the weights of `MlpNetwork`."""
+    made: Shapes = {}
+    inner = shape.inner
+    for i in range(shape.count):
+        if i == 0 or not shape.tied:
+            made |= {
+                f"emb.{i}.weight": (shape.vocab, inner),
+                f"head.{i}.weight": (shape.vocab, inner),
+                f"ln.{i}.weight": (inner,),
+                f"ln.{i}.bias": (inner,),
+            }
+        if i < 2 or not shape.tied:
+            made[f"proj.{i}.weight"] = (inner, inner if i else shape.width)
+    return made
+
+
+MLP = Format("IBM", "mlp", knows, describe)

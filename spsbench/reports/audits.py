@@ -1,0 +1,134 @@
+"""Audits as sheets: made of the values that `sps verify --json` tells, new or kept with a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spsbench.reports.figure import Figure
+from spsbench.reports.money import money
+from spsbench.reports.sheet import Grid, Mood, Sheet
+
+Values = Mapping[str, Any]
+"""One audit: `audit.text.report.of_finding` or `of_greedy`, with `name` and `settings`."""
+
+SHOWN = 20  # rows of what went wrong
+MOODS: Mapping[str, Mood] = {"held": "good", "bias found": "bad"}
+MONEY = (
+    "An audit bets against the claim that every token follows the target's law. If the claim "
+    "holds, the money stays near or below where it began: it ever reaches the alarm with no more "
+    "than the stated chance, whenever one looks. Tokens of plain sampling (ArS) are bet against as "
+    "well: that line must stay below the alarm, too."
+)
+GREEDY = (
+    "At temperature 0 each text must be the target's own, token for token. A tie is a place where "
+    "rounding decides between two tokens that the target finds equally likely."
+)
+
+
+def audit_sheet(audit: Values, run: str = "", records: int | None = None) -> Sheet:
+    """One audit.
+
+    Args:
+        run: the title of the run's table; empty where the audit made its own texts.
+        records: how many the run has now; it is told if they were others then.
+    """
+    notes = []
+    settings = audit.get("settings") or {}
+    known = settings.get("records")
+    if records is not None and known is not None and known != records:
+        notes.append(f"Made when there were {known:,} records; now there are {records:,}.")
+    own, figures, grids = _greedy(audit) if "prompts" in audit else _sampled(audit)
+    return Sheet(
+        title=f"Audit: {audit['name']}",
+        mood=MOODS.get(audit["verdict"], "open"),
+        line=audit["line"],
+        notes=(*notes, *own),
+        says=GREEDY if "prompts" in audit else MONEY,
+        figures=figures,
+        grids=grids,
+        run=run,
+        cell=str(settings.get("id", "")),
+    )
+
+
+Parts = tuple[list[str], tuple[Figure, ...], tuple[Grid, ...]]
+
+
+def _sampled(audit: Values) -> Parts:
+    arms = audit["sps"], audit["controls"]["ars"]
+    alarm = audit["alarm_log10"]
+    notes = [
+        f"{arm['name']}: {arm['tokens']:,} tokens of {arm['texts']:,} texts, largest e-value "
+        f"10^{arm['e_value_log10']:.2f} (alarm at 10^{alarm:.2f})."
+        for arm in arms
+    ]
+    injected = audit["controls"]["injected"]
+    if injected is not None:
+        notes.append(
+            f"Control: an injected bias of {injected['bias']:.3g} was caught in "
+            f"{injected['caught']} of {injected['repeats']} repeats."
+        )
+    curves = {arm["name"]: arm["curve"] for arm in arms}
+    figure = money(curves, alarm, "Money won against the target's law")
+    return notes, (figure,), tuple(grid for arm in arms for grid in _arm(arm))
+
+
+def _arm(arm: Values) -> list[Grid]:
+    rows = tuple(
+        (
+            test["direction"],
+            test["stratum"],
+            f"{test['tokens']:,}",
+            f"{test['observed']:.4f}",
+            f"{test['expected']:.4f}",
+            f"{test['bias']:+.4f}",
+            f"{test['z']:+.2f}",
+        )
+        for test in arm["tests"]
+    )
+    headings = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z")
+    made = [Grid(caption=f"Tokens of {arm['name']}", headings=headings, rows=rows, names=2)] * bool(
+        rows
+    )
+    wrong = tuple(
+        (str(each["text"]), str(each["position"]), str(each["token"]), str(each["reason"]))
+        for each in arm["impossible"][:SHOWN]
+    )
+    if wrong:
+        caption = f"Impossible tokens of {arm['name']}: {arm['impossible_count']:,}"
+        if arm["impossible_count"] > len(wrong):
+            caption += f", the first {len(wrong)}"
+        made.append(
+            Grid(caption=caption, headings=("text", "position", "token", "why"), rows=wrong)
+        )
+    return made
+
+
+def _greedy(audit: Values) -> Parts:
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in audit["counts"].items())
+    controls = audit["controls"]
+    notes = [
+        f"Texts: {counts}.",
+        f"Controls: ArS against itself is {'' if controls['ars_repeats'] else 'NOT '}identical; a "
+        f"planted wrong token was {'' if controls['planted_bug_caught'] else 'NOT '}called a bug.",
+    ]
+    apart = [each for each in audit["prompts"] if each["divergence"] is not None]
+    rows = tuple(map(_parted, apart[:SHOWN]))
+    headings = ("prompt", "kind", "position", "tokens", "logits", "gap", "rounding")
+    caption = f"Texts that part from ArS: {len(apart):,}"
+    if len(apart) > SHOWN:
+        caption += f", the first {SHOWN}"
+    grid = Grid(caption=caption, headings=headings, rows=rows, names=2)
+    return notes, (), (grid,) if rows else ()
+
+
+def _parted(each: Values) -> tuple[str, ...]:
+    found = each["divergence"]
+    return (
+        str(each["name"]),
+        str(each["kind"]),
+        str(found["position"]),
+        " / ".join(map(str, found["tokens"])),
+        " / ".join(f"{x:.4f}" for x in each["logits"] or ()),
+        f"{found['gap']:.3g}",
+        f"{found['tolerance']:.3g}",
+    )

@@ -1,0 +1,12 @@
+"""Sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2)."""
+
+from torch import Tensor
+
+from spsbench.train.losses.laws import Laws
+
+
+def cross_entropy(laws: Laws) -> Tensor:
+    """`-log p` of the token that the target wrote; 0 where the drafter does not know it."""
+    known = laws.tokens >= 0
+    picked = laws.log_p.gather(-1, laws.tokens.clamp(min=0)[:, None])[:, 0]
+    return -picked * known

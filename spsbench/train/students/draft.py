@@ -1,0 +1,124 @@
+"""A draft model: a smaller causal model over the same tokens."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.views import PER_LAYER, layers_of
+from spsbench.errors import DataError, UsageError, WriteError
+from spsbench.models.boundary import silent, translated
+from spsbench.train.students.student import Batch, Guess, Lesson, Student, wanted_rows
+
+WATCHED = 8
+
+
+class DraftStudent(Student):
+    """All depths are one pass: a draft model is fed the tokens before it, whoever wrote them."""
+
+    network: PreTrainedModel
+    drafter = "model"
+    rate = 1e-3
+
+    def __init__(self, network: PreTrainedModel, tokenizer: Any, vocab: int) -> None:
+        self.network, self.depth, self.most = network, 1, WATCHED
+        self._tokenizer, self._vocab = tokenizer, vocab
+        network.requires_grad_(True)
+
+    def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
+        """The same guess for every depth."""
+        rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
+        at, kept = wanted_rows(batch, rows)
+        out = self.network(input_ids=batch.ids, use_cache=False)
+        logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
+        for _ in range(depth):
+            yield Guess(kept, logits)
+
+    def write(self, folder: Path, dtype: torch.dtype) -> None:
+        """As transformers writes a model, with its tokenizer."""
+        made = copy.deepcopy(self.network).to(dtype)
+        made.config.dtype = dtype
+        try:
+            with silent():
+                made.save_pretrained(folder)
+                self._tokenizer.save_pretrained(folder)
+        except OSError as error:
+            raise WriteError.of(error, folder) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Its size."""
+        config = self.network.config.get_text_config()
+        sizes = {
+            name: getattr(config, name)
+            for name in ("num_hidden_layers", "hidden_size", "n_layer", "n_embd")
+            if isinstance(getattr(config, name, None), int)
+        }
+        return {**super().describe(), **sizes}
+
+
+def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
+    """A copy of the target with some of its layers, evenly apart, first and last among them.
+
+    Sanh et al. 2019 (arXiv 1910.01108, section 3) begin so; by default a fifth is kept.
+
+    Raises:
+        UsageError: more layers than it has.
+        DataError: a model whose layers cannot be told apart.
+    """
+    try:
+        *_, found = layers_of(target)
+    except UnsupportedModelError as error:
+        raise DataError(f"{error}: expected one. Begin with another model: --from") from error
+    count = len(found)
+    kept = max(1, count // 5) if layers is None else layers
+    if kept >= count:
+        raise UsageError(f"--layers is {kept}: expected 1..{count - 1}, fewer than the target has")
+    chosen = sorted({round(i * (count - 1) / max(kept - 1, 1)) for i in range(kept)})
+    made = copy.deepcopy(target)
+    parent, name, mine = layers_of(made)
+    setattr(parent, name, nn.ModuleList(mine[i] for i in chosen))
+    config = made.config.get_text_config()
+    for each in PER_LAYER:
+        if values := getattr(config, each, None):
+            setattr(config, each, [values[i] for i in chosen])
+    config.num_hidden_layers = len(chosen)
+    for number, layer in enumerate(getattr(parent, name)):
+        for part in layer.modules():
+            if isinstance(getattr(part, "layer_idx", None), int):
+                part.layer_idx = number
+    return made.float()
+
+
+def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedModel:
+    """A model to begin with: its weights, or those of a seed where there is a config.json alone.
+
+    Args:
+        folder: of the model.
+        seed: of weights.
+        vocab: tokens that it must have rows for.
+        load: reads a model's folder.
+
+    Raises:
+        DataError: a model that cannot be read, or with fewer rows than the target has tokens.
+    """
+    if any(folder.glob("*.safetensors")):
+        made: PreTrainedModel = load(folder)
+    else:
+        with translated("the model", folder), silent(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            made = AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(folder, local_files_only=True)
+            )
+        made.generation_config = GenerationConfig()
+    rows = made.get_output_embeddings().weight.shape[0]
+    if rows < vocab:
+        raise DataError(
+            f"{rows} rows of output ({folder}): expected {vocab}, the target's tokens. Begin with "
+            "a model of the target's family"
+        )
+    return made.float().eval()

@@ -1,0 +1,125 @@
+"""What the target is asked, in its tokens."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.models.loader import encode, encode_chat
+from spsbench.plugins import make
+from spsbench.settings.training import Training
+from spsbench.spec import Spec
+from spsbench.tasks.jsonl import Jsonl
+from spsbench.train.text.overlap import Overlap
+
+LIMIT = 1 << 30  # bytes of a file of plain text
+
+
+def in_chat(tokenizer: Any, chat: str) -> bool:
+    """Whether the target is asked by its template.
+
+    Raises:
+        UsageError: it has none, and it was asked for.
+    """
+    has = bool(getattr(tokenizer, "chat_template", None))
+    if chat == "on" and not has:
+        raise UsageError("--chat on: expected a target with a chat template. Leave it out")
+    return has and chat != "off"
+
+
+def prompts_of(asked: Training, tokenizer: Any, chat: bool) -> list[list[int]]:
+    """The prompts of a file or a task, each once, cut to what is allowed.
+
+    Raises:
+        DataError: none, or one that is a task's own.
+        MissingError: no such file.
+    """
+    overlap = Overlap()
+    found: dict[tuple[int, ...], None] = {}
+    for where, text in _texts(str(asked.prompts)):
+        if (task := overlap.of(text)) is not None:
+            raise DataError(
+                f"{where} is a prompt of the benchmark, {task} (--prompts {asked.prompts}): "
+                "expected texts that nothing is measured on. Take it out"
+            )
+        if chat:
+            ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
+            if len(ids) > asked.prompt_tokens:
+                continue
+        else:
+            ids = encode(tokenizer, text)[: asked.prompt_tokens]
+        found[tuple(ids)] = None
+        if len(found) == asked.count:
+            break
+    if not found:
+        raise DataError(
+            f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {asked.prompts}): "
+            "expected one or more. Name another file, or give more --prompt-tokens"
+        )
+    return [list(ids) for ids in found]
+
+
+def user_mark(tokenizer: Any) -> list[int]:
+    """What stands before the words of a user in the target's template."""
+    first, second = (
+        encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in ("Aa", "9?")
+    )
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    return first[:same]
+
+
+def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
+    """The prompt of a model that continues: what stands before a document.
+
+    Raises:
+        UsageError: there is no such token.
+    """
+    first = tokenizer.bos_token_id
+    if first is None:
+        first = min(eos, default=None)
+    if first is None:
+        raise UsageError(
+            "no --prompts for a target without a token that begins or ends a text: expected "
+            "something to continue. Name a file with --prompts"
+        )
+    return [int(first)]
+
+
+def _texts(name: str) -> Iterator[tuple[str, str]]:
+    """Where each text is, and itself."""
+    path = Path(name).expanduser()
+    if path.suffix == ".txt":
+        yield from _paragraphs(path)
+        return
+    if path.is_file():
+        task: Any = Jsonl(path=str(path))
+    elif path.suffix in (".jsonl", ".json", ".gz", ".parquet"):
+        raise MissingError(f"no such file ({path}): expected prompts. Check --prompts")
+    else:
+        try:
+            task = make("tasks", Spec.parse(name))
+        except ValueError as error:
+            raise UsageError(f"--prompts {error}") from error
+    for sample in task.samples(lambda prompt: True):
+        yield f"{name}: {sample.id}", sample.prompt
+
+
+def _paragraphs(path: Path) -> Iterator[tuple[str, str]]:
+    """Plain text, cut at empty lines.
+
+    Raises:
+        MissingError, DataError: no such file, or no text.
+    """
+    try:
+        if path.stat().st_size > LIMIT:
+            raise DataError(f"{path} is larger than 1 GB: expected less. Split it")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise MissingError(f"no such file ({path}): expected prompts. Check --prompts") from error
+    except (UnicodeDecodeError, OSError) as error:
+        raise DataError(f"{path} cannot be read ({error}): expected UTF-8 text") from error
+    parts = (part.strip() for part in text.replace("\r\n", "\n").split("\n\n"))
+    for number, part in enumerate((part for part in parts if part), start=1):
+        yield f"{path}, paragraph {number}", part

@@ -1,0 +1,174 @@
+"""A file of the target's texts: where they come from stands in its first line."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import DataError, MismatchError, MissingError, WriteError
+from spsbench.store.atomic import replace_file
+from spsbench.store.manifest import differences
+from spsbench.train.text.overlap import Overlap
+from spsbench.train.text.writing import Text, Writer
+
+SCHEMA = 1
+OF_TARGET = ("tokenizer", "vocab")  # must be the same for texts that others made
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Of one target, prompt and continuation apart."""
+
+    made: Mapping[str, Any]  # target, digests, prompts, seed, temperature ...
+    texts: tuple[Text, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the target wrote."""
+        return sum(len(written) for _, written in self.texts)
+
+
+def written(
+    path: Path,
+    made: Mapping[str, Any],
+    writer: Writer,
+    say: Callable[[str], None],
+    stop: Callable[[], bool],
+) -> bool:
+    """Let the target write into `path`, or go on where it was stopped; whether it is finished.
+
+    A batch is a line, so that what a kill has torn is the last line.
+
+    Raises:
+        MismatchError: there are texts of other settings.
+        WriteError: they cannot be written.
+    """
+    partial = path.with_suffix(".partial")
+    if path.exists():
+        refuse_other(read_head(path), made, path)
+        return True
+    done = 0
+    head = json.dumps({"schema": SCHEMA, **made}, sort_keys=True) + "\n"
+    if partial.exists():
+        lines = partial.read_bytes().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith(b"\n")]
+        if whole:
+            refuse_other(_parsed(whole[0], partial), made, partial)
+            done = len(whole) - 1
+            replace_file(partial, b"".join(whole))
+    if not done:
+        replace_file(partial, head.encode())
+    try:
+        with partial.open("ab") as file:
+            for index in range(done, writer.batches):
+                if stop():
+                    return False
+                batch = [{"prompt": p, "text": t} for p, t in writer.batch(index)]
+                file.write((json.dumps({"batch": index, "texts": batch}) + "\n").encode())
+                file.flush()
+                if (index + 1) % max(1, writer.batches // 10) == 0:
+                    say(f"texts: {index + 1} of {writer.batches} batches")
+        partial.replace(path)
+    except OSError as error:
+        raise WriteError.of(error, path) from error
+    return True
+
+
+def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
+    """The texts of a file: each once, none that ends at once, none that is a task's.
+
+    Raises:
+        DataError: no text is left, or a damaged file.
+        MissingError: no such file.
+    """
+    made = read_head(path)
+    vocab = made.get("vocab", 0)
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
+    empty = shared = 0
+    for number, line in enumerate(path.read_bytes().splitlines()[1:], start=2):
+        for prompt, text in _texts(_parsed(line, path, number), path, number, vocab):
+            if len(text) < 2:
+                empty += 1
+            elif overlap is not None and overlap.of(decode(prompt + text)) is not None:
+                shared += 1
+            else:
+                found[tuple(prompt), tuple(text)] = (prompt, text)
+    if not found:
+        why = "the target ends at once" if empty else "all are texts of the benchmark"
+        raise DataError(
+            f"no text could be made ({path}): {why}. Give it something to answer or to continue, "
+            "with --prompts"
+        )
+    return Texts({**made, "left_out": {"empty": empty, "of tasks": shared}}, tuple(found.values()))
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """Where texts come from.
+
+    Raises:
+        MissingError, DataError: no such file, or another one.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+    except FileNotFoundError as error:
+        raise MissingError(f"no texts ({path}): expected a file that sps train wrote") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror})") from error
+    head = _parsed(first, path)
+    if head.get("schema") != SCHEMA or "target" not in head:
+        raise DataError(
+            f"{path} has no head (line 1): expected texts that sps train wrote. Check --texts"
+        )
+    return {name: value for name, value in head.items() if name != "schema"}
+
+
+def check_target(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -> None:
+    """Refuse texts in the tokens of another tokenizer.
+
+    Raises:
+        DataError: with both targets.
+    """
+    if any(head.get(name) != made[name] for name in OF_TARGET):
+        raise DataError(
+            f"{path} has tokens of {head.get('target')}, not of {made['target']}: expected texts "
+            "in the target's own tokens. Let the target write: leave out --texts"
+        )
+
+
+def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -> None:
+    """Refuse to go on with texts of other settings.
+
+    Raises:
+        MismatchError: with the fields that differ.
+    """
+    mine = json.loads(json.dumps(dict(made)))
+    theirs = {name: value for name, value in head.items() if name != "schema"}
+    if lines := differences(mine, theirs):
+        raise MismatchError(
+            f"other texts ({path}): expected those that were asked for. Give this one another "
+            "folder, or start over with --overwrite. Differing:"
+            + "".join(f"\n  {line}" for line in lines)
+        )
+
+
+def _parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{path} is damaged (line {number}): expected JSON") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is damaged (line {number}): expected an object")
+    return value
+
+
+def _texts(row: Mapping[str, Any], path: Path, number: int, vocab: int) -> Iterator[Text]:
+    for each in row.get("texts", ()):
+        parts = (each.get("prompt"), each.get("text")) if isinstance(each, dict) else (None, None)
+        for part in parts:
+            if not isinstance(part, list) or not all(
+                type(token) is int and 0 <= token < vocab for token in part
+            ):
+                raise DataError(f"{path} is damaged (line {number}): expected tokens below {vocab}")
+        yield parts[0] or [], parts[1] or []

@@ -1,0 +1,351 @@
+"""Heads that look at the text once a round: beside the papers' arithmetic, round by round, by law.
+
+The texts are those of `test_drafting` and `test_law`, with the same planted faults.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from spsbench.engines.fast import Fast
+from spsbench.errors import DataError
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context
+from spsbench.methods.heads.parallel import ParallelFrontier
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
+from tests.heads import reference, writers
+from tests.heads.stage import HeadSite, Known, proof_of
+from tests.heads.test_drafting import TREE, compared, sound
+from tests.heads.test_law import PROMPT, SMALL
+from tests.tiny_models import tiny
+
+VOCAB = 12
+FAMILIES = {
+    "medusa": writers.medusa,
+    "mlp": writers.mlp,
+    "blockwise": writers.blockwise,
+    "dflash": writers.dflash,
+    "dspark": lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
+}
+DRAWN = {"sampled": True}  # of heads that draft by rule unless they are told
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
+
+
+@pytest.fixture(scope="module")
+def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadSite]:
+    folder = tmp_path_factory.mktemp("heads")
+    return {
+        name: HeadSite(write(folder / name, target), target) for name, write in FAMILIES.items()
+    }
+
+
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    path = folder / "model.safetensors"
+    if path.exists():
+        return {name: tensor.double() for name, tensor in load_file(path).items()}
+    read = torch.load(folder / "medusa_lm_head.pt", weights_only=True)
+    return {name: tensor.double() for name, tensor in read.items()}
+
+
+def along(site: HeadSite, target: Any, tokens: Sequence[int]) -> tuple[list[Tensor], Tensor]:
+    """The head's logits after the text and each of `tokens`, and the hidden state it has read."""
+    frontier = site.drafter()._frontier
+    text = (1, 5, 3, 7)
+    known = Known(target, frontier.layers)
+    frontier._take(known.hidden(text[:-1]), text[1:])
+    frontier.depth(Context(text, Warp(1.0), None), len(tokens) + 1)
+    found = [frontier.root(Context(text, Warp(1.0), None))[0]]
+    for i, token in enumerate(tokens):
+        found.append(frontier.feed(torch.tensor([token]), [i], [i - 1])[0])
+    return found, known.hidden(text[:-1])[0][-1]
+
+
+def equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    torch.testing.assert_close(torch.stack(list(found)), torch.stack(list(expected)))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_medusa(target: Any, tmp_path: Path, layers: int) -> None:
+    folder = writers.medusa(tmp_path, target, heads=3, layers=layers)
+    found, h = along(HeadSite(folder, target), target, (2, 9))
+    equal(found, reference.medusa(tensors_of(folder), layers, h))
+
+
+def test_medusa_of_some_tokens(target: Any, tmp_path: Path) -> None:
+    """vLLM's names: no bias, a head over the tokens of `token_map`."""
+    folder = writers.medusa(tmp_path, target, dialect="vLLM")
+    found, h = along(HeadSite(folder, target), target, ())
+    tensors = tensors_of(folder)
+    x = h + torch.nn.functional.silu(tensors["blocks.0.layers.0.weight"] @ h)
+    ids = tensors["token_map"].long()
+    torch.testing.assert_close(found[0][ids], tensors["lm_heads.0.weight"] @ x)
+    assert int(found[0].isfinite().sum()) == len(ids)
+
+
+def test_a_token_map_that_leaves_the_vocabulary_is_refused(target: Any, tmp_path: Path) -> None:
+    folder = writers.medusa(tmp_path, tiny("llama", vocab=40), dialect="vLLM")
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("40", str(VOCAB)))
+    with pytest.raises(DataError, match="token_map"):
+        HeadSite(folder, target).drafter()
+
+
+@pytest.mark.parametrize("tied", ["", "copies", "firsts"])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_mlp(target: Any, tmp_path: Path, tied: str, scaled: bool) -> None:
+    folder = writers.mlp(tmp_path, target, tied=tied, scaled=scaled)
+    found, h = along(HeadSite(folder, target), target, (2, 9))
+    tensors = tensors_of(folder)
+    if tied == "firsts":
+        tensors = tensors_of(writers.mlp(tmp_path / "whole", target, tied="copies", scaled=scaled))
+    values = {"n_predict": 3, "inner_dim": writers.INNER, "scale_input": scaled}
+    equal(found, reference.mlp(values, tensors, h, [7, 2, 9]))
+
+
+@pytest.mark.parametrize("own_head", [True, False])
+def test_blockwise(target: Any, tmp_path: Path, own_head: bool) -> None:
+    folder = writers.blockwise(tmp_path, target, own_head=own_head)
+    found, h = along(HeadSite(folder, target), target, (2, 9))
+    tensors = tensors_of(folder)
+    head = tensors["lm_head.weight"] if own_head else target.lm_head.weight
+    equal(found, reference.blockwise(tensors, head, h))
+
+
+@pytest.mark.parametrize(
+    ("coupling", "window", "from_first"),
+    [("", 0, False), ("", 2, False), ("vanilla", 0, True), ("gated", 0, False), ("rnn", 0, False)],
+)
+def test_blocks(target: Any, tmp_path: Path, coupling: str, window: int, from_first: bool) -> None:
+    """Of speculators: a reduced vocabulary, embeddings and a head of its own."""
+    more = {"sample_from_anchor": from_first}
+    folder = writers.block_speculators(tmp_path, target, coupling, window, **more)
+    found, _ = along(HeadSite(folder, target), target, (2, 9))
+    tensors = tensors_of(folder)
+    values = json.loads((folder / "config.json").read_text())["transformer_layer_config"]
+    hidden = Known(target, (2, 4)).hidden((1, 5, 3))
+    e = tensors["embed_tokens.weight"][[7, 1, 1, 1]]
+    rows = reference.dflash(values, tensors, hidden, e, (window, 0))
+    biases = [torch.zeros(1, dtype=torch.float64)] * 4
+    if coupling:
+        before = [7, 2, 9, 0] if from_first else [7, 7, 2, 9]
+        biases = reference.dspark_bias(tensors, coupling, before, rows)
+    logits = [tensors["lm_head.weight"] @ row + b for row, b in zip(rows, biases, strict=True)]
+    ids = torch.arange(writers.DRAFT_VOCAB) + tensors["d2t"].long()
+    expected = logits[:3] if from_first else logits[1:]
+    for own, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(own[ids], wanted, rtol=1e-4, atol=1e-5)
+        assert int(own.isfinite().sum()) == len(ids)
+
+
+def test_blocks_with_the_target_s_head(target: Any, tmp_path: Path) -> None:
+    """Of z-lab: the target's embeddings and head; layer ids are outputs."""
+    folder = writers.dflash(tmp_path, target)
+    site = HeadSite(folder, target)
+    assert site.drafter().layers == (2, 4)
+    found, _ = along(site, target, (2, 9))
+    values = json.loads((folder / "config.json").read_text())
+    hidden = Known(target, (2, 4)).hidden((1, 5, 3))
+    e = target.get_input_embeddings()(torch.tensor([7, 1, 1, 1])).detach()
+    rows = reference.dflash(values, tensors_of(folder), hidden, e, (0, 0))
+    expected = rows[1:] @ target.lm_head.weight.T
+    torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
+
+
+SLOW = pytest.mark.slow
+SOME = [head if head in ("mlp", "dspark") else pytest.param(head, marks=SLOW) for head in FAMILIES]
+
+
+@pytest.mark.parametrize("head", SOME)
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+def test_every_law_is_as_from_scratch(
+    sites: dict[str, HeadSite], target: Any, head: str, tree: bool
+) -> None:
+    more: Any = {"rule": Recursive(), **TREE} if tree else DRAWN
+    seen = compared(sites[head], target, sound, **more)
+    assert seen.seen > VOCAB // 2
+    assert seen.worst < 1e-12
+
+
+def test_a_draft_ends_where_the_heads_do(sites: dict[str, HeadSite], target: Any) -> None:
+    frontier = sites["medusa"].drafter()._frontier
+    context = Context((1, 2, 3), Warp(1.0), None)
+    assert frontier.depth(context, 9) == 3
+    assert frontier.depth(context._replace(tokens=(1,)), 9) == 0
+
+
+@pytest.mark.parametrize("head", SOME)
+def test_packed_linears_compute_the_same(tmp_path: Path, head: str) -> None:
+    wide = tiny("llama", VOCAB, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
+    folder = FAMILIES[head](tmp_path, wide)
+    plain, packed = HeadSite(folder, wide), HeadSite(folder, wide)
+    Fast().pack(packed.drafter()._frontier.network)
+    found, again = (torch.stack(along(site, wide, (2, 9))[0]) for site in (plain, packed))
+    torch.testing.assert_close(again, found, rtol=1e-4, atol=1e-4)
+
+
+class AnotherLayer(ParallelFrontier):
+    """Hidden states of the layer before."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.layers = tuple(max(layer - 1, 0) for layer in self.layers)
+
+
+class RowBefore(ParallelFrontier):
+    """The hidden state of the token before the newest: as if a head foretold one token less."""
+
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+        return super()._new_rows([rows.roll(1, 0) for rows in hidden], tokens, places)
+
+
+class Stale(ParallelFrontier):
+    """The hidden state of the round before."""
+
+    def settle(self, context: Context) -> None:
+        before = self._newest
+        super().settle(context)
+        self._newest = before
+
+
+class HeadsSwapped(ParallelFrontier):
+    """Every depth by the head of the one before."""
+
+    def _scores(self, nodes: Sequence[int]) -> Tensor:
+        deep, self._deep = self._deep, {n: max(d - 1, 0) for n, d in self._deep.items()}
+        found = super()._scores(nodes)
+        self._deep = deep
+        return found
+
+
+class ParentForgotten(ParallelFrontier):
+    """The state after the text for every node, whatever its parent."""
+
+    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        self._states |= dict.fromkeys(parents, self._states[-1])
+        return super().feed(tokens, nodes, parents)
+
+
+class BlockKept(ParallelFrontier):
+    """Rows of the block stay in the cache, where the text's next rows stand after them."""
+
+    def settle(self, context: Context) -> None:
+        context = context._replace(tokens=[0] * 4 * self._rounds + list(context.tokens))
+        super().settle(context)
+
+    def root(self, context: Context) -> Tensor:
+        found = super().root(context)
+        for layer in self._cache.layers:
+            layer.length = self._read + 4
+        self._read, self._rounds = self._read + 4, self._rounds + 1
+        return found
+
+    def _forget(self) -> None:
+        self._rounds = getattr(self, "_rounds", 0)
+        super()._forget()
+
+
+class PlaceOfText(ParallelFrontier):
+    """The block at the place of the newest row of the text."""
+
+    def root(self, context: Context) -> Tensor:
+        look = self.network.look
+        self.network.look = lambda newest, token, place, *rest: look(
+            newest, token, place - 1, *rest
+        )
+        found = super().root(context)
+        self.network.look = look
+        return found
+
+
+BLOCK = (AnotherLayer, BlockKept, PlaceOfText, ParentForgotten)
+FAULTS = (AnotherLayer, RowBefore, Stale, HeadsSwapped)
+
+
+@pytest.mark.parametrize(
+    ("head", "fault"),
+    [
+        *(("medusa", f) for f in FAULTS),
+        pytest.param("blockwise", Stale, marks=SLOW),
+        ("mlp", ParentForgotten),
+        *(("dspark", f) for f in BLOCK),
+    ],
+)
+def test_planted_faults_are_seen(
+    sites: dict[str, HeadSite], target: Any, head: str, fault: Any
+) -> None:
+    def spoil(drafter: Any) -> None:
+        sound = drafter._frontier
+        drafter._frontier = fault(sound.network, sound._target, sound._cache)
+        drafter.layers = drafter._frontier.layers
+
+    assert compared(sites[head], target, spoil, **DRAWN).worst > 1e-6
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, HeadSite]]:
+    target = tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
+    folder = tmp_path_factory.mktemp("small")
+    before, writers.DRAFT_VOCAB = writers.DRAFT_VOCAB, 2
+    made = {n: HeadSite(write(folder / n, target), target) for n, write in FAMILIES.items()}
+    writers.DRAFT_VOCAB = before
+    return target, made
+
+
+def exact(small: tuple[Any, dict[str, HeadSite]], head: str, rule: Any, **how: Any) -> None:
+    target, sites = small
+    known = Known(target, sites[head].drafter().layers)
+    proof = proof_of(rule, sites[head], known, prompt=PROMPT, schedule=Constant(2), **how)
+    assert proof.exact, (proof.distance, proof.constant, proof.mass)
+
+
+def test_the_law_is_the_target_s(small: Any) -> None:
+    """A sample: the others are marked slow."""
+    exact(small, "mlp", Sps(), tokens=2)
+
+
+CHAINS = (
+    *((rule, DRAWN) for rule in (Sps(), Block(), Match())),
+    (Match(), {"sampled": False}),
+)
+TREES = (
+    *((rule, {"siblings": s}) for rule in (Recursive(), Traversal()) for s in ("iid", "distinct")),
+    (Match(), {"siblings": "top"}),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("real", [False, True], ids=["known", "real caches"])
+@pytest.mark.parametrize(("rule", "more"), CHAINS, ids=str)
+@pytest.mark.parametrize("head", FAMILIES)
+def test_every_head_with_every_rule(
+    small: Any, head: str, rule: Any, more: dict[str, Any], real: bool
+) -> None:
+    exact(small, head, rule, tokens=3, more=more, real=real)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "more"), TREES, ids=str)
+@pytest.mark.parametrize("head", FAMILIES)
+def test_every_head_on_trees(small: Any, head: str, rule: Any, more: dict[str, Any]) -> None:
+    exact(small, head, rule, tokens=3, more={"shape": "2x1", **more}, one_round=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", FAMILIES)
+def test_a_tree_that_grows_best_first(small: Any, head: str) -> None:
+    exact(small, head, Match(), tokens=3, more={"width": 2, "nodes": 4})

@@ -19,6 +19,7 @@ from spsbench.errors import (
     first_line,
     is_out_of_memory,
 )
+from spsbench.machine.ranks import MissingRanksError, ranks
 
 LONGEST = 80  # characters of a name that a line shows
 SIGPIPE = 141  # as the shell reports a program whose reader has gone
@@ -35,6 +36,10 @@ def exit_code(command: Callable[[], object]) -> int:
         code = Exit.INTERRUPTED
     except BrokenPipeError:
         code = SIGPIPE
+    except MissingRanksError as missing:
+        from spsbench.cli.ranks import start
+
+        code = start(missing)
     except Exception as error:
         code = report(error)
     if code in (SIGPIPE, Exit.CANNOT_WRITE):
@@ -53,6 +58,12 @@ def report(error: Exception) -> int:
         traceback.print_exception(error)
     elif code == Exit.INTERNAL:
         line += written(error)
+    if ranks().size > 1:
+        from spsbench.cli.ranks import leave, told_elsewhere
+
+        leave(line)
+        if told_elsewhere(line):
+            return code
     print(f"error: {one_line(line)}", file=sys.stderr)
     return code
 

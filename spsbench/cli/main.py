@@ -13,11 +13,13 @@ from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.models import models
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.plan.command import plan
+from spsbench.cli.ranks import followed, gone, led
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
 from spsbench.cli.train.command import train
 from spsbench.cli.verify.command import verify
+from spsbench.machine.ranks import ranks
 
 app = typer.Typer(
     name="sps",
@@ -66,4 +68,6 @@ app.add_typer(models, name="models")
 def main() -> None:
     """Run the command line and exit."""
     show_what_can_be_shown()
-    sys.exit(exit_code(lambda: app(standalone_mode=False)))
+    if ranks().rank > 0:
+        gone(followed())
+    sys.exit(led(lambda: exit_code(lambda: app(standalone_mode=False))))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 from spsbench.engines.limits import context_of, slides
 from spsbench.engines.longrope import bordered
 from spsbench.engines.quantised import dequantise
+from spsbench.errors import SpsError
 from spsbench.loop.transfer import send
 from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
@@ -136,6 +138,10 @@ class EagerLM:
             layer.values = layer.values.index_select(2, index)
 
 
+KINDS: WeakKeyDictionary[PreTrainedModel, type[EagerLM]] = WeakKeyDictionary()
+"""Of models that need another kind of session, whatever their engine: it."""
+
+
 class Eager:
     """Any decoder-only model, as transformers runs it."""
 
@@ -143,7 +149,8 @@ class Eager:
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
         """A session with `model`."""
-        return bordered(EagerLM(model, vocab_size=vocab_size, layers=layers), model)
+        kind = KINDS.get(model, EagerLM)
+        return bordered(kind(model, vocab_size=vocab_size, layers=layers), model)
 
     def prepare(self, model: PreTrainedModel, **given: Any) -> None:
         """A model is tried; codes become the plain weights that they stand for.
@@ -156,17 +163,20 @@ class Eager:
 
 
 @torch.inference_mode()
-def check_rollback(model: PreTrainedModel, kind: Callable[[PreTrainedModel], LM] = EagerLM) -> None:
+def check_rollback(
+    model: PreTrainedModel, kind: Callable[[PreTrainedModel], LM] | None = None
+) -> None:
     """Feed, reject and feed again a few tokens: the logits must be those of a cacheless pass.
 
     Recurrent states, and models that keep their past elsewhere than in the cache they are given,
-    fail here, before any text is made with them. `kind` is the session that is tried.
+    fail here, before any text is made with them. `kind` is the session that is tried: by default
+    that of this engine.
 
     Raises:
         UnsupportedModelError: the cache cannot be rolled back, or is wrong afterwards.
     """
     name = type(model).__name__
-    lm = kind(model)
+    lm = (kind or KINDS.get(model, EagerLM))(model)
     kept, rejected, again = ordinary(lm.vocab_size, 9).view(3, 3)
     try:
         lm.append(torch.cat([kept, rejected]), keep=1)
@@ -175,6 +185,8 @@ def check_rollback(model: PreTrainedModel, kind: Callable[[PreTrainedModel], LM]
         cached = torch.cat([scores.logits for scores in passes]).float()
         text = torch.cat([kept, again])[None].to(model.device)
         plain = model(input_ids=text, use_cache=False).logits[0, -len(again) :].float()
+    except SpsError:
+        raise
     except Exception as error:  # a foreign cache may raise anything
         raise UnsupportedModelError(f"{name}: its cache cannot be rolled back ({error})") from error
     plain = plain[:, : lm.vocab_size]

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from spsbench.engines import graphs
 from spsbench.engines.choice import Choice, remember
-from spsbench.engines.eager import EagerLM, check_rollback
+from spsbench.engines.eager import KINDS, EagerLM, check_rollback
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.longrope import bordered
 from spsbench.engines.preparing import pack_linears, prepare, unsuitable
@@ -25,6 +25,8 @@ Kind = Callable[..., LM]
 
 def kind_of_session(model: PreTrainedModel) -> Kind:
     """What runs `model`: here a device, or an attention, is given a runner of its own."""
+    if model in KINDS:
+        return KINDS[model]
     if model.device.type == "cuda":
         return GraphLM
     return EagerLM if unsuitable(model) else FastLM
@@ -52,7 +54,7 @@ class Fast:
         Raises:
             UnsupportedModelError: eager sessions cannot run it either.
         """
-        if model.device.type == "cuda":
+        if model.device.type == "cuda" and model not in KINDS:
             dequantise(model)
             check_rollback(model)
             return remember(model, of_graphs(model)).to_json()

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.library.heads import HEADS, check_heads
+from spsbench.library.ranks import check_ranks
 from spsbench.machine.environment import bad_temporary, bad_threads
 from spsbench.machine.spinning import bound_spinning
 from spsbench.models import hub
@@ -46,6 +47,7 @@ def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = F
     """
     check_environment()
     check_packages()
+    check_ranks(model for cell in cells for model in cell.models.all)
     check_local(checkpoints(cells), access, say)
     check_heads(cells, access)
     decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all), say)

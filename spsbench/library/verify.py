@@ -45,6 +45,11 @@ def verify_pair(pair: Any, *, say: Callable[[str], None] = quiet, **asked: Any) 
     if cell.sampling.temperature == 0:
         return Held(named(cell), known, greedy_pair(cell, loaded, found, say))
     workers = plan.workers or workers_for(cell, loaded)
+    if workers > 1 and cell.models.ranks > 1:
+        raise UsageError(
+            f"--workers {workers} with --parallel: expected 1, since ranks share one model. "
+            "Leave --workers out"
+        )
     say(f"auditing {named(cell)}: {len(found)} prompts, {workers} processes")
     finding = audit_pair(
         cell,

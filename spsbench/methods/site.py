@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.shared import is_shared
 from spsbench.engines.views import view
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.site import (
@@ -117,6 +118,11 @@ class LoadedSite:
         """A session of the target's engine with a view of the target."""
         self._check(self._plan.target, "a variant of the target", "uses_target")
         engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
+        if is_shared(self._loaded.target):
+            raise UsageError(
+                f"--drafter {self._name} with --parallel: expected a target on one rank, since the "
+                "others do not know a variant of it. Choose another drafter"
+            )
         try:
             model = view(self._loaded.target, variant)
         except UsageError as error:

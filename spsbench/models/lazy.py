@@ -17,7 +17,10 @@ _NARROW = ("BF16", "F16")
 
 
 class LazyTensor:
-    """One tensor of a file; `[...]` reads all of it, as float32 when `widen` says so."""
+    """One tensor of a file, as float32 when `widen` says so.
+
+    `[...]` reads all of it, slices a part: the share of a rank.
+    """
 
     def __init__(self, view: Any, *, widen: bool) -> None:
         self._view = view
@@ -31,7 +34,10 @@ class LazyTensor:
         """The safetensors name of what `[...]` returns."""
         return "F32" if self._widen else str(self._view.get_dtype())
 
-    def __getitem__(self, index: EllipsisType) -> Tensor:
+    def __getitem__(self, index: EllipsisType | tuple[slice, ...]) -> Tensor:
+        if index is not ...:
+            part: Tensor = self._view[index]
+            return part.float() if self._widen else part
         shape = self.get_shape()
         if not self._widen or not shape or 0 in shape:
             whole: Tensor = self._view[...]

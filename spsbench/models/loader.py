@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.distributed import DistributedConfig
 
 from spsbench.errors import DataError
 from spsbench.models.boundary import silent, translated
@@ -16,6 +17,7 @@ from spsbench.models.devices import find_device
 from spsbench.models.jsonfile import read_object
 from spsbench.models.lazy import lazy_tensors
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
+from spsbench.models.shareable import check_shareable
 from spsbench.models.soundness import check_complete, check_sound
 from spsbench.models.weights import weight_files
 
@@ -29,6 +31,7 @@ def load_model(
     trust_remote_code: bool,
     allow_pickle: bool,
     say: Callable[[str], None] = lambda line: None,
+    ranks: int = 1,
 ) -> transformers.PreTrainedModel:
     """The model in `folder`, ready to be asked: in eval mode, on its device, without gradients.
 
@@ -40,6 +43,7 @@ def load_model(
         trust_remote_code: run the model's own Python code.
         allow_pickle: read pickled weights where there are no safetensors.
         say: is told, in one line, when the weights look larger than the free memory.
+        ranks: how many of them share its weights; each calls this, and reads its share alone.
 
     Raises:
         UnavailableError: no such device.
@@ -55,7 +59,8 @@ def load_model(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
         number = choose(dtype, place, files)
-        warn_of_memory(files, number, place, say)
+        if ranks == 1:
+            warn_of_memory(files, number, place, say)
         options: dict[str, Any] = {
             "dtype": number,
             "output_loading_info": True,
@@ -64,6 +69,9 @@ def load_model(
         if attention is not None:
             options["attn_implementation"] = attention
         kind = _plain_class(config)
+        if ranks > 1:
+            check_shareable(kind, config, ranks, folder)
+            options["distributed_config"] = DistributedConfig(tp_size=ranks)
         if kind is None or trust_remote_code or files[0].suffix != ".safetensors":
             model, info = AutoModelForCausalLM.from_pretrained(
                 folder,
@@ -80,7 +88,7 @@ def load_model(
                 model.generation_config = GenerationConfig.from_pretrained(folder)
         check_complete(info, folder)
         model.requires_grad_(False)
-        model = model.to(place).eval()
+        model = (model.to(place) if ranks == 1 else model).eval()
         model.config.name_or_path = str(folder)
         check_sound(model, folder)
     return model

@@ -1,8 +1,8 @@
 """A model that was loaded: all of it is there, and every number is a number."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel
@@ -42,6 +42,17 @@ def _shape(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes)) or "of one number"
 
 
+def own(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor: all of it where it is not shared."""
+    local = getattr(tensor, "to_local", None)
+    return tensor if local is None else cast(torch.Tensor, local())
+
+
+def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
 @torch.inference_mode()
 def check_sound(model: PreTrainedModel, folder: Path) -> None:
     """Refuse a model with NaN or infinite weights, or with some that no training leaves behind.
@@ -54,7 +65,7 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
     learned = {name for name, _ in model.named_parameters()}
     tensors = {
         name: tensor
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        for name, tensor in ((name, own(t)) for name, t in _tensors(model))
         if tensor.dtype in _FLOATS and tensor.numel()
     }
     # The extremes are finite if and only if all numbers are, and need no second copy of a tensor.

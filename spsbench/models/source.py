@@ -16,6 +16,7 @@ from spsbench.errors import DataError
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
 from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
+from spsbench.models.shares import load_shared
 from spsbench.models.vocabulary import check_same, common_size, difference
 from spsbench.settings.models import ModelSpec
 
@@ -62,6 +63,7 @@ def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool, 
         allow_pickle=allow_pickle,
         offline=offline,
         say=say,
+        ranks=spec.ranks,
         **machine,
     )
 
@@ -92,6 +94,7 @@ class Checkpoints:
     allow_pickle: bool
     offline: bool
     say: Say = field(compare=False)
+    ranks: int = 1
 
     @property
     def _permitted(self) -> dict[str, bool]:
@@ -116,16 +119,17 @@ class Checkpoints:
         check_same(target, draft)
 
     def model(self, folder: Path) -> PreTrainedModel:
-        """The model with the weights of its folder."""
-        made = load_model(
-            folder,
-            device=self.device,
-            dtype=self.dtype,
-            attention=self.attention,
-            say=self.say,
+        """The model with the weights of its folder; over several ranks, this one's share."""
+        how: dict[str, Any] = {
+            "device": self.device,
+            "dtype": self.dtype,
+            "attention": self.attention,
+            "say": self.say,
             **self._permitted,
-        )
-        return rounded(made, self.quantised, folder)
+        }
+        if self.ranks > 1:
+            return load_shared(folder, size=self.ranks, **how)
+        return rounded(load_model(folder, **how), self.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """As the tokenizer and both models have it."""

@@ -1,9 +1,11 @@
 """From what a user asks to a cell: defaults and every check that needs no model and no torch."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.machine.ranks import ranks
 from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Method, constant
@@ -17,7 +19,7 @@ DEFAULT_K = 4
 OVER_A_MODEL = frozenset(
     {"model", "tree", "topk", "sequoia", "chains"}
 )  # drafters of a draft model
-OWN = ("id", "revision")  # fields in which a draft model never follows the target
+OWN = ("id", "revision", "parallel")  # fields in which a draft model never follows the target
 SELF = "self:"  # before a format: the target's own copy, quantised, as a draft model
 PLAIN = [
     each
@@ -92,7 +94,31 @@ def target_of(given: Mapping[str, Any]) -> ModelSpec:
     asked = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
     if asked["trust_remote_code"] and asked["revision"] is None:
         raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
-    return ModelSpec(**_drawn(given, asked))
+    return shared(ModelSpec(**_drawn(given, asked)))
+
+
+def shared(model: ModelSpec) -> ModelSpec:
+    """`model` with the number of ranks that share it: `tp` means those that torchrun started.
+
+    Raises:
+        UsageError: there are none, or other ones.
+    """
+    if model.parallel is None:
+        return model
+    size = ranks().size
+    if model.parallel == "tp":
+        if size == 1:
+            raise UsageError(
+                "--parallel tp without torchrun: expected ranks that it started. "
+                "Say how many to start: --parallel tp:2"
+            )
+        return replace(model, parallel=f"tp:{size}")
+    if size not in (1, model.ranks):
+        raise UsageError(
+            f"--parallel {model.parallel} under torchrun with {size} ranks: expected as many. "
+            "Say --parallel tp"
+        )
+    return model
 
 
 def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
@@ -116,9 +142,9 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
             "weights": name.removeprefix(SELF),
         }
         name = target.id
-    shared = {field: getattr(target, field) for field in DRAFT if field not in OWN}
-    weights = {} if asked.get("weights") == CHECKPOINT else _drawn(given, shared | asked)
-    return ModelSpec(**shared | asked | weights | {"id": name})
+    alike = {field: getattr(target, field) for field in DRAFT if field not in OWN}
+    weights = {} if asked.get("weights") == CHECKPOINT else _drawn(given, alike | asked)
+    return shared(ModelSpec(**alike | asked | weights | {"id": name}))
 
 
 def _check_own(name: str, asked: Mapping[str, Any]) -> None:

@@ -1,11 +1,17 @@
 """The models of a cell: which they are, and how each is run."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from spsbench.settings.option import MACHINE, MODELS, Check, Option
 from spsbench.spec import Spec
 
+SHARED = re.compile(r"tp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
+EXPECTED = (
+    "tp:N with N of 2 or more, or tp under torchrun; layers laid on devices one after the other "
+    "(pp, device_map) are not run here, since a round would wait for each device in turn"
+)
 CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
 QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
 """One scale an output; a scale for 32 inputs; for 64. `engines.quantised` has what they are."""
@@ -49,6 +55,20 @@ class ModelSpec:
             metavar="NAME",
         ),
     ] = None
+    parallel: Annotated[
+        str | None,
+        Option(
+            "Ranks that share the weights of {model}: tp:2; under torchrun tp.",
+            MACHINE,
+            Check(lambda value: SHARED.fullmatch(value) is not None, EXPECTED),
+            metavar="tp:N",
+        ),
+    ] = None
+
+    @property
+    def ranks(self) -> int:
+        """How many processes share its weights."""
+        return 1 if self.parallel is None else int(self.parallel.removeprefix("tp:"))
 
     @property
     def random(self) -> bool:
@@ -82,6 +102,11 @@ class Models:
     def all(self) -> list[ModelSpec]:
         """The target first."""
         return [model for model in (self.target, self.draft) if model is not None]
+
+    @property
+    def ranks(self) -> int:
+        """How many processes the models are shared by."""
+        return max(model.ranks for model in self.all)
 
     @property
     def random(self) -> bool:

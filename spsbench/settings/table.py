@@ -26,7 +26,7 @@ def _of_target() -> Iterator[Setting]:
 def _of_draft() -> Iterator[Setting]:
     """Without defaults: what is not said is as the target's, but for the id and its revision."""
     for each in settings_of(ModelSpec):
-        own = each.name in ("id", "revision")
+        own = each.name in ("id", "revision", "parallel")
         told = replace(
             each.option,
             help=each.option.help.format(model="the draft model"),

@@ -49,6 +49,7 @@ MODEL = {
     "device": "cuda",
     "dtype": "bfloat16",
     "attention": "eager",
+    "parallel": "tp:2",
 }
 CELL = Cell.of(target=ModelSpec("t"))
 CHANGES = {

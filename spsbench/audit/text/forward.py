@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.text.evidence import Floats
 from spsbench.engines.quantised import dequantise, format_of, quantise
+from spsbench.engines.shared import is_shared
+from spsbench.errors import DataError
 from spsbench.models.boundary import silent
 from spsbench.models.devices import free_bytes
 
@@ -100,6 +102,11 @@ def precise(model: PreTrainedModel) -> Iterator[None]:
     if model.dtype in PRECISE:
         yield
         return
+    if is_shared(model):
+        raise DataError(
+            f"an audit of {model.dtype} weights that ranks share: expected float32, or room on "
+            "rank 0 for all of them. Choose --dtype float32"
+        )
     handles = []
     for module in model.modules():
         if any(p.dtype not in PRECISE for p in module.parameters(recurse=False)):

@@ -123,6 +123,8 @@ def _ahead(pool: ProcessPoolExecutor, work: Iterable[AuditJob], most: int) -> It
 
 def workers_for(cell: Cell, loaded: Loaded) -> int:
     """As many as there are cores, for models that are small and on the CPU; else one."""
+    if cell.models.ranks > 1:
+        return 1
     models = [model for model in (loaded.target, loaded.draft) if model is not None]
     size = sum(model.num_parameters() for model in models)
     cores = usable_cores()

@@ -1,0 +1,44 @@
+"""The ranks that torchrun started, as it says in the environment: one process each."""
+
+import os
+from typing import NamedTuple
+
+from spsbench.errors import UsageError
+
+OURS = "SPS_RANKS_STARTED"  # in the environment of ranks that `sps` started itself
+
+LOST = "a rank has ended"  # so begins the line of a rank that only follows another one's end
+
+
+class Ranks(NamedTuple):
+    """How many processes share a model, and which of them this one is."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 0  # among those of this machine
+
+
+def ranks() -> Ranks:
+    """Those of this process; one rank where nobody started several."""
+    try:
+        rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    except (KeyError, ValueError):
+        return Ranks()
+    return Ranks(rank, size, local)
+
+
+def usual_threads(size: int) -> int:
+    """Processor threads for each of `size` ranks of one machine."""
+    return max(1, len(os.sched_getaffinity(0)) // size)
+
+
+class MissingRanksError(UsageError):
+    """A model is to be shared by ranks, and nobody has started them."""
+
+    def __init__(self, model: str, size: int, device: str) -> None:
+        self.size, self.device = size, device
+        super().__init__(
+            f"{model} over {size} ranks (this process): expected {size} processes. "
+            f"Start the program with torchrun --nproc-per-node {size}, and call "
+            "spsbench.library.ranks.follow() where RANK is not 0"
+        )

@@ -11,7 +11,7 @@ from spsbench.loop.types import Guarantee
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.plugins import make, plug_in
 from spsbench.settings.asked import make_cell
-from spsbench.settings.bundled import DEFAULT_DRAFT
+from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import drafting, method
 from spsbench.settings.option import METHOD
@@ -76,9 +76,13 @@ def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[st
     base = {n: v for n, v in asked.items() if n not in LISTS and v is not None}
     drafts = list(asked.get("draft") or ())
     named = [spec_of(each) for each in asked.get("drafter") or ()]
-    if not drafts and (not named or any(needs(spec) is Weights.MODEL for spec in named)):
-        bundled = DEFAULT_DRAFT.get(base.get("target", TARGET["id"].default))
-        drafts = [bundled] if bundled else []
+    if not drafts:
+        target = base.get("target", TARGET["id"].default)
+        model = DEFAULT_DRAFT.get(target)
+        wanted = not named or any(needs(spec) is Weights.MODEL for spec in named)
+        bundled = {DEFAULT_HEAD.get((target, spec.name), ""): spec.name for spec in named}
+        heads = {head: family for head, family in bundled.items() if head}
+        drafts = [*([model] if model and wanted else []), *heads]
     models = [draft for draft in drafts if draft not in heads]
     drafters = named or [Spec(name) for name in FIRST if models or name != "model"]
     if models and not any(needs(spec) in (Weights.MODEL, Weights.OWN) for spec in drafters):
@@ -96,10 +100,10 @@ def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[st
         rules = list(asked.get("verifier") or ())
         if not rules:
             rules = [*SAMPLED] if plan.drawn is Drawn.IID and not plan.tree else ["auto"]
-        for model in taken:
+        for draft in taken:
             for rule in rules:
                 check_exact(spec_of(rule))
-                own = plain if model is None else {**base, "draft": model}
+                own = plain if draft is None else {**base, "draft": draft}
                 yield {**own, "drafter": spec, "verifier": rule}
 
 

@@ -203,6 +203,11 @@ def test_a_head_drafts_by_its_own_drafter_alone() -> None:
     assert drafting({"draft": ["head"], "drafter": [one]}) == {(str(one), "head")}
     with pytest.raises(UsageError, match="expected a draft model"):
         cells_of({"draft": ["small"], "drafter": [one]}, "2")
+    found = cells_of({"drafter": [Spec("eagle3"), Spec("model")]}, "2")  # of the bundled target
+    assert {cell.models.draft and cell.models.draft.id for cell in found} == {
+        "nano-eagle3",
+        "nano-draft",
+    }
 
 
 @pytest.mark.slow

@@ -3,14 +3,35 @@
 from collections.abc import Sequence
 from typing import Any
 
+from spsbench.audit.text.pair import prompts_of
+from spsbench.errors import DataError
 from spsbench.library.prompts import Prompt, ids_of
 from spsbench.methods.resolve import warp
 from spsbench.methods.skips import Bench, Skip, Text, search
 from spsbench.plugins import make
+from spsbench.spec import Spec
+
+
+def prompts_for(pair: Any, task: Spec, most: int) -> list[Prompt]:
+    """The first prompts of a task, as token ids.
+
+    Raises:
+        DataError: none that fits the context.
+    """
+    cell, loaded = pair.configured()
+    found: list[Prompt] = [prompt.ids for prompt in prompts_of(cell, loaded, [task], most)]
+    if not found:
+        raise DataError(f"no prompt fits the context ({task}): expected one. Name another task")
+    return found
 
 
 def spare_layers(
-    pair: Any, prompts: Sequence[Prompt], *, sublayers: bool, candidates: int, **asked: Any
+    pair: Any,
+    prompts: Sequence[Prompt],
+    *,
+    sublayers: bool = False,
+    candidates: int = 4,
+    **asked: Any,
 ) -> list[Skip]:
     """Let the target write after each prompt, then search on these texts: see `methods.skips`.
 

@@ -8,6 +8,7 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.plan.costs import ShowCosts, show_costs
 from spsbench.cli.plan.shapes import Shapes, plan_shapes
+from spsbench.cli.plan.spare import SpareLayers, plan_spare
 from spsbench.errors import UsageError
 from spsbench.library.bench import OF_PLACE
 from spsbench.library.load import OF_ACCESS
@@ -47,6 +48,7 @@ def plan(
         o.option(METHOD, "--fit", help="disco:out=FILE: fit the schedule on the traces, too."),
     ] = None,
     shapes: Shapes = None,
+    spare: SpareLayers = False,
     show: ShowCosts = False,
     format: o.ReportFormat = "table",
     json: o.Json = False,
@@ -55,12 +57,14 @@ def plan(
 ) -> None:
     """Find out whether speculation pays here, with what and which K; measure the best."""
     form = o.report_format(format, json)
-    if show or shapes is not None:
+    if show or spare or shapes is not None:
+        flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
         if form not in ("table", "json") or plot is not None:
-            flag = "--show-costs" if show else "--shapes"
             raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
         if show:
             show_costs(what, asked.get("costs"), json=form == "json")
+        elif spare:
+            plan_spare(what, asked, json=form == "json")
         elif what is not None:
             raise UsageError(f"--shapes with {what}: expected one of the two. Leave out the other")
         else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
-from spsbench.errors import UsageError
+from spsbench.cli.plan.single import single
 from spsbench.forecast.shape import parse_shapes
 from spsbench.library.load import access_of, load
 from spsbench.settings.asked import make_cell
@@ -35,7 +35,7 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
         SpsError: what is no shape, or one that this kind of model cannot have.
     """
     wanted = parse_shapes(shapes)
-    once = {name: _once(name, value) for name, value in asked.items()}
+    once = single(asked, "--shapes")
     make_cell(**access_of(once)[1])
     with at_once():
         pair = load(say=say, **once)
@@ -61,14 +61,3 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
         "shapes": shape_rows(costs, drafts),
     }
     write(js.dumps(found, indent=2) + "\n")
-
-
-def _once(name: str, value: Any) -> Any:
-    if not isinstance(value, list) or name == "stop":
-        return value
-    if len(value) != 1:
-        flag = "--" + name.replace("_", "-")
-        raise UsageError(
-            f"{flag} {len(value)} times with --shapes: expected one. Ask for each by itself"
-        )
-    return value[0]

@@ -8,6 +8,7 @@ from spsbench.errors import DataError
 from spsbench.library.prompts import Prompt, ids_of
 from spsbench.methods.resolve import warp
 from spsbench.methods.skips import Bench, Skip, Text, search
+from spsbench.methods.skips import best as best
 from spsbench.plugins import make
 from spsbench.spec import Spec
 

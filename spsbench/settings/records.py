@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-SCHEMA = 2
+SCHEMA = 3
 NANO = 9  # digits of a second that are kept: clocks tell no more
 
 Key = tuple[str, str, int]

@@ -136,6 +136,8 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     small = (("two tokens", Tables(2, 3, ("plain",)), {"tokens": 2}),)
     monkeypatch.setattr(rules, "SETTINGS", small)
     monkeypatch.setattr(rounds, "ROUNDS", rounds.ROUNDS[:1] + rounds.ROUNDS[-1:])
+    kinds = [each for each in rules.drafter_kinds() if each.name in ("model", "(argmax chain)")]
+    monkeypatch.setattr(rules, "drafter_kinds", lambda deep=False: kinds)
     monkeypatch.setattr(enumerating, "usable_cores", lambda: 1)  # others would not see the patches
     only = ("--schedule", "constant", "--schedule", "ema:least=0.1")
     ran = sps("verify", "rules", "--verifier", "sps", "--verifier", "synthetic", *only)

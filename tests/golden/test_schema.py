@@ -66,7 +66,11 @@ def test_a_run_of_any_schema_is_read_or_clearly_refused(folder: Path) -> None:
     ids = dict(zip((cell.id for cell in make.cells()), kept, strict=True))
     read_back, made = (sorted(found, key=key) for found in (records(folder), make.records()))
     renamed = sorted((replace(record, cell=ids[record.cell]) for record in made), key=key)
-    assert [record.to_json() for record in read_back] == [record.to_json() for record in renamed]
+    found, expected = ([each.to_json() for each in them] for them in (read_back, renamed))
+    if int(folder.name) < SCHEMA:  # fields that came later are not in it
+        known = {name for values in found for name in values}
+        expected = [{n: v for n, v in values.items() if n in known} for values in expected]
+    assert found == expected
     (table,) = tables(folder)
     saved = json.loads((folder / "summary.json").read_text())["rows"]
     assert [row["id"] for row in saved] == [row.cell.id for row in table.rows]

@@ -52,8 +52,7 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
     from spsbench.cli.grids import drawn
     from spsbench.cli.progress import alive
     from spsbench.cli.safe import write
-    from spsbench.library.spare import prompts_for, spare_layers
-    from spsbench.methods.skips import best
+    from spsbench.library.spare import best, prompts_for, spare_layers
 
     with alive("leaving out layers"):
         prompts = prompts_for(pair, spec, texts)

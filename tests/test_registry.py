@@ -117,6 +117,7 @@ def test_an_installed_package_is_listed(site: Path) -> None:
     assert broken.startswith("cannot be loaded: AttributeError")
 
 
+@pytest.mark.slow
 def test_an_installed_package_drafts_and_verifies(site: Path, tmp_path: Path) -> None:
     target = save(tmp_path / "target", random_model())
     parts = ["--drafter", "repeat:times=3", "--verifier", "theirs"]

@@ -243,6 +243,7 @@ def test_a_dry_run_writes_nothing(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_shards_unite_to_the_single_run(
     sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ def arguments(pair: Pair, *more: str) -> tuple[str, ...]:
     return ("generate", "--target", pair.target, "--draft", pair.draft, "--ignore-eos", *more)
 
 
+@pytest.mark.slow
 def test_colours_on_a_terminal(terminal: START, pair: Pair) -> None:
     ran = terminal(*arguments(pair, "the cat", "-n", "24")).end()
     assert ran.code == 0
@@ -79,7 +80,8 @@ def test_an_interrupt_while_loading_and_while_generating(
     assert ran.out.count("\x1b[3") == ran.out.count("\x1b[0m")
 
 
-@pytest.mark.parametrize("broken", ["stdout", pytest.param("both", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", ["stdout", "both"])
 def test_a_reader_that_leaves(broken: str, pair: Pair) -> None:
     reading, writing = os.pipe()
     program = subprocess.Popen(

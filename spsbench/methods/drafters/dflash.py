@@ -11,7 +11,7 @@ from spsbench.loop.site import Plan, Site
 from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.headed import Drawing, HeadDrafter
 from spsbench.methods.heads.dflash import DFlashNetwork
-from spsbench.methods.heads.network import filled, known_ids, on_meta, without_copy
+from spsbench.methods.heads.network import over_weights
 from spsbench.methods.heads.parallel import ParallelFrontier
 
 
@@ -45,12 +45,5 @@ class DFlash(HeadDrafter):
     def frontier(cls, site: Site) -> ParallelFrontier:
         """Over the target's features, as keys and values of every layer."""
         head, target = site.head(), site.target()
-
-        def make() -> DFlashNetwork:
-            shape, tensors = without_copy(head.description.shape, head.tensors, target)
-            ids, tensors = known_ids(shape, tensors, target.vocab_size)
-            network = filled(on_meta(lambda: DFlashNetwork(shape)), tensors)
-            network.ids = ids
-            return network
-
-        return ParallelFrontier(site.network(make), target, site.cache())
+        network = site.network(lambda: over_weights(DFlashNetwork, head, target))
+        return ParallelFrontier(network, target, site.cache())

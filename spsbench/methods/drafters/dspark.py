@@ -8,7 +8,7 @@ from spsbench.loop.site import Site
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.dflash import DFlashNetwork
 from spsbench.methods.heads.dspark import DSparkNetwork
-from spsbench.methods.heads.network import filled, known_ids, on_meta, without_copy
+from spsbench.methods.heads.network import over_weights
 from spsbench.methods.heads.parallel import ParallelFrontier
 
 
@@ -19,14 +19,6 @@ class DSpark(HeadDrafter):
     def frontier(cls, site: Site) -> ParallelFrontier:
         """Over the target's features, as keys and values of every layer."""
         head, target = site.head(), site.target()
-
-        def make() -> DFlashNetwork:
-            shape, tensors = without_copy(head.description.shape, head.tensors, target)
-            ids, tensors = known_ids(shape, tensors, target.vocab_size)
-            network = filled(
-                on_meta(lambda: (DSparkNetwork if shape.rank else DFlashNetwork)(shape)), tensors
-            )
-            network.ids = ids
-            return network
-
-        return ParallelFrontier(site.network(make), target, site.cache())
+        kind = DSparkNetwork if head.description.shape.rank else DFlashNetwork
+        network = site.network(lambda: over_weights(kind, head, target))
+        return ParallelFrontier(network, target, site.cache())

@@ -3,27 +3,24 @@
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.loop.site import HeadWeights, Plan, Site, TargetParts, Weights
+from spsbench.loop.site import Plan, Site
 from spsbench.loop.types import Drafter
-from spsbench.methods.drafters.headed import Drawing
+from spsbench.methods.drafters.headed import Drawing, HeadDrafter
 from spsbench.methods.heads.eagle3 import Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.network import filled, known_ids, on_meta, without_copy
+from spsbench.methods.heads.network import over_weights
 from spsbench.models.heads.formats.eagle3 import counted
 
 CHOICES = ("", "raw", "normed")
 
 
-class Eagle3(Drafter):
+class Eagle3(HeadDrafter):
     """Opens as a chain or a tree over a head of EAGLE-3's shape; see `headed.Drawing`.
 
     `residual`, `feedback` (raw or normed) and `features` (2-16-29, hidden states as transformers
     numbers them) say what a file leaves open, or says wrongly; `anyway`, that the target may have
     another name than the head's.
     """
-
-    weights = Weights.HEAD
-    uses_target = True
 
     @classmethod
     def plan(
@@ -56,17 +53,13 @@ class Eagle3(Drafter):
         features: str = "",
         anyway: bool = False,
     ) -> Drafter:
-        """Over a head and the target that it was trained for; the shape has the answers by now."""
+        """As `Drawing` says; the shape has the answers by now."""
+        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
+        return drawing.over(cls.frontier(site))
+
+    @classmethod
+    def frontier(cls, site: Site) -> HeadFrontier:
+        """Over a head and the target that it was trained for."""
         head, target = site.head(), site.target()
-        network = site.network(lambda: network_of(head, target))
-        frontier = HeadFrontier(network, target, site.cache())
-        return Drawing(sampled, shape, siblings, width, depth, nodes).over(frontier)
-
-
-def network_of(head: HeadWeights, target: TargetParts) -> Eagle3Network:
-    """The network over its weights."""
-    shape, tensors = without_copy(head.description.shape, head.tensors, target)
-    ids, tensors = known_ids(shape, tensors, target.vocab_size)
-    network = filled(on_meta(lambda: Eagle3Network(shape)), tensors)
-    network.ids = ids
-    return network
+        network = site.network(lambda: over_weights(Eagle3Network, head, target))
+        return HeadFrontier(network, target, site.cache())

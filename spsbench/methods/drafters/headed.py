@@ -74,7 +74,7 @@ class HeadDrafter(Drafter):
     uses_target = True
 
     @classmethod
-    def plan(cls, anyway: bool = False, **arguments: Any) -> Plan:
+    def plan(cls, *, anyway: bool = False, **arguments: Any) -> Plan:
         """By the arguments."""
         return Drawing(**arguments).plan
 

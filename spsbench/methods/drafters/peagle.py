@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.site import Cache, Plan, Site, TargetParts
-from spsbench.loop.types import Context, Drafter
-from spsbench.methods.drafters.eagle3 import network_of
-from spsbench.methods.drafters.headed import Drawing, HeadDrafter
+from spsbench.loop.types import Context
+from spsbench.methods.drafters.eagle3 import Eagle3
+from spsbench.methods.drafters.headed import Drawing
 from spsbench.methods.heads.eagle3 import Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
+from spsbench.methods.heads.network import over_weights
 from spsbench.models.heads.formats.eagle3 import counted
 
 
@@ -58,41 +59,28 @@ class ParallelFrontier(HeadFrontier):
         return self._logits(self._pass(self._mask.expand(m, -1), masks, places, sees))
 
 
-class PEagle(HeadDrafter):
+class PEagle(Eagle3):
     """Opens as a chain or a tree over a head of P-EAGLE; see `headed.Drawing`.
 
     `residual`, `feedback` and `features` say what a file leaves open, as for `eagle3`.
     """
 
     @classmethod
-    def plan(cls, anyway: bool = False, features: str = "", **arguments: Any) -> Plan:
-        """By the arguments."""
-        counted(features)
-        drawing = {k: v for k, v in arguments.items() if k not in ("residual", "feedback")}
-        return Drawing(**drawing).plan
-
-    @classmethod
-    def open(  # type: ignore[override]
+    def plan(
         cls,
-        site: Site,
-        sampled: bool = True,
-        shape: str | int = "",
-        siblings: str = "distinct",
-        width: int = 0,
-        depth: int = 0,
-        nodes: int = 60,
         residual: str = "",
         feedback: str = "",
         features: str = "",
         anyway: bool = False,
-    ) -> Drafter:
-        """As `Drawing` says; the shape has the answers by now."""
-        drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(site))
+        **arguments: Any,
+    ) -> Plan:
+        """By the arguments."""
+        counted(features)
+        return Drawing(**arguments).plan
 
     @classmethod
     def frontier(cls, site: Site) -> ParallelFrontier:
         """Over a head and the target that it was trained for."""
         head, target = site.head(), site.target()
-        network = site.network(lambda: network_of(head, target))
+        network = site.network(lambda: over_weights(Eagle3Network, head, target))
         return ParallelFrontier(network, target, site.cache())

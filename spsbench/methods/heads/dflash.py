@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.methods.heads.layers import Layer, Rotary
-from spsbench.methods.heads.parallel import Around, Marginal, Rows
+from spsbench.methods.heads.network import Rows
+from spsbench.methods.heads.parallel import Around, Marginal
 from spsbench.models.heads.shapes import BlockShape
 
 

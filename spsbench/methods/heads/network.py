@@ -9,15 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.errors import DataError
-from spsbench.loop.site import Cache, TargetParts
+from spsbench.loop.site import Cache, HeadWeights, TargetParts
 from spsbench.models.heads.shapes import BlockShape, Eagle3Shape, EagleShape
 
 Rows = Callable[[Tensor], Tensor]
 Shape = TypeVar("Shape", EagleShape, Eagle3Shape, BlockShape)
 Made = TypeVar("Made", bound=nn.Module)
+Ranked = TypeVar("Ranked", bound="Ranking")
 
 
-class HeadNetwork(nn.Module):
+class Ranking(nn.Module):
+    """Ranks tokens of the target: all of them, or those of a vocabulary of its own.
+
+    Attributes:
+        ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
+    """
+
+    ids: Tensor | None = None
+
+
+class HeadNetwork(Ranking):
     """Features of a text in, features of its next token out; one subclass a family.
 
     Row j of a pass holds the features of token j and the embedding of token j + 1, stands at
@@ -26,11 +37,9 @@ class HeadNetwork(nn.Module):
 
     Attributes:
         layers: hidden states of the target that it reads, as transformers numbers them.
-        ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
     """
 
     layers: tuple[int, ...]
-    ids: Tensor | None = None
 
     @abstractmethod
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
@@ -120,3 +129,12 @@ def known_ids(
             "row i the token i + d2t[i], each one in t2d. Fetch the head again"
         )
     return ids[ids < vocab], rest
+
+
+def over_weights(make: Callable[[Any], Ranked], head: HeadWeights, target: TargetParts) -> Ranked:
+    """The network that `make` gives for a shape, over a head's weights and with its own tokens."""
+    shape, tensors = without_copy(head.description.shape, head.tensors, target)
+    ids, tensors = known_ids(shape, tensors, target.vocab_size)
+    network = filled(on_meta(lambda: make(shape)), tensors)
+    network.ids = ids
+    return network

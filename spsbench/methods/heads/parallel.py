@@ -6,18 +6,17 @@ then changes is a small state, or nothing at all.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spsbench.loop.site import Cache, TargetParts
 from spsbench.loop.transfer import send
 from spsbench.loop.types import Context
+from spsbench.methods.heads.network import Ranking, Rows
 from spsbench.methods.heads.reader import HiddenReader
-
-Rows = Callable[[Tensor], Tensor]
 
 
 class Around(NamedTuple):
@@ -28,17 +27,15 @@ class Around(NamedTuple):
     cache: Cache  # of the head's layers
 
 
-class ParallelNetwork(nn.Module):
+class ParallelNetwork(Ranking):
     """The network of such a head; H its width, Ht the target's, Vd its vocabulary, S its state.
 
     Attributes:
         layers: hidden states of the target that it reads, as transformers numbers them.
-        ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
         deepest: tokens that a draft may be deep.
     """
 
     layers: tuple[int, ...]
-    ids: Tensor | None = None
     deepest: int
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:

@@ -85,16 +85,7 @@ def conduct(
     from spsbench.models.shelf import Shelf
     from spsbench.runs.conduct import Conduct
 
-    shelf = (
-        pair.shelf
-        if pair is not None
-        else Shelf(
-            offline=access.offline,
-            allow_pickle=access.allow_pickle,
-            threads=access.threads,
-            say=say,
-        )
-    )
+    shelf = pair.shelf if pair is not None else Shelf.under(access, say)
     return Conduct(
         place=place,
         access=access,

@@ -52,12 +52,7 @@ class Pair:
         self._asked, self.access, self._say = asked, access, say
         if access.threads is not None:
             torch.set_num_threads(access.threads)
-        self.shelf = Shelf(
-            offline=access.offline,
-            allow_pickle=access.allow_pickle,
-            threads=access.threads,
-            say=say,
-        )
+        self.shelf = Shelf.under(access, say)
         self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
         self.loaded = self.shelf.load(self.cell)
         for line in () if self.cell.models.random else surprises(self.loaded):

@@ -83,16 +83,7 @@ def plan(
     from spsbench.plan.conduct import Planner
     from spsbench.runs.once import once
 
-    shelf = (
-        pair.shelf
-        if pair is not None
-        else Shelf(
-            offline=access.offline,
-            allow_pickle=access.allow_pickle,
-            threads=access.threads,
-            say=say,
-        )
-    )
+    shelf = pair.shelf if pair is not None else Shelf.under(access, say)
     told = once(say)
     cells = cells_of(
         chosen,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,6 +22,7 @@ from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.translation.overlap import Vocabularies
 from spsbench.models.translation.vocabulary import Vocabulary
 from spsbench.plugins import make, plug_in
+from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.spec import Spec
@@ -86,6 +87,16 @@ class Shelf:
             "say": say,
         }
         self._kept: dict[Hashable, Any] = {}
+
+    @classmethod
+    def under(cls, access: Access, say: Callable[[str], None]) -> Self:
+        """One that takes models as `access` allows."""
+        return cls(
+            offline=access.offline,
+            allow_pickle=access.allow_pickle,
+            threads=access.threads,
+            say=say,
+        )
 
     def load(self, cell: Cell) -> Loaded:
         """The models of `cell`; every check comes before the first weights.

@@ -4,6 +4,7 @@ A weight is (code - zero) * scale, which float32 holds exactly: so a quantised m
 whoever multiplies. Inputs stay as they are. Embeddings that are looked up stay too, tied or not.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -77,15 +78,15 @@ def _codes(values: Tensor, scales: Tensor, below: int, above: int) -> tuple[Tens
     return (values / torch.where(scales == 0, 1, scales)).round().clamp(-below, above), scales
 
 
-class OverCodes(nn.Module):
+class OverCodes(nn.Module, ABC):
     """A layer `x W^T + b` whose W is in codes, however they lie."""
 
     bias: nn.Parameter | None
 
     @property
+    @abstractmethod
     def codes(self) -> Codes:
         """W."""
-        raise NotImplementedError
 
 
 class QuantisedLinear(OverCodes):

@@ -61,15 +61,11 @@ class FixedDrafter(Drafter):
         self.calls += 1
         if self.parents is None:
             return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
-        depth = [0] * len(self.tokens)
-        for node, parent in enumerate(self.parents):
-            depth[node] = depth[parent] + 1 if parent >= 0 else 0
-        fits = torch.tensor([d < k for d in depth])
-        # Nodes come parents first, so that cutting at a depth keeps the numbers of those above.
-        kept = fits.nonzero()[:, 0]
-        number = {-1: -1, **{old: new for new, old in enumerate(kept.tolist())}}
-        above = torch.tensor([number[int(self.parents[i])] for i in kept], dtype=torch.int64)
-        return Draft(torch.tensor(self.tokens)[kept], None, above)
+        kept = shallow(self.parents, k)
+        number = {-1: -1, **{old: new for new, old in enumerate(kept)}}
+        above = [number[int(self.parents[i])] for i in kept]
+        tokens = [self.tokens[i] for i in kept]
+        return Draft(torch.tensor(tokens).long(), None, torch.tensor(above).long())
 
 
 class TreeDrafter(Drafter):

@@ -75,7 +75,7 @@ class Golden:
         values = asdict(self)
         for passage in values["passages"]:
             passage["slots"] = [
-                [[round(s["overlap"], 9), s["likeliest"], s["same"]] for s in map(_plain, slots)]
+                [[round(slot.overlap, 9), slot.likeliest, slot.same] for slot in slots]
                 for slots in passage["slots"]
             ]
         depths = [each._asdict() for each in self.depths]
@@ -107,10 +107,6 @@ class Golden:
                 f"no golden acceptance of schema {SCHEMA} ({where}): expected what `sps verify "
                 "head` has written. Name another file with --golden"
             ) from error
-
-
-def _plain(slot: Any) -> dict[str, Any]:
-    return slot if isinstance(slot, dict) else dict(zip(Slot._fields, slot, strict=True))
 
 
 class Parting(NamedTuple):

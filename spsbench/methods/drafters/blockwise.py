@@ -7,7 +7,7 @@ is exact.
 from spsbench.loop.site import Site
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.blockwise import BlockwiseNetwork
-from spsbench.methods.heads.network import filled, on_meta
+from spsbench.methods.heads.network import over_layers
 from spsbench.methods.heads.parallel import ParallelFrontier
 
 
@@ -18,9 +18,5 @@ class Blockwise(HeadDrafter):
     def frontier(cls, site: Site) -> ParallelFrontier:
         """Over the target's last hidden state."""
         head, target = site.head(), site.target()
-        shape, layers = head.description.shape, target.config.num_hidden_layers
-
-        def make() -> BlockwiseNetwork:
-            return filled(on_meta(lambda: BlockwiseNetwork(shape, layers)), dict(head.tensors))
-
-        return ParallelFrontier(site.network(make), target, site.cache())
+        network = site.network(lambda: over_layers(BlockwiseNetwork, head, target))
+        return ParallelFrontier(network, target, site.cache())

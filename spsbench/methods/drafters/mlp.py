@@ -3,7 +3,7 @@
 from spsbench.loop.site import Site
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.mlp import MlpNetwork
-from spsbench.methods.heads.network import filled, on_meta
+from spsbench.methods.heads.network import over_layers
 from spsbench.methods.heads.parallel import ParallelFrontier
 
 
@@ -14,9 +14,5 @@ class Mlp(HeadDrafter):
     def frontier(cls, site: Site) -> ParallelFrontier:
         """Over the target's last hidden state."""
         head, target = site.head(), site.target()
-        shape, layers = head.description.shape, target.config.num_hidden_layers
-
-        def make() -> MlpNetwork:
-            return filled(on_meta(lambda: MlpNetwork(shape, layers)), dict(head.tensors))
-
-        return ParallelFrontier(site.network(make), target, site.cache())
+        network = site.network(lambda: over_layers(MlpNetwork, head, target))
+        return ParallelFrontier(network, target, site.cache())

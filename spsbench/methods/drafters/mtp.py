@@ -4,7 +4,7 @@ from spsbench.loop.site import Site
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.heads.mtp import MtpNetwork
-from spsbench.methods.heads.network import filled, on_meta
+from spsbench.methods.heads.network import over_layers
 
 
 class Mtp(HeadDrafter):
@@ -14,9 +14,5 @@ class Mtp(HeadDrafter):
     def frontier(cls, site: Site) -> HeadFrontier:
         """Over the target's last hidden state."""
         head, target = site.head(), site.target()
-        shape, layers = head.description.shape, target.config.num_hidden_layers
-
-        def make() -> MtpNetwork:
-            return filled(on_meta(lambda: MtpNetwork(shape, layers)), dict(head.tensors))
-
-        return HeadFrontier(site.network(make), target, site.cache())
+        network = site.network(lambda: over_layers(MtpNetwork, head, target))
+        return HeadFrontier(network, target, site.cache())

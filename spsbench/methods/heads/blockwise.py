@@ -41,4 +41,4 @@ class BlockwiseNetwork(Marginal):
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
         """[count, V]: the vocabulary projection is read once for all heads."""
         rows = torch.cat([self.heads[i](newest[None]) for i in range(count)])
-        return self.lm_head(rows) if hasattr(self, "lm_head") else by.head(rows)
+        return self.ranked(rows, by.head)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.methods.heads.layers import Layer, Rotary
-from spsbench.methods.heads.network import Rows
 from spsbench.methods.heads.parallel import Around, Marginal
 from spsbench.models.heads.shapes import BlockShape
 
@@ -63,16 +62,7 @@ class DFlashNetwork(Marginal):
 
     def logits(self, rows: Tensor, by: Around) -> Tensor:
         """[n, H] -> [n, Vd] by its own head, else by the target's rows of its vocabulary."""
-        if self.shape.own_head:
-            own: Tensor = self.lm_head(rows)
-            return own
-        theirs = by.head(rows)
-        return theirs if self.ids is None else theirs[:, self.ids]
-
-    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
-        """By its own table where it brings one that differs from the target's."""
-        own: Tensor = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
-        return own
+        return self.ranked(rows, by.head)
 
     def _sees(self, past: int, window: int, device: torch.device) -> Tensor | None:
         """[block, past + block] what each row sees in a layer with a window; None: everything."""

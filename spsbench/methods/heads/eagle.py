@@ -46,8 +46,3 @@ class EagleNetwork(HeadNetwork):
     def scores(self, features: Tensor, head: Rows) -> Tensor:
         """By the target's head, without another norm."""
         return head(features)
-
-    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
-        """By its own table where it brings one that differs from the target's."""
-        own: Tensor = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
-        return own

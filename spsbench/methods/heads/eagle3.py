@@ -92,14 +92,4 @@ class Eagle3Network(HeadNetwork):
     def scores(self, features: Tensor, head: Rows) -> Tensor:
         """By its own head, else by the target's rows of its vocabulary."""
         plain = self.shape.normed_feedback or not self.shape.norm_output
-        x = features if plain else self.norm(features)
-        if self.shape.own_head:
-            own: Tensor = self.lm_head(x)
-            return own
-        theirs = head(x)
-        return theirs if self.ids is None else theirs[:, self.ids]
-
-    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
-        """By its own table where it brings one that differs from the target's."""
-        own: Tensor = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
-        return own
+        return self.ranked(features if plain else self.norm(features), head)

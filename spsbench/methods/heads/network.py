@@ -26,6 +26,29 @@ class Ranking(nn.Module):
     """
 
     ids: Tensor | None = None
+    embed_tokens: nn.Embedding  # as `lm_head`, only where the head brings one
+    lm_head: nn.Linear
+
+    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
+        """[m] tokens -> [m, H] by its own table, if it has one that differs; else by the target's.
+
+        Args:
+            embed: the target's own.
+        """
+        own: Tensor = self.embed_tokens(tokens) if hasattr(self, "embed_tokens") else embed(tokens)
+        return own
+
+    def ranked(self, rows: Tensor, head: Rows) -> Tensor:
+        """[n, H] -> [n, Vd] logits by its own head, else by the target's rows of its vocabulary.
+
+        Args:
+            head: the target's own.
+        """
+        if hasattr(self, "lm_head"):
+            own: Tensor = self.lm_head(rows)
+            return own
+        theirs = head(rows)
+        return theirs if self.ids is None else theirs[:, self.ids]
 
 
 class HeadNetwork(Ranking):
@@ -65,10 +88,6 @@ class HeadNetwork(Ranking):
     @abstractmethod
     def scores(self, features: Tensor, head: Rows) -> Tensor:
         """[m, H] features -> [m, Vd] logits of the token after; `head` is the target's own."""
-
-    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
-        """[m] tokens -> [m, H]; `embed` is the target's own."""
-        return embed(tokens)
 
 
 def filled(network: Made, tensors: dict[str, Tensor]) -> Made:
@@ -129,6 +148,12 @@ def known_ids(
             "row i the token i + d2t[i], each one in t2d. Fetch the head again"
         )
     return ids[ids < vocab], rest
+
+
+def over_layers(make: Callable[[Any, int], Made], head: HeadWeights, target: TargetParts) -> Made:
+    """The network that `make` gives for a shape and the target's layers, over a head's weights."""
+    shape, layers = head.description.shape, target.config.num_hidden_layers
+    return filled(on_meta(lambda: make(shape, layers)), dict(head.tensors))
 
 
 def over_weights(make: Callable[[Any], Ranked], head: HeadWeights, target: TargetParts) -> Ranked:

@@ -68,10 +68,6 @@ class ParallelNetwork(Ranking):
         """[n, S] states, the [n] tokens drafted after them -> [n, S]."""
         return states
 
-    def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
-        """[m] tokens -> [m, H]; `embed` is the target's own."""
-        return embed(tokens)
-
 
 class Marginal(ParallelNetwork):
     """Each depth has a law of its own, whatever is drafted before it: `look` gives [count, Vd]."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.checks import check_most, check_share
+from spsbench.methods.checks import check_most, check_share
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spsbench.forecast.disco import Classifier, read_classifier
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.checks import check_most, check_share
+from spsbench.methods.checks import check_most, check_share
 from spsbench.methods.schedules.entropy import entropy as entropy_of
 
 

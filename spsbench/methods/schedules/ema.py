@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.checks import check_inside, check_most
+from spsbench.methods.checks import check_inside, check_most
 from spsbench.methods.schedules.folding import RunningAcceptance
 
 

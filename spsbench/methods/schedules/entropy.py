@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.checks import check_most, check_positive, check_share
+from spsbench.methods.checks import check_most, check_positive, check_share
 from spsbench.methods.schedules.folding import Fold, outcome
 
 RECENT = 0.5  # the weight of the rounds before, in the acceptance that moves the threshold

@@ -17,7 +17,7 @@ from torch import Tensor
 from spsbench.forecast.costs import PLAIN
 from spsbench.forecast.costs_file import read_costs
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.checks import check_inside, check_most, check_positive
+from spsbench.methods.checks import check_inside, check_most, check_positive
 from spsbench.methods.schedules.folding import RunningAcceptance
 
 

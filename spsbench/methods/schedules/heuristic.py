@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.checks import check_most
+from spsbench.methods.checks import check_most
 from spsbench.methods.schedules.folding import Fold
 
 UP, DOWN = 2, 1

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict
+from spsbench.methods.checks import check_share
 from spsbench.methods.verifiers.sps import Sps, chain_laws, refuses_unless_sampled_chain
 
 
@@ -28,8 +29,7 @@ class Ensemble:
     w: float = 0.3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.w <= 1:
-            raise ValueError(f"w is {self.w}: expected 0 to 1")
+        check_share("w", self.w)
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
         """It divides by the law each token was drawn from, along one chain."""

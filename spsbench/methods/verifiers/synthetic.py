@@ -9,6 +9,7 @@ from torch import Tensor
 from spsbench.loop.sampling import row
 from spsbench.loop.transfer import send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.methods.checks import check_share
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,7 @@ class Synthetic:
     alpha: float = 0.8
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha is {self.alpha}: expected 0 to 1")
+        check_share("alpha", self.alpha)
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
         """Trees: it accepts along one chain."""

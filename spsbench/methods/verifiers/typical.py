@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spsbench.methods.checks import check_share
 from spsbench.methods.verifiers.allowing import Allowing
 
 
@@ -23,8 +24,7 @@ class Typical(Allowing):
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 to 1")
+            check_share(name, getattr(self, name))
 
     def allowed(self, q: Tensor) -> Tensor:
         """Tokens above the smaller of the two thresholds."""

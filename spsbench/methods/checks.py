@@ -1,4 +1,4 @@
-"""What the arguments of schedules must be; a ValueError becomes a line with the schedule's name."""
+"""What arguments must be; a ValueError becomes a line with the name of what they were given to."""
 
 import math
 

@@ -14,7 +14,7 @@ from spsbench.cluster.same import check_same
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
 from spsbench.cluster.units import Unit, answers, groups_of
 from spsbench.runs.conduct import Bulk
-from spsbench.runs.jobs import EMPTY
+from spsbench.runs.jobs import EMPTY, jobs, key
 from spsbench.runs.models import folders_for
 from spsbench.settings.crew import Crew
 from spsbench.settings.records import Record
@@ -74,7 +74,11 @@ class Book:
         self._here: Mapping[str, Any] | None = None
         self._machines: dict[str, str] = {}  # worker -> its machine's name
         self._noted: set[str] = set()  # machines in the manifest, of this start
-        total = sum(len(unit.asks) for group in groups_in(bulk) for unit in group.units)
+        total = sum(
+            bulk.writer.wants(key(job))
+            for part, samples in zip(bulk.experiment.parts, bulk.samples, strict=True)
+            for job in jobs(part, samples, bulk.experiment.seed)
+        )
         self.pace = ClusterPace(total)
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spsbench.figures.intervals import FEWEST
 from spsbench.forecast.answer import Answer, Measured, answer, best_of, untold
 from spsbench.forecast.break_even import BreakEven, break_even
 from spsbench.forecast.candidates import Candidate
@@ -41,10 +42,6 @@ class Outlook:
             methods.setdefault(each.candidate.method, []).append(each)
         return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
 
-    def of(self, candidate: Candidate) -> Forecast | None:
-        """The forecast of a candidate."""
-        return next((f for f in self.forecasts if str(f.candidate) == str(candidate)), None)
-
     def needs(self, of: Forecast) -> BreakEven:
         """What would have to be otherwise with this draft and rule."""
         same = [f for f in self.forecasts if group(f.candidate) == group(of.candidate)]
@@ -70,10 +67,10 @@ class Outlook:
             f"Predicted from {best.texts} texts of {self.tokens} tokens and a table of costs of "
             f"{self.costs.turns} turns; intervals: 95 %, for other texts and other timings."
         ]
-        if best.texts < 8:
+        if best.texts < FEWEST:
             lines.append(
                 f"The trace is too short for an interval: it has {best.texts} texts, and needs "
-                f"{8 - best.texts} more, about {self._more(8)} tokens."
+                f"{FEWEST - best.texts} more, about {self._more(FEWEST)} tokens."
             )
         short = lacking(best, self.tokens, WANTED)
         if short is not None:

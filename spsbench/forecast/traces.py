@@ -96,14 +96,6 @@ def chances(text: Written, along: Along, rule: Rule, schedule: str | None = None
     return found
 
 
-def alpha(along: Along) -> Floats:
-    """[L] the chance that a drafted token is kept, where one is drafted."""
-    if isinstance(along, Proposed):
-        there = along.proposed > 0
-        return (along.hits[there] > 0).astype(np.float64)
-    return along.overlap
-
-
 def head_values(head: Head) -> dict[str, Any]:
     """Plain values."""
     return {"head": dict(head.identity), "version": head.version}

@@ -16,14 +16,12 @@ from spsbench.settings.asked import make_cell
 from spsbench.settings.experiment import instruct, instructed, may_need_hub, task_spec
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
-from spsbench.settings.planning import OF_PLANNING, TASK, Planning
+from spsbench.settings.planning import LISTS, OF_PLANNING, TASK, Planning
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import OF_CELL
 from spsbench.settings.task import Task
 from spsbench.spec import Spec
-
-LISTS = ("draft", "drafter", "verifier", "schedule")  # may be several, each of which is compared
 
 
 def plan(

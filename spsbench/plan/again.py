@@ -31,7 +31,7 @@ def again(folder: Path, planning: Planning) -> Planned:
             f"no costs yet ({folder}): expected a plan that was finished. Go on with it: --resume"
         )
     traces = read_traces([folder / each for each in kept.texts])
-    asked = what_if(planning)
+    asked = planning.factors
     costs = read_costs(costs_file).scaled(**{**kept.factors, **asked})
     cells = {str(candidate_of(cell)): cell for cell in kept.cells}
     wanted = [cell for cell in cells.values() if replayable(cell)]
@@ -56,7 +56,7 @@ def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
     traces = read_traces(paths)
     if planning.costs is None:
         raise DataError("no costs: expected a table of them. Name one with --costs")
-    costs = read_costs(planning.costs).scaled(**what_if(planning))
+    costs = read_costs(planning.costs).scaled(**planning.factors)
     cells: dict[str, Cell] = {
         str(candidate_of(cell)): cell for cell in cells_of_trace(traces, costs, asked, planning.k)
     }
@@ -68,9 +68,3 @@ def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
         about=f"{', '.join(map(str, paths))} under {planning.costs}",
         every=planning.every,
     )
-
-
-def what_if(planning: Planning) -> dict[str, float]:
-    """Factors of costs."""
-    own = {"draft": planning.draft_cost, "target": planning.target_cost}
-    return {part: factor for part, factor in own.items() if factor is not None}

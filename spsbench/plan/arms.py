@@ -15,11 +15,11 @@ from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import drafting, method
 from spsbench.settings.option import METHOD
+from spsbench.settings.planning import LISTS
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.table import K_MAX, TARGET
 from spsbench.spec import Spec
 
-LISTS = ("draft", "drafter", "verifier", "schedule")  # options that may be given more than once
 FIRST = ("model", "ngram", "suffix")  # what is compared where no drafter is named
 SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
 

@@ -26,10 +26,10 @@ from spsbench.plan.texts import TEXTS, Runs, measured
 from spsbench.runs.asking import prompt_ids
 from spsbench.runs.conduct import RESULTS
 from spsbench.runs.jobs import fitting
-from spsbench.runs.models import Models, Say, folders_of
+from spsbench.runs.models import Models, Say, folders_for
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell, short_hash
-from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.experiment import Part
 from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
 from spsbench.settings.planning import Planning
@@ -136,7 +136,7 @@ class Planner:
             texts=texts,
             costs=COSTS if costs is None else str(costs.absolute()),
             confirm=confirm,
-            factors=self._factors(),
+            factors=self.planning.factors,
         ).save(self.folder)
 
     def _prompts(self) -> Prompts:
@@ -188,29 +188,21 @@ class Planner:
         return None if made is None else read_traces([made])
 
     def _folders(self) -> dict[Any, Path]:
-        part = Part(
-            spec=self.spec,
-            task=self.task,
-            cells=(self._plain, *self.cells),
-            limit=None,
-            samples=1,
-            repeats=1,
-        )
-        return folders_of(Experiment(parts=(part,)), self.access, self.say)
+        return folders_for((self._plain, *self.cells), self.access, self.say)
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         """Those that are given, those of an earlier start, or measured now."""
         if self.planning.costs is not None:
             costs = read_costs(self.planning.costs)
             check_priced([*traces.drafts], costs, str(self.planning.costs))
-            return costs.scaled(**self._factors())
+            return costs.scaled(**self.planning.factors)
         pairs = self._pairs(traces)
         path = self.folder / COSTS
         if path.exists():
             costs = read_costs(path)
             changed = differing(setting_of([(self._plain, pairs[0][1]), *pairs]), costs.setting)
             if not changed and all(drafting(cell) in costs.arms for cell, _ in pairs):
-                return costs.scaled(**self._factors())
+                return costs.scaled(**self.planning.factors)
             self.say(f"note: costs are measured again, of another setting ({', '.join(changed)})")
         costs = measure(
             pairs,
@@ -220,7 +212,7 @@ class Planner:
             watch=lambda pace: self._show("costs", pace),
         )
         replace_file(path, dumps(costs).encode("ascii"))
-        return read_costs(path).scaled(**self._factors())
+        return read_costs(path).scaled(**self.planning.factors)
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
         """A cell for each draft and rule, with its models."""
@@ -238,10 +230,6 @@ class Planner:
                 break
         return found[:LONGEST]
 
-    def _factors(self) -> dict[str, float]:
-        own = {"draft": self.planning.draft_cost, "target": self.planning.target_cost}
-        return {part: factor for part, factor in own.items() if factor is not None}
-
     def _outlook(self, traces: Traces, costs: Costs) -> Outlook:
         cells = [
             cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
@@ -258,7 +246,7 @@ class Planner:
     ) -> tuple[dict[str, Measured], str | None]:
         """Real rounds of the best of each method, and of what no text can tell."""
         own = self.planning
-        if not own.confirm or self._factors() or own.costs is not None or not samples:
+        if not own.confirm or self.planning.factors or own.costs is not None or not samples:
             return {}, None
         by_name = {str(candidate_of(cell)): cell for cell in self.cells}
         best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]

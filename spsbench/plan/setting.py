@@ -30,9 +30,12 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
     cell, loaded = listed[0]
     sampling = cell.sampling
     models = {"target": described(cell.models.target, loaded.target)}
-    for each, made in listed:
-        if each.models.draft is not None:
-            models[str(each.models.draft)] = described(each.models.draft, made.draft)
+    drafts = {
+        str(draft): (draft, made.draft)
+        for each, made in listed
+        if (draft := each.models.draft) is not None
+    }
+    models |= {name: described(*draft) for name, draft in drafts.items()}
     known = versions()
     return {
         "hardware": hardware(),

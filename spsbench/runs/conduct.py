@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,15 @@ from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
 from spsbench.runs.estimate import estimate
 from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
-from spsbench.runs.models import Models, Say, folders_of, measured_again, memory, resolved
+from spsbench.runs.models import (
+    Models,
+    Say,
+    folders_for,
+    folders_of,
+    measured_again,
+    memory,
+    resolved,
+)
 from spsbench.runs.once import once
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
@@ -222,13 +230,12 @@ class Conduct:
         for part in experiment.parts:
             if not part.traced or self.stop():
                 continue
-            every = replace(experiment, parts=(replace(part, cells=part.cells + part.traced),))
             trace_part(
                 part,
                 samples_of(part, models),
                 lambda: records(writer.folder),
                 models,
-                folders_of(every, self.access, self.say),
+                folders_for(part.cells + part.traced, self.access, self.say),
                 writer.folder,
                 writer.shard,
                 say=self.say,

@@ -54,6 +54,15 @@ class Planning:
     system: Annotated[str | None, Option("System message of a chat.", WORK)] = None
     every: Annotated[bool, Option("A row for every candidate, not the best K alone.", RUN)] = False
 
+    @property
+    def factors(self) -> dict[str, float]:
+        """Of costs, by part, where they are asked for as if they were others."""
+        own = {"draft": self.draft_cost, "target": self.target_cost}
+        return {part: factor for part, factor in own.items() if factor is not None}
+
+
+LISTS = ("draft", "drafter", "verifier", "schedule")
+"""Options of cells that may be given more than once: each value is compared."""
 
 OF_PLANNING: Mapping[str, Setting] = {each.name: each for each in settings_of(Planning)}
 """Name -> setting."""

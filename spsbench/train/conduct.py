@@ -23,7 +23,7 @@ from spsbench.errors import CannotCreateError, DataError, MismatchError
 from spsbench.loop.sampling import Warp
 from spsbench.models.jsonfile import read_object
 from spsbench.models.loader import load_model
-from spsbench.models.source import Source, source_of
+from spsbench.models.source import source_of
 from spsbench.reports.plots import png
 from spsbench.settings.access import Access
 from spsbench.settings.models import ModelSpec
@@ -138,7 +138,7 @@ class Conduct:
                 torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab
             )
             student = made_student(
-                asked, teacher, tokenizer, self.target.id, counts, self._loader(source)
+                asked, teacher, tokenizer, self.target.id, counts, self._loader()
             )
             self._estimate(student, teacher, learnt, folder)
             course = self._course(student, teacher, learnt, kept, folder, rule, loss)
@@ -247,7 +247,7 @@ class Conduct:
         )
         return learnt, [texts.texts[i] for i in held]
 
-    def _loader(self, source: Source) -> Callable[[Path], Any]:
+    def _loader(self) -> Callable[[Path], Any]:
         def load(folder: Path) -> Any:
             return load_model(
                 folder,

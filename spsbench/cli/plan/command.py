@@ -12,9 +12,8 @@ from spsbench.cli.plan.spare import SpareLayers, plan_spare
 from spsbench.errors import UsageError
 from spsbench.library.bench import OF_PLACE
 from spsbench.library.load import OF_ACCESS
-from spsbench.library.plan import LISTS
 from spsbench.settings.option import METHOD
-from spsbench.settings.planning import OF_PLANNING
+from spsbench.settings.planning import LISTS, OF_PLANNING
 from spsbench.settings.table import OF_CELL
 
 PLAN = "plan.json"

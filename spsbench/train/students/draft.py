@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,7 @@ class DraftStudent(Student):
         at, kept = wanted_rows(batch, rows)
         out = self.network(input_ids=batch.ids, use_cache=False)
         logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
-        for _ in range(depth):
-            yield Guess(kept, logits)
+        yield from repeat(Guess(kept, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         """As transformers writes a model, with its tokenizer."""

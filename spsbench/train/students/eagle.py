@@ -21,7 +21,6 @@ class EagleStudent(Unrolled):
 
     drafter = "eagle"
     rate = 1e-3
-    loss = "kl"
     regresses = 10.0  # EAGLE weighs the feature 1 and the law 0.1
 
     def __init__(

@@ -85,7 +85,6 @@ class Student(ABC):
     ids: Tensor | None = None
     drafter: str
     rate: ClassVar[float]
-    loss: ClassVar[str] = "hybrid"
 
     @abstractmethod
     def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:

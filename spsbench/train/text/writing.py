@@ -37,8 +37,6 @@ class Writer:
         self._model, self._tokenizer, self._asked, self._chat = model, tokenizer, asked, chat
         self._eos, self._vocab = eos, vocab
         self._prompts = prompts_of(asked, tokenizer, chat) if asked.prompts else None
-        self.own = self._prompts is None
-        """Whether the target asks itself, so that what it says of a task is left out in silence."""
         self.batches = -(
             -(asked.count if self._prompts is None else len(self._prompts)) // TOGETHER
         )

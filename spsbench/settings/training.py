@@ -21,7 +21,7 @@ from spsbench.settings.table import TARGET
 from spsbench.spec import Spec
 
 COUNT = between(1, 1 << 24)
-KINDS = ("eagle3", "eagle", "medusa", "mlp")
+KINDS = ("eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +127,9 @@ class HeadTraining(Training):
             COUNT,
             shown="32000 or all",
         ),
+    ] = None
+    block: Annotated[
+        int | None, Option("falcon: tokens a pass.", METHOD, between(1, 16), shown="2")
     ] = None
     inner: Annotated[
         int | None,

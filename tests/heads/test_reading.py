@@ -241,7 +241,7 @@ def test_how_an_lstm_is_run_is_asked(target: Any, tmp_path: Path) -> None:
     """A file of Falcon's authors does not say it."""
     folder = writers.falcon(tmp_path, target, recurrence="")
     assert family_of(folder) == "falcon"
-    with pytest.raises(UsageError, match="--drafter falcon:recurrence=text .*or recurrence=none"):
+    with pytest.raises(UsageError, match=r"--drafter falcon:recurrence=text .*or recurrence=none"):
         look(folder, target, "falcon")
     for said, runs in (("text", True), ("none", False)):
         assert look(folder, target, "falcon", recurrence=said).shape.recurrent is runs

@@ -15,7 +15,7 @@ from spsbench.train.text.writing import Text
 from tests.tiny_models import tiny
 
 VOCAB, LAYERS = 24, 6
-KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp")
+KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 
 def target(dtype: torch.dtype = torch.float64) -> PreTrainedModel:

@@ -44,12 +44,12 @@ class FalconNetwork(Ranking):
 
     def start(self, count: int) -> State:
         """Before the first row of `count` texts."""
-        weight = self.lstm.weight_hh_l0
+        weight = next(self.lstm.parameters())
         zeros = weight.new_zeros(2, count, self.shape.layer.width)
         return zeros, zeros
 
     def rows(self, features: Tensor, embedded: Tensor, state: State) -> tuple[Tensor, State]:
-        """[T, B, H] features and embeddings of B texts, after `state` -> [T, B, H], the state after.
+        """[T, B, H] features and embeddings of B texts, after `state` -> [T, B, H], the next state.
 
         Without recurrence every row begins at nothing, and the state stays.
         """

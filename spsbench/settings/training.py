@@ -62,7 +62,7 @@ class Training:
         Option(
             "ce, kl, reverse-kl, jsd:beta=0.5, tv, acceptance, hybrid or top-k:k=10.",
             METHOD,
-            shown="hybrid; eagle: kl",
+            shown="hybrid; eagle, falcon: kl",
         ),
     ] = None
     rate: Annotated[

@@ -9,14 +9,13 @@ target's likeliest tokens along a tree of the likeliest per slot; `siblings=top`
 
 from typing import Any
 
-from spsbench.errors import UsageError
 from spsbench.loop.site import Plan, Site
 from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.headed import Drawing, HeadDrafter
 from spsbench.methods.heads.blocks import BlockFrontier
 from spsbench.methods.heads.falcon import FalconNetwork
 from spsbench.methods.heads.network import filled, on_meta, without_copy
-from spsbench.models.heads.formats.falcon import RECURRENCE
+from spsbench.models.heads.formats.falcon import answered
 
 
 class Falcon(HeadDrafter):
@@ -29,10 +28,7 @@ class Falcon(HeadDrafter):
     @classmethod
     def plan(cls, recurrence: str = "", anyway: bool = False, **arguments: Any) -> Plan:
         """By the arguments."""
-        if recurrence not in ("", *RECURRENCE):
-            raise UsageError(
-                f"falcon:recurrence={recurrence}: expected {' or '.join(RECURRENCE)}. Choose one"
-            )
+        answered(recurrence)
         return Drawing(**arguments).plan
 
     @classmethod

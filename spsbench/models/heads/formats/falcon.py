@@ -76,10 +76,10 @@ def recurrence(files: Checkpoint) -> str:
     """How the LSTM is run: as a user says, or as the file does.
 
     Raises:
-        UsageError: neither says it.
+        UsageError: neither says it, or the user something else.
         DataError: the file says something else.
     """
-    said = files.answers.get("recurrence", "") or files.config.get("recurrence")
+    said = answered(str(files.answers.get("recurrence", ""))) or files.config.get("recurrence")
     if said is None:
         raise UsageError(
             f"{files.folder} does not say how its LSTM is run, and its authors' code cannot be run "
@@ -90,6 +90,17 @@ def recurrence(files: Checkpoint) -> str:
     if said not in RECURRENCE:
         raise DataError(f"recurrence is {said!r} ({files.config_path}): expected text or none")
     return str(said)
+
+
+def answered(said: str) -> str:
+    """What a user says; nothing of nothing.
+
+    Raises:
+        UsageError: something else.
+    """
+    if said not in ("", *RECURRENCE):
+        raise UsageError(f"falcon:recurrence={said}: expected text or none. Choose one")
+    return said
 
 
 FALCON = Format("Falcon", "falcon", knows, describe)

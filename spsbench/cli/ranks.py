@@ -4,42 +4,72 @@ import json
 import os
 import signal
 import sys
+import termios
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
-from spsbench.cli.failures import debugging, described
+from spsbench.cli.failures import debugging, described, exit_code
 from spsbench.cli.safe import one_line
 from spsbench.errors import Exit
-from spsbench.library.ranks import dismiss, follow
-from spsbench.machine.ranks import LOST, OURS, MissingRanksError, ranks, usual_threads
+from spsbench.library.ranks import dismiss, follow, meet
+from spsbench.machine.ranks import (
+    LOST,
+    OURS,
+    MissingRanksError,
+    end_with_launcher,
+    ranks,
+    usual_threads,
+)
 
 ERRORS = "TORCHELASTIC_ERROR_FILE"  # where torchrun reads why a rank has failed
 GRACE = 10  # seconds between asking ranks to end and ending them
 
+_left: list[str] = []  # why this rank ends, once that is known
+_terminals: list[tuple[int, Any]] = []  # as they were when it began
+
 
 def led(command: Callable[[], int]) -> int:
     """Rank 0, or a single process: `command`, and the other ranks are let go when it is over."""
-    code = command()
-    if ranks().size > 1 and code == Exit.OK:
-        dismiss()
-    return code
+    if ranks().size == 1:
+        return command()
+    end_with_launcher()
+    with suppress(termios.error):
+        _terminals.append((0, termios.tcgetattr(0)))
+    code = exit_code(lambda: meet(ends=end_at_once)) or command()
+    return code or exit_code(dismiss)
 
 
 def followed() -> int:
     """Another rank: work for rank 0 in silence; how it failed is left for who started the ranks."""
+    end_with_launcher()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and ends the others by its end
     if not debugging():
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
     try:
+        meet(ends=end_at_once)
         follow()
     except Exception as error:
         line, code = described(error)
         leave(line)
         return code
     return Exit.OK
+
+
+def end_at_once(line: str) -> NoReturn:
+    """Another rank is lost, and this one waits for it where no exception reaches it."""
+    told = bool(_left)
+    leave(line)
+    with suppress(termios.error):  # a prompt at which somebody types hides what is typed
+        for terminal, mode in _terminals:
+            termios.tcsetattr(terminal, termios.TCSANOW, mode)
+    if not told and not told_elsewhere(line):
+        shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a bar of progress hides the cursor
+        os.write(2, f"{shown}error: {one_line(line)}\n".encode(errors="replace"))
+    os._exit(Exit.UNAVAILABLE)
 
 
 def gone(code: int) -> NoReturn:
@@ -54,6 +84,7 @@ def told_elsewhere(line: str) -> bool:
 
 def leave(line: str) -> None:
     """Write why this rank ends to where torchrun looks for it."""
+    _left.append(line)
     path = os.environ.get(ERRORS)
     if path is None:
         return

@@ -5,21 +5,23 @@ run it too, and the model's own all-reduces do the rest. So ranks cannot part by
 is decided twice.
 """
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from enum import IntEnum, auto
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spsbench.errors import UnavailableError
+from spsbench.engines.meeting import Meeting
+from spsbench.errors import UnavailableError, first_line
 from spsbench.machine.ranks import LOST, ranks
 
 INLINE = 64  # numbers of a message; longer ones take a second one
-PATIENCE = timedelta(days=30)  # a conversation may pause; a rank that has gone is noticed at once
+GRACE = 10.0  # seconds that a process has for ending by itself when another rank is lost
 
 
 class Word(IntEnum):
@@ -44,16 +46,24 @@ class Channel:
     """The same calls in the same order on all ranks; made once, by `channel()`."""
 
     def __init__(self) -> None:
-        here = ranks()
-        cuda = torch.cuda.is_available()
-        if cuda:
-            torch.cuda.set_device(here.local)
-        with lost():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
-        self.leads = here.rank == 0
+        self._here = ranks()
+        self.leads = self._here.rank == 0
         self.busy = False  # inside a pass that all ranks run
         self.broken = False
+        self._why = ""  # another rank is lost
+        self._last: threading.Timer | None = None
         self._closed: list[int] = []
+        self._meeting: Meeting | None = None
+        try:
+            with self._told():
+                self._meeting = Meeting(self._here, _terms.within, self._lose)
+        except TimeoutError as error:
+            raise LostRankError(
+                f"not all {self._here.size} ranks came in {_terms.within:.0f} s (this is rank "
+                f"{self._here.rank}): expected them. Look at what the others say, and start again"
+            ) from error
+        except OSError as error:
+            raise LostRankError(_line(f"it cannot be reached: {first_line(error)}")) from error
 
     def say(self, word: Word, numbers: Sequence[int] = ()) -> None:
         """Rank 0: to all others."""
@@ -94,14 +104,16 @@ class Channel:
         """A piece of work of all ranks; what breaks off inside leaves them out of step for good.
 
         Raises:
-            LostRankError: another rank has ended, now or before.
+            LostRankError: another rank has ended or is silent, now or before.
         """
-        if self.broken:
-            raise LostRankError(_line("a shared pass broke off"))
+        if self.broken or self._why:
+            raise LostRankError(self._why or _line("a shared pass broke off"))
         self.broken = self.busy = True
         try:
-            with lost():
+            with self._told():
                 yield
+                if self._why:  # a device may have gone on without sense
+                    raise LostRankError(self._why)
             self.broken = False
         finally:
             self.busy = False
@@ -111,6 +123,59 @@ class Channel:
         tensor = tensor.contiguous()
         dist.broadcast(tensor, 0)
         return tensor
+
+    def end(self) -> None:
+        """In order, on each rank, when rank 0 has said that it is over, or cannot.
+
+        Raises:
+            LostRankError: rank 0, of one that does not take its leave.
+        """
+        if self._meeting is not None and self.leads and not self.broken:
+            self._meeting.heart.part()
+        elif self._meeting is not None:
+            self._meeting.heart.stop()
+        if self._last is not None:
+            self._last.cancel()
+        if self._why and self.leads:
+            raise LostRankError(self._why)
+
+    def _lose(self, rank: int, silent: float | None) -> None:
+        """Another rank is lost: wake who waits for it; from the heart's thread."""
+        self._why = _line("its connection closed") if silent is None else _silence(rank, silent)
+        if self._meeting is not None:
+            self._meeting.cut()
+        if _terms.ends is not None:
+            self._last = threading.Timer(GRACE, _terms.ends, [self._why])
+            self._last.daemon = True
+            self._last.start()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn what the libraries say of a rank that has gone into one line."""
+        try:
+            yield
+        except LostRankError:
+            raise
+        except Exception as error:
+            if not any(map(_is_of_ranks, _behind(error))):
+                raise
+            raise LostRankError(self._why or _line("its connection closed")) from error
+
+
+class Terms(NamedTuple):
+    """How long ranks wait for each other to come, and who ends a process that cannot go on."""
+
+    within: float = 30 * 86400.0  # seconds
+    ends: Callable[[str], None] | None = None
+
+
+_terms = Terms()
+
+
+def agree(terms: Terms) -> None:
+    """Before the first `channel()`: what holds in this process."""
+    global _terms
+    _terms = terms
 
 
 @cache
@@ -125,28 +190,34 @@ def end() -> None:
     if not made.broken:
         with made.together():
             made.say(Word.END)
+    made.end()
     dist.destroy_process_group()
 
 
-@contextmanager
-def lost() -> Iterator[None]:
-    """Turn what the libraries say of a rank that has gone into one line.
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and what it came of: a loader, say, tells what happened to it in its own words."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
-    Raises:
-        LostRankError: it has.
-    """
-    try:
-        yield
-    except RuntimeError as error:  # gloo's errors have no kind of their own
-        told = str(error)
-        gone = isinstance(error, dist.DistError) or any(w in told for w in ("gloo", "NCCL"))
-        if not gone:
-            raise
-        raise LostRankError(_line("its connection closed")) from error
+
+def _is_of_ranks(error: BaseException) -> bool:
+    """Whether a library says that another rank cannot be reached; gloo's errors have no kind."""
+    known = isinstance(error, dist.DistError | ConnectionError)
+    said = isinstance(error, RuntimeError) and any(w in str(error) for w in ("gloo", "NCCL"))
+    return known or said
 
 
 def _line(what: str) -> str:
     return (
         f"{LOST} ({what}): expected all {ranks().size} of them to live. "
         "Look at what the other one says, and start again"
+    )
+
+
+def _silence(rank: int, seconds: float) -> str:
+    return (
+        f"rank {rank} has been silent for {seconds:g} s (--rank-timeout): expected a sign of life "
+        "twice a second. Look whether it stands still or its machine is out of reach, and start "
+        "again"
     )

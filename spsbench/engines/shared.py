@@ -102,8 +102,9 @@ class Hands:
             with self._channel.together():
                 word, numbers = self._channel.hear()
                 if word is Word.END:
-                    return
+                    break
                 self._do(word, numbers)
+        self._channel.end()
 
     def _do(self, word: Word, numbers: list[int]) -> None:
         first, rest = numbers[0], numbers[1:]

@@ -47,7 +47,7 @@ def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = F
     """
     check_environment()
     check_packages()
-    check_ranks(model for cell in cells for model in cell.models.all)
+    check_ranks((model for cell in cells for model in cell.models.all), access.rank_timeout)
     check_local(checkpoints(cells), access, say)
     check_heads(cells, access)
     decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all), say)

@@ -1,14 +1,21 @@
 """Ranks that share a model: whether they are there, and what the others do while rank 0 leads."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from spsbench.errors import UsageError
+from spsbench.machine.heart import be_patient
 from spsbench.machine.ranks import MissingRanksError, ranks
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 
+TOGETHER = 300.0  # seconds in which ranks that a command starts must have come to each other
 
-def check_ranks(models: Iterable[ModelSpec]) -> None:
+
+def check_ranks(models: Iterable[ModelSpec], patience: float | None = None) -> None:
     """Refuse a shared model where its ranks are not there.
+
+    Args:
+        models: of all cells.
+        patience: seconds of silence after which a rank is lost; None: as it is.
 
     Raises:
         MissingRanksError: there is one process alone.
@@ -27,6 +34,31 @@ def check_ranks(models: Iterable[ModelSpec]) -> None:
         )
     if shared and ranks().size == 1:
         raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
+    if patience is not None:
+        be_patient(patience)
+
+
+def meet(ends: Callable[[str], None]) -> None:
+    """A program of ranks, on each of them, first of all: wait for the others, watch over them.
+
+    A library need not: there they meet when rank 0 loads a shared model, whenever that is.
+
+    Args:
+        ends: ends this process with a line, where another rank is lost and nothing else wakes it.
+
+    Raises:
+        LostRankError: they do not come, or one of them has gone.
+        SpsError: an environment in which torch cannot work.
+    """
+    from spsbench.library.prepare import check_environment, check_packages
+
+    check_environment()
+    check_packages()
+
+    from spsbench.engines.channel import Terms, agree, channel
+
+    agree(Terms(TOGETHER, ends))
+    channel()
 
 
 def follow() -> None:

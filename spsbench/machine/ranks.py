@@ -1,11 +1,16 @@
 """The ranks that torchrun started, as it says in the environment: one process each."""
 
+import ctypes
 import os
+import signal
+import sys
 from typing import NamedTuple
 
 from spsbench.errors import UsageError
 
 OURS = "SPS_RANKS_STARTED"  # in the environment of ranks that `sps` started itself
+
+SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 LOST = "a rank has ended"  # so begins the line of a rank that only follows another one's end
 
@@ -30,6 +35,15 @@ def ranks() -> Ranks:
 def usual_threads(size: int) -> int:
     """Processor threads for each of `size` ranks of one machine."""
     return max(1, len(os.sched_getaffinity(0)) // size)
+
+
+def end_with_launcher() -> None:
+    """Ask the kernel to end this rank with the `sps` that has started it, however that ends.
+
+    Linux alone can; ranks of torchrun's own are torchrun's.
+    """
+    if OURS in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 class MissingRanksError(UsageError):

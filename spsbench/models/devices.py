@@ -40,16 +40,30 @@ def find_device(name: str) -> torch.device:
     Raises:
         UnavailableError: there is none of that name; the message lists those there are.
     """
+    wanted = "cuda:0" if name == "cuda" else name
+    if _usable(wanted):
+        return torch.device(wanted)
     names = [device.name for device in devices()]
     if name == "auto":
         return torch.device(names[1] if len(names) > 1 else "cpu")
-    wanted = "cuda:0" if name == "cuda" else name
-    if wanted not in names:
-        raise UnavailableError(
-            f"no device {name!r} (this machine): expected one of {', '.join(names)}. "
-            "Choose with --device"
-        )
-    return torch.device(wanted)
+    raise UnavailableError(
+        f"no device {name!r} (this machine): expected one of {', '.join(names)}. "
+        "Choose with --device"
+    )
+
+
+def _usable(name: str) -> bool:
+    """Whether this very device is there; no other one is touched, as asking takes memory of it."""
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or not index.isdecimal():
+        return name == "cpu" or (name == "mps" and torch.backends.mps.is_available())
+    if not torch.cuda.is_available() or int(index) >= torch.cuda.device_count():
+        return False
+    try:
+        torch.cuda.mem_get_info(int(index))
+    except RuntimeError:
+        return False
+    return True
 
 
 def free_bytes(device: torch.device) -> int:

@@ -18,3 +18,11 @@ class Access:
         int | None,
         Option("CPU threads.", MACHINE, between(1, THREADS_MAX), shown="torch's choice"),
     ] = None
+    rank_timeout: Annotated[
+        float,
+        Option(
+            "Seconds without a sign of life after which a rank is lost.",
+            MACHINE,
+            between(1, 1e6, "1..1000000"),
+        ),
+    ] = 30.0

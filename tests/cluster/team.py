@@ -21,19 +21,27 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def team(size: int, work: Callable[[], Any], *, dies: int | None = None) -> Any:
-    """What `work` returns on rank 0 of `size`; the rank `dies` is killed when work asks for it."""
+def team(
+    size: int,
+    work: Callable[..., Any],
+    *,
+    dies: int | None = None,
+    of: signal.Signals = signal.SIGKILL,
+) -> Any:
+    """What `work` returns on rank 0 of `size`; the rank `dies` is hit when work asks for it."""
     here, there = FORK.Pipe(duplex=False)
     port = free_port()
     others = [FORK.Process(target=_follow, args=(rank, size, port)) for rank in range(1, size)]
     for process in others:
         process.start()
     victim = None if dies is None else others[dies - 1].pid
-    first = FORK.Process(target=_lead, args=(size, port, work, there, victim))
+    first = FORK.Process(target=_lead, args=(size, port, work, there, victim, of))
     first.start()
     there.close()
     try:
         answer = here.recv() if here.poll(120) else None
+        if dies is not None:
+            others[dies - 1].kill()  # it may only stand still
         for process in (first, *others):
             process.join(30)
         codes = [process.exitcode for process in (first, *others)]
@@ -60,10 +68,17 @@ def _follow(rank: int, size: int, port: int) -> None:
     os._exit(0)
 
 
-def _lead(size: int, port: int, work: Callable[..., Any], answer: Any, victim: int | None) -> None:
+def _lead(
+    size: int,
+    port: int,
+    work: Callable[..., Any],
+    answer: Any,
+    victim: int | None,
+    of: signal.Signals,
+) -> None:
     _environment(0, size, port)
     try:
-        answer.send(work() if victim is None else work(lambda: os.kill(victim, signal.SIGKILL)))
+        answer.send(work() if victim is None else work(lambda: os.kill(victim, of)))
         end()
     except Exception as error:
         answer.send(error)

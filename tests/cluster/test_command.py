@@ -43,10 +43,21 @@ def rank_of(pid: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_a_rank_that_is_killed_ends_the_command_in_a_line(rank: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rank", "hit", "line"),
+    [
+        ("0", signal.SIGKILL, "rank 0 failed: it was ended by SIGKILL"),
+        ("1", signal.SIGKILL, "rank 1 failed: it was ended by SIGKILL"),
+        ("0", signal.SIGSTOP, "rank 1 failed: rank 0 has been silent for 5 s"),
+        ("1", signal.SIGSTOP, "error: rank 1 has been silent for 5 s"),
+    ],
+)
+def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(
+    rank: str, hit: signal.Signals, line: str, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     command = [*SPS, *ASKED, "x", "--max-new-tokens", "900", "--ignore-eos", *OVER_TWO]
+    command += ["--rank-timeout", "5"]
     with out.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + PATIENCE
@@ -55,12 +66,12 @@ def test_a_rank_that_is_killed_ends_the_command_in_a_line(rank: str, tmp_path: P
         tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
         children = " ".join(each.read_text() for each in tasks).split()
         victims = [pid for pid in children if rank_of(pid) == rank]
-        os.kill(int(victims[0]), signal.SIGKILL)
+        os.kill(int(victims[0]), hit)
         _, told = process.communicate(timeout=60)
     assert process.returncode == 69
     lines = [line for line in told.splitlines() if line.startswith("error:")]
     assert len(lines) == 1
-    assert f"rank {rank} failed: it was ended by SIGKILL" in lines[0]
+    assert line in lines[0]
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists() and rank_of(pid)]
 
 

@@ -3,6 +3,8 @@
 In float64, where the order in which a sum is formed changes no token.
 """
 
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import spsbench
 from spsbench.engines import channel, shared
 from spsbench.engines.channel import LostRankError
 from spsbench.engines.eager import Eager, check_rollback
@@ -19,6 +22,7 @@ from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Engine, Limits
+from spsbench.machine import heart
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.tree import TreeDrafter
 from spsbench.methods.schedules.constant import Constant
@@ -121,6 +125,23 @@ def test_ranks_write_the_text_of_one(size: int, architecture: str, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter", ["eagle3", "medusa"])
+def test_heads_draft_over_a_shared_target(drafter: str, temperature: float) -> None:
+    """They read its hidden states, and use its embeddings and its head, of which each has parts."""
+    asked: dict[str, Any] = {"target": "nano", "drafter": drafter, "dtype": "float64"}
+
+    def written(**more: Any) -> list[int]:
+        pair = spsbench.load(offline=True, **asked, **more)
+        chosen = {"temperature": temperature, "seed": 2, "max_new_tokens": 24}
+        return list(pair.generate("def f(", **chosen).tokens)
+
+    found, codes = team(2, lambda: written(parallel="tp"))
+    assert (found, codes) == (written(), [0, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
 def test_another_text_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the other ranks forget to drop rejected tokens."""
     monkeypatch.setattr(shared._Follower, "keep", lambda self, length, nodes: None)
@@ -128,21 +149,55 @@ def test_another_text_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         check(2, tmp_path, "llama")
 
 
-def test_a_rank_that_dies_ends_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hit", "told"),
+    [(signal.SIGKILL, "a rank has ended"), (signal.SIGSTOP, "rank 1 has been silent for 0.5 s")],
+)
+def test_a_rank_that_dies_or_stands_still_ends_the_others(
+    hit: signal.Signals, told: str, tmp_path: Path
+) -> None:
     folder, _ = made(tmp_path, "llama")
 
-    def work(kill: Callable[[], None]) -> Any:
+    def work(strike: Callable[[], None]) -> Any:
+        heart.be_patient(0.5)
         model = load_shared(folder, size=2, say=quiet, **HOW)
         lm = Eager().session(model)
         lm.append(torch.tensor(PROMPT), keep=1)
-        kill()
+        strike()
         for _ in range(50):
             lm.append(torch.tensor([1]), keep=1)
 
-    error, codes = team(2, work, dies=1)
+    error, codes = team(2, work, dies=1, of=hit)
     assert isinstance(error, LostRankError)
+    assert str(error).startswith(told)
     assert "\n" not in str(error)
     assert codes[1] == -9
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_nobody_is_lost_by_a_slow_pass_or_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank takes three times the limit for a pass, and then the user thinks as long."""
+    folder, _ = made(tmp_path, "llama")
+    plain = shared._Follower.feed
+
+    def slowly(*given: Any) -> None:
+        time.sleep(6)
+        plain(*given)
+
+    monkeypatch.setattr(shared._Follower, "feed", slowly)
+
+    def work() -> Any:
+        heart.be_patient(2)
+        lm = Eager().session(load_shared(folder, size=2, say=quiet, **HOW))
+        lm.append(torch.tensor(PROMPT), keep=1)
+        time.sleep(6)
+        return lm.append(torch.tensor([1]), keep=1).logits.shape
+
+    found, codes = team(2, work)
+    assert (found[0], codes) == (1, [0, 0])
 
 
 @pytest.mark.slow

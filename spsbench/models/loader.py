@@ -68,7 +68,7 @@ def load_model(
         }
         if attention is not None:
             options["attn_implementation"] = attention
-        kind = _plain_class(config)
+        kind = plain_class(config)
         if ranks > 1:
             check_shareable(kind, config, ranks, folder)
             options["distributed_config"] = DistributedConfig(tp_size=ranks)
@@ -94,7 +94,7 @@ def load_model(
     return model
 
 
-def _plain_class(config: transformers.PreTrainedConfig) -> Any:
+def plain_class(config: transformers.PreTrainedConfig) -> Any:
     """The class that loads tensor by tensor; None for packed weights and parts of larger models."""
     kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     packed = getattr(config, "quantization_config", None) is not None

@@ -9,8 +9,9 @@ from spsbench.forecast.costs_file import read_costs
 from spsbench.forecast.outlook import outlook
 from spsbench.plan.arms import candidate_of, replayable
 from spsbench.plan.conduct import traced_of
-from spsbench.plan.folder import load
+from spsbench.plan.folder import Kept, load
 from spsbench.plan.given import cells_of_trace
+from spsbench.plan.over_ranks import Material
 from spsbench.plan.planned import Planned
 from spsbench.plan.texts import measured
 from spsbench.settings.cell import Cell
@@ -24,21 +25,12 @@ def again(folder: Path, planning: Planning) -> Planned:
     Raises:
         SpsError: there is none, it is not finished, or it is damaged.
     """
-    kept = load(folder)
-    costs_file = folder / kept.costs
-    if not costs_file.exists():
-        raise DataError(
-            f"no costs yet ({folder}): expected a plan that was finished. Go on with it: --resume"
-        )
-    traces = read_traces([folder / each for each in kept.texts])
-    asked = planning.factors
-    costs = read_costs(costs_file).scaled(**{**kept.factors, **asked})
+    kept, found = material(folder, planning)
     cells = {str(candidate_of(cell)): cell for cell in kept.cells}
-    wanted = [cell for cell in cells.values() if replayable(cell)]
-    real = kept.confirm is not None and not asked
+    real = kept.confirm is not None and not planning.factors
     return Planned(
         folder=folder,
-        outlook=outlook(map(candidate_of, wanted), traced_of(traces), costs),
+        outlook=outlook(found.candidates, found.traced, found.costs),
         cells=cells,
         measured=measured(folder / str(kept.confirm), list(cells.values())) if real else {},
         about=f"{kept.identity['target.id']}, {kept.identity['task']}",
@@ -46,8 +38,44 @@ def again(folder: Path, planning: Planning) -> Planned:
     )
 
 
+def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
+    """What a plan stands on.
+
+    Raises:
+        SpsError: there is none, it is not finished, or it is damaged.
+    """
+    kept = load(folder)
+    costs_file = folder / kept.costs
+    if not costs_file.exists():
+        raise DataError(
+            f"no costs yet ({folder}): expected a plan that was finished. Go on with it: --resume"
+        )
+    traces = read_traces([folder / each for each in kept.texts])
+    costs = read_costs(costs_file).scaled(**{**kept.factors, **planning.factors})
+    cells = {str(candidate_of(cell)): cell for cell in kept.cells}
+    wanted = [cell for cell in cells.values() if replayable(cell)]
+    return kept, Material(costs, wanted, list(map(candidate_of, wanted)), traced_of(traces))
+
+
 def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
     """A trace under a table of costs, of this machine or another.
+
+    Raises:
+        SpsError: files that are missing, damaged, or do not go together.
+    """
+    paths, found = material_of_files(planning, asked)
+    return Planned(
+        folder=None,
+        outlook=outlook(found.candidates, found.traced, found.costs),
+        cells={str(candidate_of(cell)): cell for cell in found.cells},
+        measured={},
+        about=f"{', '.join(map(str, paths))} under {planning.costs}",
+        every=planning.every,
+    )
+
+
+def material_of_files(planning: Planning, asked: Mapping[str, Any]) -> tuple[list[Path], Material]:
+    """The same of files, and which traces they are.
 
     Raises:
         SpsError: files that are missing, damaged, or do not go together.
@@ -60,11 +88,5 @@ def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
     cells: dict[str, Cell] = {
         str(candidate_of(cell)): cell for cell in cells_of_trace(traces, costs, asked, planning.k)
     }
-    return Planned(
-        folder=None,
-        outlook=outlook(map(candidate_of, cells.values()), traced_of(traces), costs),
-        cells=cells,
-        measured={},
-        about=f"{', '.join(map(str, paths))} under {planning.costs}",
-        every=planning.every,
-    )
+    named = list(map(candidate_of, cells.values()))
+    return paths, Material(costs, list(cells.values()), named, traced_of(traces))

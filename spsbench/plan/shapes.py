@@ -44,7 +44,7 @@ DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
 def shape_of(config: Any) -> Shape:
     """Of a transformers configuration."""
     values = plain(config)
-    return Shape(_first(values, WIDTH), _first(values, DEPTH))
+    return Shape(first(values, WIDTH), first(values, DEPTH))
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     heads, the inner layer keeps its proportion, and what is told layer by layer is told again.
     """
     made = {name: value for name, value in values.items() if name not in DROPPED}
-    width, depth = _first(values, WIDTH), _first(values, DEPTH)
-    heads = _first(values, HEADS)
+    width, depth = first(values, WIDTH), first(values, DEPTH)
+    heads = first(values, HEADS)
     told = values.get("head_dim") or width // heads
     own = next(
         n
@@ -160,7 +160,8 @@ def _with(cell: Cell, folder: Path) -> Cell:
     return resolve(cell.but(draft=spec, **method))
 
 
-def _first(values: Mapping[str, Any], names: Iterable[str]) -> int:
+def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
+    """The first of `names` that the configuration has."""
     sizes = (values[name] for name in names if isinstance(values.get(name), int))
     found: int | None = next(sizes, None)
     if found is None:

@@ -7,6 +7,7 @@ import typer
 
 from spsbench.cli import options as o
 from spsbench.cli.plan.costs import ShowCosts, show_costs
+from spsbench.cli.plan.link import LinkOption, plan_link
 from spsbench.cli.plan.shapes import Shapes, plan_shapes
 from spsbench.cli.plan.spare import SpareLayers, plan_spare
 from spsbench.errors import UsageError
@@ -49,6 +50,7 @@ def plan(
     shapes: Shapes = None,
     spare: SpareLayers = False,
     show: ShowCosts = False,
+    link: LinkOption = None,
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -56,14 +58,17 @@ def plan(
 ) -> None:
     """Find out whether speculation pays here, with what and which K; measure the best."""
     form = o.report_format(format, json)
-    if show or spare or shapes is not None:
+    if show or spare or shapes is not None or link is not None:
         flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
+        flag = flag if shapes is not None or show or spare else "--link"
         if form not in ("table", "json") or plot is not None:
             raise UsageError(f"{flag}: expected --format table or json, and no --plot. Change it")
         if show:
             show_costs(what, asked.get("costs"), json=form == "json")
         elif spare:
             plan_spare(what, asked, json=form == "json")
+        elif link is not None:
+            plan_link(link, what, asked, json=form == "json")
         elif what is not None:
             raise UsageError(f"--shapes with {what}: expected one of the two. Leave out the other")
         else:

@@ -1,0 +1,196 @@
+"""One target over two machines, imitated by two network namespaces that a virtual cable joins.
+
+    sudo .venv/bin/python benchmarks/two_machines.py            # all three, as root
+    sudo .venv/bin/python benchmarks/two_machines.py --only link
+
+link: the time of all-reduces over that cable (`sps plan --link` reads what is written);
+text: `torchrun --nnodes 2 -m spsbench generate --parallel tp` writes what one rank writes;
+cable: it is pulled while they generate, and both machines must end within the limit.
+Prints an object for each; the exit code is the number of those that went wrong. Both machines share
+the processors of this one, so that times are upper bounds.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SPS = ("-m", "spsbench")
+ASKED = ("generate", "def f(", "--dtype", "float64", "--seed", "3", "--no-stats", "--offline")
+WITHIN = 400  # seconds; a busy machine may need a minute to import torch
+TIMEOUT = 5  # --rank-timeout when the cable is pulled
+ENDS = 60  # seconds after which both must have ended
+
+
+def lacking() -> str | None:
+    """Why there can be no namespaces here."""
+    if os.geteuid() != 0:
+        return "namespaces need root"
+    if shutil.which("ip") is None:
+        return "no `ip` (iproute2)"
+    with contextlib.suppress(subprocess.CalledProcessError), machines():
+        return None
+    return "this kernel gives no network namespaces"
+
+
+class Machines:
+    """Two namespaces, `a` and `b`, and what runs in them."""
+
+    def __init__(self) -> None:
+        self.names = [f"sps-{os.getpid()}-{letter}" for letter in "ab"]
+        self._made: list[subprocess.Popen[str]] = []
+
+    def open(self) -> None:
+        """Make them, and the cable."""
+        for name in self.names:
+            ip("netns", "add", name)
+        first, second = self.names
+        ip("link", "add", "cable", "netns", first, "type", "veth", "peer", "cable", "netns", second)
+        for number, name in enumerate(self.names):
+            ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "cable")
+            ip("-n", name, "link", "set", "cable", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def pull(self) -> None:
+        """The cable."""
+        ip("-n", self.names[0], "link", "set", "cable", "down")
+
+    def torchrun(self, *words: str) -> list[subprocess.Popen[str]]:
+        """The same program on both, a rank each."""
+        found = []
+        for number, name in enumerate(self.names):
+            command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run"]
+            command += ["--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number)]
+            command += ["--master-addr", "10.77.0.1", "--master-port", "29511", *words]
+            told = {"GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"}
+            process = subprocess.Popen(
+                command,
+                env=os.environ | told,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            found.append(process)
+        self._made += found
+        return found
+
+    def close(self) -> None:
+        """End what runs there, and take them away."""
+        for process in self._made:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def ip(*words: str) -> None:
+    """Of iproute2."""
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextlib.contextmanager
+def machines() -> Iterator[Machines]:
+    """Two, until the end."""
+    made = Machines()
+    try:
+        made.open()
+        yield made
+    finally:
+        made.close()
+
+
+def link(here: Machines) -> dict[str, Any]:
+    """Bytes and median seconds of all-reduces between the two."""
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "link.json"
+        both = here.torchrun("-m", "spsbench.plan.reduces", str(file))
+        told = [process.communicate(timeout=WITHIN) for process in both]
+        if not file.exists():
+            return {"right": False, "told": [err[-500:] for _, err in told]}
+        return {"right": True, **json.loads(file.read_text())}
+
+
+def text(here: Machines) -> dict[str, Any]:
+    """Whether both together write what one rank does."""
+    words = (*SPS, *ASKED, "--max-new-tokens", "20")
+    alone = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=WITHIN, check=True
+    )
+    both = here.torchrun(*words, "--parallel", "tp")
+    told = [process.communicate(timeout=WITHIN) for process in both]
+    codes = [process.returncode for process in both]
+    written = "".join(out for out, _ in told)
+    right = codes == [0, 0] and written == alone.stdout
+    return {"right": right, "codes": codes, "text": written} | (
+        {} if right else {"told": [err[-500:] for _, err in told]}
+    )
+
+
+def cable(here: Machines) -> dict[str, Any]:
+    """Seconds from pulling it to the end of both, and the lines that say why."""
+    words = (*SPS, *ASKED, "--max-new-tokens", "900", "--ignore-eos", "--parallel", "tp")
+    both = here.torchrun(*words, "--rank-timeout", str(TIMEOUT))
+    writing = _first_word(both)
+    here.pull()
+    began, ends = time.monotonic(), {}
+    while len(ends) < 2 and time.monotonic() - began < ENDS:
+        for number, process in enumerate(both):
+            if process.poll() is not None:
+                ends.setdefault(number, round(time.monotonic() - began, 1))
+        time.sleep(0.1)
+    right = writing and len(ends) == 2 and all(process.returncode for process in both)
+    for process in both:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    told = "".join(process.communicate()[1] for process in both)
+    lines = [line for line in told.splitlines() if "has been silent" in line]
+    return {"right": bool(right and lines), "seconds": list(ends.values()), "lines": lines}
+
+
+def _first_word(both: list[subprocess.Popen[str]]) -> bool:
+    """Wait until one of them writes."""
+    streams = [process.stdout for process in both if process.stdout is not None]
+    for stream in streams:
+        os.set_blocking(stream.fileno(), False)
+    until = time.monotonic() + WITHIN
+    while time.monotonic() < until and all(process.poll() is None for process in both):
+        for stream in streams:
+            with contextlib.suppress(BlockingIOError):
+                if os.read(stream.fileno(), 1 << 16):
+                    return True
+        time.sleep(0.1)
+    return False
+
+
+EVERY = {"link": link, "text": text, "cable": cable}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=EVERY, help="one of them")
+    asked = parser.parse_args()
+    if (why := lacking()) is not None:
+        sys.exit(f"two machines cannot be imitated: {why}")
+    wrong = 0
+    for name, show in EVERY.items():
+        if asked.only in (None, name):
+            with machines() as here:
+                found = show(here)
+            wrong += not found["right"]
+            print(json.dumps({name: found}), flush=True)
+    sys.exit(wrong)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Ranks on two machines, imitated by network namespaces; as root."""
+
+import pytest
+
+import two_machines
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1000)]
+
+
+@pytest.fixture
+def here() -> two_machines.Machines:
+    if (why := two_machines.lacking()) is not None:
+        pytest.skip(f"two machines cannot be imitated: {why}")
+    with two_machines.machines() as made:
+        yield made
+
+
+@pytest.mark.parametrize("what", two_machines.EVERY)
+def test_two_machines(what: str, here: two_machines.Machines) -> None:
+    found = two_machines.EVERY[what](here)
+    assert found["right"], found

@@ -66,13 +66,15 @@ class Replay:
             if replayed is None:
                 return self.plain(self.layer, *args, **kwargs)
             own.length = len(span)
-            return replayed(*tensors, span, own.keys, own.values, *self.state)
-        return self._checked(key, (*tensors, span, own.keys, own.values), args, kwargs)
+            seen = span[own.first :]
+            return replayed(*tensors, span, seen, own.keys, own.values, *self.state)
+        given = (*tensors, span, span[own.first :], own.keys, own.values)
+        return self._checked(key, given, args, kwargs)
 
     def _checked(self, key: Any, given: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         """The layer's own answer, and whether a replay gives the same.
 
-        `given`: arguments, span, keys and values, for which there is room.
+        `given`: arguments, span, what is seen of it, keys and values, for which there is room.
         """
         out = self.plain(self.layer, *args, **kwargs)
         inputs = (*given, *self.state)
@@ -91,7 +93,7 @@ class Replay:
 
         def run(*given: Tensor) -> Any:
             tensors = iter(given)
-            cache = _Window(*given[-n - 3 : -n])
+            cache = _Window(*given[-n - 4 : -n])
             own = [_replaced(a, tensors, cache) for a in args]
             named = {name: _replaced(a, tensors, cache) for name, a in kwargs.items()}
             with _state(self.layer, given[-n:]):
@@ -148,9 +150,9 @@ def _state(layer: nn.Module, tensors: Sequence[Tensor]) -> Iterator[None]:
 class _Window(Cache):  # type: ignore[misc]
     """The cache inside a trace: writes at the end of the span, whatever its length is."""
 
-    def __init__(self, span: Tensor, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, span: Tensor, seen: Tensor, keys: Tensor, values: Tensor) -> None:
         self.layers: list[Any] = []
-        self.end, self.keys, self.values = span.shape[0], keys, values
+        self.end, self.seen, self.keys, self.values = span.shape[0], seen.shape[0], keys, values
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -158,7 +160,8 @@ class _Window(Cache):  # type: ignore[misc]
         new = key_states.shape[2]
         self.keys.narrow(2, self.end - new, new).copy_(key_states)
         self.values.narrow(2, self.end - new, new).copy_(value_states)
-        return self.keys.narrow(2, 0, self.end), self.values.narrow(2, 0, self.end)
+        first = self.end - self.seen
+        return self.keys.narrow(2, first, self.seen), self.values.narrow(2, first, self.seen)
 
 
 def attach(model: nn.Module) -> Tape | None:

@@ -5,7 +5,7 @@ whole past, once a layer. Here each layer owns a buffer that is larger than its 
 when it is full; the model attends to a view of what is filled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,14 +16,19 @@ FIRST = 256  # tokens that a new buffer holds
 
 
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one layer, `[1, heads, capacity, width]`, filled up to `length`."""
+    """Keys and values of one layer, `[1, heads, capacity, width]`, filled up to `length`.
+
+    One with a window keeps all of the past as well, so that any of it can be gone back to; what is
+    read is from `first` on.
+    """
 
     is_croppable = True
-    is_sliding = False
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, most: int | None, sliding: bool = False) -> None:
         super().__init__()
         self.most = most
+        self.is_sliding = sliding
+        self.first = 0
         self.length = 0
         self.capacity = 0
 
@@ -36,14 +41,14 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write `[1, heads, m, width]` after what is there; views of all keys and values."""
+        """Write `[1, heads, m, width]` after what is there; views of keys and values to read."""
         start, end = self.length, self.length + key_states.shape[2]
         if end > self.capacity:
             self._reserve(key_states, value_states, end)
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return self.keys[:, :, self.first : end], self.values[:, :, self.first : end]
 
     def reserve(self, least: int) -> None:
         """Make room for `least` tokens, once the first have shown how wide they are."""
@@ -91,7 +96,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys that the next `query_length` tokens see, and the position of the first of them."""
-        return self.length + query_length, 0
+        return self.length + query_length - self.first, self.first
 
     def get_max_length(self) -> int:
         """The model's context; -1 = unlimited."""
@@ -103,10 +108,20 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
 
     Args:
         most: the model's context in tokens, beyond which no room is made; None = unlimited.
+        sliding: by the number of a layer, whether it has a window; empty: none has.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        super().__init__(layer_class_to_replicate=lambda: PreallocatedLayer(most))
+    def __init__(self, most: int | None = None, sliding: Mapping[int, bool] | None = None) -> None:
+        if not sliding:
+            super().__init__(layer_class_to_replicate=lambda: PreallocatedLayer(most))
+            return
+        count = max(sliding) + 1
+        super().__init__([PreallocatedLayer(most, sliding.get(n, False)) for n in range(count)])
+
+    def look(self, first: int) -> None:
+        """In the next pass layers with a window read what lies from `first` on."""
+        for layer in self.layers:
+            layer.first = first if layer.is_sliding else 0
 
     def reserve(self, least: int) -> None:
         """Make room for `least` tokens, so that a pass finds buffers that stay where they are."""

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.engines.limits import context_of, slides
+from spsbench.engines.limits import context_of
 from spsbench.engines.longrope import bordered
 from spsbench.engines.quantised import dequantise
+from spsbench.engines.windows import Masks, windows_of
 from spsbench.errors import SpsError
 from spsbench.loop.transfer import send
 from spsbench.loop.trees import additive_mask, places
@@ -45,7 +46,7 @@ class EagerLM:
         self.vocab_size: int = vocab_size or config.vocab_size
         self.limit = context_of(model)
         self.layers = tuple(layers)
-        self._slides = slides(model)
+        self.windows = windows_of(model)
         self._length = 0
         self._open()
 
@@ -64,7 +65,6 @@ class EagerLM:
 
         Raises:
             ValueError: more than the model's context holds.
-            UnsupportedModelError: a tree for a model with sliding-window attention.
         """
         if self.limit is not None and self._length + len(tokens) > self.limit:
             raise ValueError(
@@ -91,12 +91,8 @@ class EagerLM:
         model, m, past = self.model, len(tokens), self._length
         positions, mask = torch.arange(past, past + m), None
         if parents is not None:
-            if self._slides:
-                raise UnsupportedModelError(
-                    f"{type(model).__name__} has sliding-window attention, which cannot score trees"
-                )
             positions = places(parents, m, past)
-            mask = send(additive_mask(parents, m, past, model.dtype), model.device)
+            mask = self._branched(parents, m, past)
         out = model(
             input_ids=send(tokens[None], model.device),
             position_ids=send(positions[None], model.device),
@@ -108,6 +104,14 @@ class EagerLM:
         )
         self._length += m
         return out
+
+    def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
+        """The mask of a pass whose last tokens are nodes of a tree."""
+        mask = additive_mask(parents, m, past, self.model.dtype)
+        if self.windows is None:
+            return send(mask, self.model.device)
+        near = send(self.windows.hide(mask, parents, m, past), self.model.device)
+        return self.windows.masks(send(mask, self.model.device), near)
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:

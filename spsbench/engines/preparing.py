@@ -22,7 +22,6 @@ from spsbench.engines.checking import Check
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.kept import keep, recall
-from spsbench.engines.limits import slides
 from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots, tied
 from spsbench.engines.packing import layouts, unpackable
 from spsbench.engines.pages import huge_pages
@@ -32,16 +31,13 @@ from spsbench.engines.quantised_panels import pack_codes, refused
 from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
+from spsbench.engines.windows import narrowed
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:
     """Why `model` needs the eager engine, else None."""
     chosen = choice_of(model)
-    if chosen is not None:
-        return None if chosen.engine == "fast" else chosen.reason
-    if slides(model):
-        return "sliding-window attention does not keep all of the past"
-    return None
+    return None if chosen is None or chosen.engine == "fast" else chosen.reason
 
 
 @torch.inference_mode()
@@ -57,8 +53,6 @@ def prepare(
     """
     if choice := choice_of(model):
         return choice
-    if reason := unsuitable(model):
-        return remember(model, Choice(engine="eager", reason=reason))
     if refused(model, model.dtype):
         dequantise(model)
     coded = len(quantised_layers(model))
@@ -187,22 +181,25 @@ def pack_linears(module: nn.Module) -> dict[str, int]:
 
 
 def refine_attention(model: PreTrainedModel, check: Check) -> str | None:
-    """Exchange `sdpa` for this engine's own, if sessions of `model` then compute the same.
+    """Exchange attention for this engine's own, if sessions of `model` then compute the same.
 
     Args:
-        model: one with another implementation, or on another device, keeps it.
+        model: one with another implementation, or on another device, keeps it; the plain one is
+            exchanged where transformers has no `sdpa` for the model.
         check: of the model as it was.
 
     Returns:
         Why sessions of this engine cannot run `model` either way, else None.
     """
     config = model.config
-    if config._attn_implementation != "sdpa" or model.device.type != "cpu":
+    before = config._attn_implementation
+    only = not model._supports_sdpa and model._supports_attention_backend
+    if model.device.type != "cpu" or before != ("eager" if only else "sdpa"):
         return _fails(model)
     config._attn_implementation = NAME
     if check.holds(model) and _fails(model) is None:
         return None
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = before
     return _fails(model)
 
 
@@ -219,9 +216,12 @@ def shape_of(slot: Slot) -> str:
 
 
 def _fails(model: PreTrainedModel) -> str | None:
-    """Why sessions of this engine cannot run `model`, else None."""
+    """Why sessions of this engine cannot run `model`, else None; windows are tried as well."""
     try:
         check_rollback(model, FastLM)
+        with narrowed(model) as windowed:
+            if windowed:
+                check_rollback(model, FastLM)
     except UnsupportedModelError as error:
         return str(error)
     return None

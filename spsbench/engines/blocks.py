@@ -19,7 +19,7 @@ from transformers import Cache
 from transformers.integrations import sdpa_attention
 
 from spsbench.engines import attention
-from spsbench.engines.cache import PreallocatedCache
+from spsbench.engines.cache import PreallocatedCache, number_of
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
 HARMLESS = {Path(str(module.__file__)) for module in (sdpa_attention, attention)}
@@ -172,9 +172,8 @@ def attach(model: nn.Module) -> Tape | None:
         return None
     tape = Tape()
     for layer in max(lists, key=len):
-        numbers = {n for m in layer.modules() if (n := getattr(m, "layer_idx", None)) is not None}
-        if len(numbers) == 1:
-            layer.forward = Replay(layer, numbers.pop(), signature(layer), tape)
+        if (number := number_of(layer)) is not None:
+            layer.forward = Replay(layer, number, signature(layer), tape)
     return tape
 
 

@@ -9,10 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, CacheLayerMixin
 
 FIRST = 256  # tokens that a new buffer holds
+
+
+def number_of(layer: nn.Module) -> int | None:
+    """Which part of a cache is that of a decoder layer; None: it has no attention.
+
+    It is asked of what is in the layer: one whose attention was left out keeps a number of its own.
+    """
+    within = [module for module in layer.modules() if module is not layer]
+    numbers = {n for module in within if (n := getattr(module, "layer_idx", None)) is not None}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]

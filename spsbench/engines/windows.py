@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from spsbench.engines.cache import number_of
 from spsbench.loop.trees import places
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' words
@@ -65,9 +66,9 @@ def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
     """Whether a layer slides, by its number in the cache: a view of a model has fewer of those."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == len(kinds)]
     found: dict[int, bool] = {}
-    for layer, kind in zip(lists[0] if lists else (), kinds, strict=bool(lists)):
-        numbers = {n for m in layer.modules() if (n := getattr(m, "layer_idx", None)) is not None}
-        found |= dict.fromkeys(numbers, kind == SLIDING)
+    for layer, kind in zip(lists[0] if lists else (), kinds, strict=False):
+        if (number := number_of(layer)) is not None:
+            found[number] = kind == SLIDING
     return found
 
 

@@ -103,8 +103,10 @@ def test_any_script_with_windows_equals_passes_without_a_cache(
 ) -> None:
     plain = architecture in ("gemma2", "gpt_oss")  # transformers has no sdpa for them
     asked: dict[str, Any] = {"attention": "eager" if plain else "sdpa", "sliding_window": window}
+    if architecture == "gpt_oss":
+        asked["dtype"] = torch.float32  # torch's products of experts take no float64
     target = model(architecture, **asked, **WINDOWED[architecture])
-    any_script(target, session, 1e-5 if plain else 1e-9, seeds=2)
+    any_script(target, session, 1e-4 if plain else 1e-9, seeds=2)
 
 
 def any_script(target: PreTrainedModel, session: Open, within: float, seeds: int = 3) -> None:

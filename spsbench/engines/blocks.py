@@ -20,6 +20,7 @@ from transformers.integrations import sdpa_attention
 
 from spsbench.engines import attention
 from spsbench.engines.cache import PreallocatedCache, number_of
+from spsbench.engines.experts import watched
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
 HARMLESS = {Path(str(module.__file__)) for module in (sdpa_attention, attention)}
@@ -78,14 +79,15 @@ class Replay:
         """
         out = self.plain(self.layer, *args, **kwargs)
         inputs = (*given, *self.state)
-        if key not in self.tape.traces:
-            self._trace(key, inputs, args, kwargs)
-        replayed = self.tape.traces[key]
-        self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
-        if replayed is None:
-            self.unchecked[key] = 0
-        elif not (isinstance(out, Tensor) and torch.equal(replayed(*inputs), out)):
-            self.tape.refuse(key, "a replay of a layer differs from its own code")
+        with watched():  # experts are counted once
+            if key not in self.tape.traces:
+                self._trace(key, inputs, args, kwargs)
+            replayed = self.tape.traces[key]
+            self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
+            if replayed is None:
+                self.unchecked[key] = 0
+            elif not (isinstance(out, Tensor) and torch.equal(replayed(*inputs), out)):
+                self.tape.refuse(key, "a replay of a layer differs from its own code")
         return out
 
     def _trace(self, key: Any, inputs: Sequence[Tensor], args: Any, kwargs: Any) -> None:

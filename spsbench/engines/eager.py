@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from spsbench.engines.experts import count_experts_in, counts, mean, watched
 from spsbench.engines.limits import context_of
 from spsbench.engines.longrope import bordered
 from spsbench.engines.quantised import dequantise
@@ -47,6 +48,7 @@ class EagerLM:
         self.limit = context_of(model)
         self.layers = tuple(layers)
         self.windows = windows_of(model)
+        self._counts = counts(model)
         self._length = 0
         self._open()
 
@@ -76,12 +78,13 @@ class EagerLM:
         while keep == 0 and len(tokens) > PREFILL_CHUNK:
             read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
             tokens = tokens[PREFILL_CHUNK:]
-        out = self._forward(tokens, keep, parents)
+        with watched(self._counts) as experts:
+            out = self._forward(tokens, keep, parents)
         logits, hidden = out.logits[0], self._states(out)
         if read:
             parts = [*read, hidden]
             hidden = {n: torch.cat([part[n] for part in parts]) for n in self.layers}
-        return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden)
+        return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden, mean(experts))
 
     def _states(self, out: Any) -> dict[int, Tensor]:
         """Layer -> [m, D], of those that were asked for."""
@@ -163,6 +166,7 @@ class Eager:
             UnsupportedModelError: its cache cannot be rolled back.
         """
         dequantise(model)
+        count_experts_in(model)
         check_rollback(model)
 
 

@@ -21,6 +21,12 @@ from spsbench.engines.blocks import attach
 from spsbench.engines.checking import Check
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.experts import (
+    PackedExperts,
+    count_experts_in,
+    expert_slots,
+    pack_experts,
+)
 from spsbench.engines.kept import keep, recall
 from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots, tied
 from spsbench.engines.packing import layouts, unpackable
@@ -70,6 +76,7 @@ def prepare(
         restore(model)
         dequantise(model)
         counts, codes, reason = {}, {}, "packed products differ from stock ones"
+    routed = _pack_experts(model, known, check)
     exchange_activations(model)
     if problem := refine_attention(model, check):
         restore(model)
@@ -81,7 +88,7 @@ def prepare(
         engine="fast",
         reason=reason or "",
         linears=len(layers) + coded,
-        packed={shape: wanted.get(shape, "panels") for shape in counts},
+        packed=routed | {shape: wanted.get(shape, "panels") for shape in counts},
         packed_linears=sum(counts.values()),
         threads=known.threads if known else None,
         reading=reading if codes or "panels" in wanted.values() else "",
@@ -101,6 +108,22 @@ def _reading(dtype: torch.dtype, known: Choice | None) -> str:
     else:
         use(dtype, known.reading)
     return current(dtype).name
+
+
+def _pack_experts(model: PreTrainedModel, known: Choice | None, check: Check) -> dict[str, str]:
+    """Pack layers of experts where that is faster, and count them; their shapes and layout."""
+    count_experts_in(model)
+    found = expert_slots(model)
+    shapes = {shape_of(slot) for slot in found}
+    faster = worthwhile(found, known.packed if known else None)
+    if not found or faster.keys() != shapes:
+        return {}
+    del found
+    pack_experts(model)
+    if check.holds(model):
+        return dict.fromkeys(shapes, "panels")
+    restore(model, PackedExperts)
+    return {}
 
 
 STOCK = "stock"

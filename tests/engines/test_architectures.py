@@ -12,6 +12,7 @@ from spsbench.engines import preparing
 from spsbench.engines.attention import NAME
 from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.eager import Eager
+from spsbench.engines.experts import PackedExperts, expert_slots
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
 from spsbench.loop.sampling import Warp
@@ -56,9 +57,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "olmo": {},
     "olmo2": {},
     "olmo3": WINDOW,
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "phi": ALIKE,
     "phi3": {**WINDOW, "original_max_position_embeddings": 256},
+    "phimoe": {**WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen2": {**WINDOW, "use_sliding_window": True, "max_window_layers": 1},
     "qwen2_moe": {"shared_expert_intermediate_size": 32, **EXPERTS},
     "qwen3_moe": {"head_dim": 16, **EXPERTS},
@@ -70,6 +73,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 EAGER = {"bloom"}  # a cache of another form
 OF_THEIR_OWN = {"codegen", "falcon", "gptj", "mpt"}  # attention of their own, never replayed
+WITH_EXPERTS = {"gpt_oss", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"}
 LIKE_ANOTHER = {  # their parts are in another one that is quick
     *(
         "cohere",
@@ -83,7 +87,17 @@ LIKE_ANOTHER = {  # their parts are in another one that is quick
         "olmo2",
         "phi",
     ),
-    *("olmo3", "phi3", "qwen2", "qwen2_moe", "smollm3", "stablelm", "starcoder2"),
+    *(
+        "olmo3",
+        "olmoe",
+        "phi3",
+        "phimoe",
+        "qwen2",
+        "qwen2_moe",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    ),
 }
 QUICK_FIRST = [
     pytest.param(name, marks=pytest.mark.slow) if name in LIKE_ANOTHER else name for name in MODELS
@@ -106,7 +120,8 @@ def random_model(name: str, seed: int) -> PreTrainedModel:
 def packed(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
-    wanted = {preparing.shape_of(slot): "panels" for slot in slots(copied)}
+    every = [*slots(copied), *expert_slots(copied)]
+    wanted = {preparing.shape_of(slot): "panels" for slot in every}
     known = Choice(engine="fast", packed=wanted, threads=1)
     Fast().prepare(copied, known=known.to_json())
     return copied
@@ -125,5 +140,7 @@ def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
             continue
         assert found.choice.packed_linears == found.choice.linears > 0
         assert (model.config._attn_implementation == NAME) == (name not in OF_THEIR_OWN)
+        routed = any(isinstance(module, PackedExperts) for module in model.modules())
+        assert routed == (name in WITH_EXPERTS)
         assert found.tape is not None
         assert (found.tape.refused is None) == (name not in OF_THEIR_OWN)

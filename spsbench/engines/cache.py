@@ -12,6 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, CacheLayerMixin
 
+from spsbench.errors import OutOfMemoryError
+from spsbench.machine.memory import ram
+from spsbench.machine.sizes import in_words
+
 FIRST = 256  # tokens that a new buffer holds
 
 
@@ -23,6 +27,14 @@ def number_of(layer: nn.Module) -> int | None:
     within = [module for module in layer.modules() if module is not layer]
     numbers = {n for module in within if (n := getattr(module, "layer_idx", None)) is not None}
     return numbers.pop() if len(numbers) == 1 else None
+
+
+def doubled(capacity: int, least: int, most: int | None) -> int:
+    """Twice the room until `least` tokens fit, but not beyond what the model can read."""
+    room = max(FIRST, capacity)
+    while room < least:
+        room *= 2
+    return room if most is None else max(least, min(room, most))
 
 
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -60,19 +72,20 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.length = end
         return self.keys[:, :, self.first : end], self.values[:, :, self.first : end]
 
-    def reserve(self, least: int) -> None:
-        """Make room for `least` tokens, once the first have shown how wide they are."""
-        if self.is_initialized and least > self.capacity:
-            self._reserve(self.keys, self.values, least)
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes."""
+        batch, heads, _, width = self.keys.shape
+        of_values = self.values.shape[1] * self.values.shape[3]
+        return int(batch * (heads * width + of_values) * self.keys.itemsize)
 
     def _reserve(self, keys: Tensor, values: Tensor, least: int) -> None:
-        """Double the room until `least` tokens fit, but not beyond what the model can read."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-        room = max(FIRST, self.capacity)
-        while room < least:
-            room *= 2
-        room = room if self.most is None else max(least, min(room, self.most))
+        self.widen(doubled(self.capacity, least, self.most))
+
+    def widen(self, room: int) -> None:
+        """Make room for as many tokens, keeping those that are there."""
         self.keys = self._moved(self.keys, room)
         self.values = self._moved(self.values, room)
         self.capacity = room
@@ -133,10 +146,34 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
         for layer in self.layers:
             layer.first = first if layer.is_sliding else 0
 
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes in all layers; 0 before the first."""
+        return sum(layer.token_bytes for layer in self.layers if layer.is_initialized)
+
     def reserve(self, least: int) -> None:
-        """Make room for `least` tokens, so that a pass finds buffers that stay where they are."""
-        for layer in self.layers:
-            layer.reserve(least)
+        """Make room for `least` tokens, once the first have shown how wide they are.
+
+        Where twice the room cannot be had it is just enough.
+
+        Raises:
+            OutOfMemoryError: so much is not free; nothing was allocated.
+        """
+        held = [layer for layer in self.layers if layer.is_initialized]
+        if not held or least <= (capacity := held[0].capacity):
+            return
+        free, room = ram()[1], doubled(capacity, least, held[0].most)
+        moved = capacity * held[0].token_bytes  # a layer is twice in memory while it is moved
+        for wanted in room, least:
+            need = (wanted - capacity) * self.token_bytes + moved
+            if not free or need <= free:
+                for layer in held:
+                    layer.widen(wanted)
+                return
+        raise OutOfMemoryError(
+            f"keys and values of {least} tokens need {in_words(need)} more, {in_words(free)} are "
+            "free (this machine): expected room. Give a shorter prompt or fewer --max-new-tokens"
+        )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keep the first `length` tokens, and after them those at `rows`: O(1) without rows."""

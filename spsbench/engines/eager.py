@@ -78,6 +78,7 @@ class EagerLM:
         while keep == 0 and len(tokens) > PREFILL_CHUNK:
             read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
             tokens = tokens[PREFILL_CHUNK:]
+            self._expect(self._length + len(tokens))
         with watched(self._counts) as experts:
             out = self._forward(tokens, keep, parents)
         logits, hidden = out.logits[0], self._states(out)
@@ -85,6 +86,9 @@ class EagerLM:
             parts = [*read, hidden]
             hidden = {n: torch.cat([part[n] for part in parts]) for n in self.layers}
         return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden, mean(experts))
+
+    def _expect(self, tokens: int) -> None:
+        """More of a prompt is to come, in the end so many tokens: a growing cache needs no room."""
 
     def _states(self, out: Any) -> dict[int, Tensor]:
         """Layer -> [m, D], of those that were asked for."""

@@ -20,7 +20,7 @@ from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
 from spsbench.engines.checking import Check
 from spsbench.engines.choice import Choice, choice_of, remember
-from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.eager import UnsupportedModelError, check_rollback, ordinary
 from spsbench.engines.experts import (
     PackedExperts,
     count_experts_in,
@@ -92,6 +92,7 @@ def prepare(
         packed_linears=sum(counts.values()),
         threads=known.threads if known else None,
         reading=reading if codes or "panels" in wanted.values() else "",
+        cache=_token_bytes(model),
     )
     remember(model, choice, tape)
     free = known is None and threads is None and "OMP_NUM_THREADS" not in os.environ
@@ -99,6 +100,13 @@ def prepare(
         choice = replace(choice, threads=best_threads(FastLM(model)))
         remember(model, choice, tape)
     return choice
+
+
+def _token_bytes(model: PreTrainedModel) -> int:
+    """What a token takes in the cache of a session."""
+    lm = FastLM(model)
+    lm.append(ordinary(lm.vocab_size, 1), keep=1)
+    return lm.token_bytes
 
 
 def _reading(dtype: torch.dtype, known: Choice | None) -> str:

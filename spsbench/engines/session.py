@@ -52,6 +52,14 @@ class FastLM(EagerLM):
         self._length += m
         return out
 
+    def _expect(self, tokens: int) -> None:
+        self._past.reserve(tokens)
+
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes in the cache; 0 before the first."""
+        return self._past.token_bytes
+
     def _causal(self, m: int, past: int) -> Masks:
         """The mask of a chain; None: one token that sees everything, or transformers makes it."""
         full = self._stairs.mask(past, m) if past and 1 < m <= MOST else None
@@ -80,8 +88,8 @@ class FastLM(EagerLM):
         if threads not in (None, before):
             torch.set_num_threads(threads)
         replays = tape is not None and past > 0 and m <= MOST
+        self._past.reserve(past + m)
         if tape is not None and replays:
-            self._past.reserve(past + m)
             tape.span = self._numbers(past + m)[: past + m]
         try:
             with held() if replays else nullcontext():

@@ -12,7 +12,6 @@ prints rows, and writes them to results/long-contexts.json.
 import argparse
 import gc
 import json
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +96,8 @@ def prompt(window: int | None, tokens: int, layers: int, dtype: str) -> dict[str
     lm.append(ids[:PREFILL_CHUNK], keep=0)
     lm.commit(0)
     gc.collect()
-    before, chunks = peak(), []
+    forget_peak()
+    before, chunks = resident(), []
     for start in range(0, tokens - 8, PREFILL_CHUNK):
         began = time.thread_time()
         lm.append(ids[start : min(start + PREFILL_CHUNK, tokens - 8)], keep=0)
@@ -108,11 +108,12 @@ def prompt(window: int | None, tokens: int, layers: int, dtype: str) -> dict[str
         lm.append(ids[:1], keep=1)
         step.append(time.thread_time() - began)
         lm.commit(tokens - 8)
+    most = resident(most=True)
     cache = tokens * lm.token_bytes  # type: ignore[attr-defined]
     row = {
         "dtype": dtype, "window": window, "tokens": tokens, "layers": layers,
         "chunk_s": [round(seconds, 3) for seconds in chunks], "step_ms": 1e3 * median(step),
-        "cache_bytes": cache, "peak_over_cache": (peak() - before) / cache,
+        "cache_bytes": cache, "peak_bytes": most - before,
     }  # fmt: skip
     print("prompt", row, flush=True)
     return row
@@ -134,9 +135,16 @@ def model(window: int | None, tokens: int, layers: int, dtype: torch.dtype) -> A
     return made
 
 
-def peak() -> int:
-    """Most bytes that were resident so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def resident(most: bool = False) -> int:
+    """Resident bytes of this process now, or the most of them since `forget_peak`."""
+    name = "VmHWM:" if most else "VmRSS:"
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+
+
+def forget_peak() -> None:
+    """From here on the most is counted anew (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 if __name__ == "__main__":

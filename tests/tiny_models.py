@@ -1,14 +1,19 @@
 """Tiny random transformers, and noisy copies of them that agree with them now and then."""
 
 import copy
+import warnings
 from typing import Any
 
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
     GPT2Config,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
@@ -21,7 +26,21 @@ ROTARY: dict[str, type[PreTrainedConfig]] = {
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
     "mistral": MistralConfig,
+    "phi3": Phi3Config,
+    "gemma2": Gemma2Config,
+    "gemma3": Gemma3TextConfig,
+    "gpt_oss": GptOssConfig,
 }
+KINDS = ["sliding_attention", "full_attention"]
+UNTIED = {"layer_types": KINDS, "tie_word_embeddings": False}  # tied, they repeat a token for ever
+WINDOWED: dict[str, dict[str, Any]] = {
+    "mistral": {},
+    "phi3": {"original_max_position_embeddings": 512},
+    "gemma2": {**UNTIED, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0},
+    "gemma3": {**UNTIED, "query_pre_attn_scalar": 8},
+    "gpt_oss": {"layer_types": KINDS, "num_local_experts": 4, "num_experts_per_tok": 2},
+}
+"""Architectures with windows, and what their tiny models are told beside the window."""
 
 
 def config(architecture: str, vocab: int, context: int, **more: Any) -> PreTrainedConfig:
@@ -57,7 +76,8 @@ def tiny(
     With `noise` each weight is moved by that part of its spread: a draft model for the same model
     without it, which agrees with it often but not always.
     """
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some configurations warn of what they were not given
         torch.manual_seed(seed)
         made = AutoModelForCausalLM.from_config(
             config(architecture, vocab, context, **more), attn_implementation=attention
@@ -68,6 +88,9 @@ def tiny(
                     weight.copy_(torch.randn_like(weight) * scale / weight.shape[-1] ** 0.5)
                     if "lm_head" in name or "embed" in name or "wte" in name:
                         weight.div_(scale)
+        for name, sinks in made.named_parameters():
+            if name.endswith("sinks"):
+                torch.nn.init.normal_(sinks)
         if noise:
             torch.manual_seed(seed + 1000)
             for weight in made.parameters():

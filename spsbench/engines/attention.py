@@ -3,9 +3,11 @@
 transformers' `sdpa` copies keys and values once for every query head that shares them, and torch's
 kernel multiplies a single bfloat16 row slowly. The kernel of `attention.c` reads them where they
 are. Without it the heads that share keys become rows of one product, and a single row is computed
-in float32. Everything else goes to `sdpa` as it is.
+in float32. Everything else goes to `sdpa` as it is, or to the model's own code where its scores are
+capped (Gemma 2) or its heads have sinks (GPT-OSS), which `sdpa` does not know.
 """
 
+import sys
 from typing import Any
 
 import torch
@@ -33,18 +35,32 @@ def attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
     """`query` [1, H, m, D] over `key`, `value` [1, H / g, n, D] -> [1, m, H, D].
 
     `attention_mask` [1, 1, m, n] is additive or boolean; None: one token, which sees everything.
+    `softcap` c: scores become c tanh(score / c). `s_aux` [H]: a score for each head's sink, a key
+    without a value. The names are transformers'.
     """
     _, heads, m, width = query.shape
     shared = key.shape[1]
     few = key.device.type == "cpu" and len(query) == 1 and m <= FEW and key.shape[2] > m
-    masked = attention_mask is None if m == 1 else attention_mask is not None
+    masked = m == 1 or attention_mask is not None
     plain = not more.get("position_bias") and dropout == 0.0 and key.dtype == query.dtype
-    if not (few and masked and plain) or (attention_mask is not None and attention_mask.ndim != 4):
+    ready = few and masked and plain and (attention_mask is None or attention_mask.ndim == 4)
+    if ready and takes(query, key, value, attention_mask, s_aux):
+        scale = width**-0.5 if scaling is None else scaling
+        return torch.ops.spsbench.attend(
+            query, key, value, attention_mask, s_aux, scale, softcap or 0.0
+        ), None
+    if softcap is not None or s_aux is not None:
+        return _stock(
+            module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
+        )
+    if not ready:
         found: tuple[Tensor, None] = sdpa_attention_forward(
             module,
             query,
@@ -57,15 +73,12 @@ def attend(
             **more,
         )
         return found
-    if takes(query, key, value, attention_mask):
-        scale = width**-0.5 if scaling is None else scaling
-        return torch.ops.spsbench.attend(query, key, value, attention_mask, scale), None
     group = heads // shared
     rows = query.reshape(1, shared, group * m, width)
     mask = attention_mask
     if mask is not None and group > 1:
         mask = mask.repeat(1, 1, group, 1)
-    if group * m == 1 and query.dtype in HALF:
+    if group * m == 1 and mask is None and query.dtype in HALF:
         out = _single(rows, key, value, scaling)
     else:
         out = scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
@@ -79,13 +92,29 @@ def _single(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
     return (weights.softmax(-1) @ value.float()).to(query.dtype)
 
 
-def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+def _stock(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """By the code beside `module`'s own, which takes additive masks and makes none."""
+    m, n = query.shape[2], key.shape[2]
+    lowest = torch.finfo(query.dtype).min
+    if mask is None and m > 1:
+        mask = query.new_full((1, 1, m, n), lowest).triu(n - m + 1)
+    elif mask is not None and mask.dtype == torch.bool:
+        mask = query.new_zeros(mask.shape).masked_fill(~mask, lowest)
+    forward: Any = sys.modules[type(module).__module__]
+    return forward.eager_attention_forward(module, query, key, value, mask, **more)[0], None
+
+
+def takes(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None = None
+) -> bool:
     """Whether the kernel can read these as they lie."""
     (_, heads, _, width), dtype = query.shape, query.dtype
     alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
     rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
     whole = query.stride(-1) == 1 and width % LANES == 0 and heads % key.shape[1] == 0
-    kinds = {query.dtype, key.dtype, value.dtype}
+    kinds = {query.dtype, key.dtype, value.dtype, *([] if sinks is None else [sinks.dtype])}
     fits = mask is None or _fits(mask, query, key)
     return alike and rowwise and whole and fits and len(kinds) == 1 and missing(dtype) is None
 
@@ -97,9 +126,15 @@ def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
 
 
 def kernel_attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    cap: float,
 ) -> Tensor:
-    """As `attend`, for what the kernel `takes`.
+    """As `attend`, for what the kernel `takes`; `cap` 0: none.
 
     Raises:
         RuntimeError: a mask of another size; a replayed trace does not ask `takes` again.
@@ -117,6 +152,7 @@ def kernel_attend(
         key.data_ptr(),
         value.data_ptr(),
         None if mask is None else mask.data_ptr(),
+        None if sinks is None else sinks.contiguous().data_ptr(),
         out.data_ptr(),
         heads,
         heads // key.shape[1],
@@ -129,6 +165,7 @@ def kernel_attend(
         value.stride(1),
         0 if mask is None else mask.stride(2),
         scale,
+        cap,
         torch.get_num_threads(),
     )
     if failed:
@@ -137,7 +174,8 @@ def kernel_attend(
 
 
 operators.define(
-    "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale) -> Tensor"
+    "attend(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sinks, "
+    "float scale, float cap) -> Tensor"
 )
 operators.impl("attend", kernel_attend, "CPU")
 AttentionInterface.register(NAME, attend)

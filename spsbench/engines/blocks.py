@@ -19,7 +19,8 @@ from transformers import Cache
 from transformers.integrations import sdpa_attention
 
 from spsbench.engines import attention
-from spsbench.engines.cache import PreallocatedCache
+from spsbench.engines.cache import PreallocatedCache, number_of
+from spsbench.engines.experts import watched
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
 HARMLESS = {Path(str(module.__file__)) for module in (sdpa_attention, attention)}
@@ -66,24 +67,27 @@ class Replay:
             if replayed is None:
                 return self.plain(self.layer, *args, **kwargs)
             own.length = len(span)
-            return replayed(*tensors, span, own.keys, own.values, *self.state)
-        return self._checked(key, (*tensors, span, own.keys, own.values), args, kwargs)
+            seen = span[own.first :]
+            return replayed(*tensors, span, seen, own.keys, own.values, *self.state)
+        given = (*tensors, span, span[own.first :], own.keys, own.values)
+        return self._checked(key, given, args, kwargs)
 
     def _checked(self, key: Any, given: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         """The layer's own answer, and whether a replay gives the same.
 
-        `given`: arguments, span, keys and values, for which there is room.
+        `given`: arguments, span, what is seen of it, keys and values, for which there is room.
         """
         out = self.plain(self.layer, *args, **kwargs)
         inputs = (*given, *self.state)
-        if key not in self.tape.traces:
-            self._trace(key, inputs, args, kwargs)
-        replayed = self.tape.traces[key]
-        self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
-        if replayed is None:
-            self.unchecked[key] = 0
-        elif not (isinstance(out, Tensor) and torch.equal(replayed(*inputs), out)):
-            self.tape.refuse(key, "a replay of a layer differs from its own code")
+        with watched():  # experts are counted once
+            if key not in self.tape.traces:
+                self._trace(key, inputs, args, kwargs)
+            replayed = self.tape.traces[key]
+            self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
+            if replayed is None:
+                self.unchecked[key] = 0
+            elif not (isinstance(out, Tensor) and torch.equal(replayed(*inputs), out)):
+                self.tape.refuse(key, "a replay of a layer differs from its own code")
         return out
 
     def _trace(self, key: Any, inputs: Sequence[Tensor], args: Any, kwargs: Any) -> None:
@@ -91,7 +95,7 @@ class Replay:
 
         def run(*given: Tensor) -> Any:
             tensors = iter(given)
-            cache = _Window(*given[-n - 3 : -n])
+            cache = _Window(*given[-n - 4 : -n])
             own = [_replaced(a, tensors, cache) for a in args]
             named = {name: _replaced(a, tensors, cache) for name, a in kwargs.items()}
             with _state(self.layer, given[-n:]):
@@ -148,9 +152,9 @@ def _state(layer: nn.Module, tensors: Sequence[Tensor]) -> Iterator[None]:
 class _Window(Cache):  # type: ignore[misc]
     """The cache inside a trace: writes at the end of the span, whatever its length is."""
 
-    def __init__(self, span: Tensor, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, span: Tensor, seen: Tensor, keys: Tensor, values: Tensor) -> None:
         self.layers: list[Any] = []
-        self.end, self.keys, self.values = span.shape[0], keys, values
+        self.end, self.seen, self.keys, self.values = span.shape[0], seen.shape[0], keys, values
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -158,7 +162,8 @@ class _Window(Cache):  # type: ignore[misc]
         new = key_states.shape[2]
         self.keys.narrow(2, self.end - new, new).copy_(key_states)
         self.values.narrow(2, self.end - new, new).copy_(value_states)
-        return self.keys.narrow(2, 0, self.end), self.values.narrow(2, 0, self.end)
+        first = self.end - self.seen
+        return self.keys.narrow(2, first, self.seen), self.values.narrow(2, first, self.seen)
 
 
 def attach(model: nn.Module) -> Tape | None:
@@ -169,9 +174,8 @@ def attach(model: nn.Module) -> Tape | None:
         return None
     tape = Tape()
     for layer in max(lists, key=len):
-        numbers = {n for m in layer.modules() if (n := getattr(m, "layer_idx", None)) is not None}
-        if len(numbers) == 1:
-            layer.forward = Replay(layer, numbers.pop(), signature(layer), tape)
+        if (number := number_of(layer)) is not None:
+            layer.forward = Replay(layer, number, signature(layer), tape)
     return tape
 
 

@@ -5,25 +5,52 @@ whole past, once a layer. Here each layer owns a buffer that is larger than its 
 when it is full; the model attends to a view of what is filled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, CacheLayerMixin
+
+from spsbench.errors import OutOfMemoryError
+from spsbench.machine.memory import ram
+from spsbench.machine.sizes import in_words
 
 FIRST = 256  # tokens that a new buffer holds
 
 
+def number_of(layer: nn.Module) -> int | None:
+    """Which part of a cache is that of a decoder layer; None: it has no attention.
+
+    It is asked of what is in the layer: one whose attention was left out keeps a number of its own.
+    """
+    within = [module for module in layer.modules() if module is not layer]
+    numbers = {n for module in within if (n := getattr(module, "layer_idx", None)) is not None}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
+def doubled(capacity: int, least: int, most: int | None) -> int:
+    """Twice the room until `least` tokens fit, but not beyond what the model can read."""
+    room = max(FIRST, capacity)
+    while room < least:
+        room *= 2
+    return room if most is None else max(least, min(room, most))
+
+
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one layer, `[1, heads, capacity, width]`, filled up to `length`."""
+    """Keys and values of one layer, `[1, heads, capacity, width]`, filled up to `length`.
+
+    One with a window keeps all of the past as well, so that any of it can be gone back to; what is
+    read is from `first` on.
+    """
 
     is_croppable = True
-    is_sliding = False
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, most: int | None, sliding: bool = False) -> None:
         super().__init__()
         self.most = most
+        self.is_sliding = sliding
+        self.first = 0
         self.length = 0
         self.capacity = 0
 
@@ -36,28 +63,29 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write `[1, heads, m, width]` after what is there; views of all keys and values."""
+        """Write `[1, heads, m, width]` after what is there; views of keys and values to read."""
         start, end = self.length, self.length + key_states.shape[2]
         if end > self.capacity:
             self._reserve(key_states, value_states, end)
         self.keys[:, :, start:end] = key_states
         self.values[:, :, start:end] = value_states
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return self.keys[:, :, self.first : end], self.values[:, :, self.first : end]
 
-    def reserve(self, least: int) -> None:
-        """Make room for `least` tokens, once the first have shown how wide they are."""
-        if self.is_initialized and least > self.capacity:
-            self._reserve(self.keys, self.values, least)
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes."""
+        batch, heads, _, width = self.keys.shape
+        of_values = self.values.shape[1] * self.values.shape[3]
+        return int(batch * (heads * width + of_values) * self.keys.itemsize)
 
     def _reserve(self, keys: Tensor, values: Tensor, least: int) -> None:
-        """Double the room until `least` tokens fit, but not beyond what the model can read."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-        room = max(FIRST, self.capacity)
-        while room < least:
-            room *= 2
-        room = room if self.most is None else max(least, min(room, self.most))
+        self.widen(doubled(self.capacity, least, self.most))
+
+    def widen(self, room: int) -> None:
+        """Make room for as many tokens, keeping those that are there."""
         self.keys = self._moved(self.keys, room)
         self.values = self._moved(self.values, room)
         self.capacity = room
@@ -91,7 +119,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys that the next `query_length` tokens see, and the position of the first of them."""
-        return self.length + query_length, 0
+        return self.length + query_length - self.first, self.first
 
     def get_max_length(self) -> int:
         """The model's context; -1 = unlimited."""
@@ -103,15 +131,49 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
 
     Args:
         most: the model's context in tokens, beyond which no room is made; None = unlimited.
+        sliding: by the number of a layer, whether it has a window; empty: none has.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        super().__init__(layer_class_to_replicate=lambda: PreallocatedLayer(most))
+    def __init__(self, most: int | None = None, sliding: Mapping[int, bool] | None = None) -> None:
+        if not sliding:
+            super().__init__(layer_class_to_replicate=lambda: PreallocatedLayer(most))
+            return
+        count = max(sliding) + 1
+        super().__init__([PreallocatedLayer(most, sliding.get(n, False)) for n in range(count)])
+
+    def look(self, first: int) -> None:
+        """In the next pass layers with a window read what lies from `first` on."""
+        for layer in self.layers:
+            layer.first = first if layer.is_sliding else 0
+
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes in all layers; 0 before the first."""
+        return sum(layer.token_bytes for layer in self.layers if layer.is_initialized)
 
     def reserve(self, least: int) -> None:
-        """Make room for `least` tokens, so that a pass finds buffers that stay where they are."""
-        for layer in self.layers:
-            layer.reserve(least)
+        """Make room for `least` tokens, once the first have shown how wide they are.
+
+        Where twice the room cannot be had it is just enough.
+
+        Raises:
+            OutOfMemoryError: so much is not free; nothing was allocated.
+        """
+        held = [layer for layer in self.layers if layer.is_initialized]
+        if not held or least <= (capacity := held[0].capacity):
+            return
+        free, room = ram()[1], doubled(capacity, least, held[0].most)
+        moved = capacity * held[0].token_bytes  # a layer is twice in memory while it is moved
+        for wanted in room, least:
+            need = (wanted - capacity) * self.token_bytes + moved
+            if not free or need <= free:
+                for layer in held:
+                    layer.widen(wanted)
+                return
+        raise OutOfMemoryError(
+            f"keys and values of {least} tokens need {in_words(need)} more, {in_words(free)} are "
+            "free (this machine): expected room. Give a shorter prompt or fewer --max-new-tokens"
+        )
 
     def keep(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keep the first `length` tokens, and after them those at `rows`: O(1) without rows."""

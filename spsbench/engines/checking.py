@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import ordinary
+from spsbench.engines.experts import places
 from spsbench.engines.linears import Slot, slots
 
 PROBED = 12  # tokens: more than one block of a kernel's rows
@@ -22,6 +23,7 @@ MARGIN = 2.0  # times the stock model's own error
 HAIR = 1e-3  # of the logits, which is allowed beside it
 COARSE = 0.05  # of the logits, where float32 cannot be had
 MOST = 0.5  # of the logits: noise is no proof, however noisy the stock model is
+ROUTED = 0.5  # of the tokens of a model with experts: rounding sends some of the rest elsewhere
 BLOCK = 2**18  # numbers widened at once: they stay in the caches
 HALF = (torch.bfloat16, torch.float16)
 
@@ -34,6 +36,7 @@ class Check:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
+        self._share = ROUTED if any(places(model)) else 1.0
         self._ids = ordinary(model.config.get_text_config().vocab_size, PROBED)
         stock = self._logits(model)
         exact, coarse = stock, HAIR
@@ -46,12 +49,13 @@ class Check:
         self._exact, self._allowed = exact, min(MARGIN * own + coarse * size, MOST * size)
 
     def holds(self, model: PreTrainedModel) -> bool:
-        """Whether every token's logits are as near as they may be."""
+        """Whether logits are as near as they may be: all tokens', of a model with experts most."""
         try:
             error = _size(self._logits(model) - self._exact)
         except Exception:  # whatever was exchanged does not fit this model
             return False
-        return bool((error <= self._allowed).all())
+        near = (error <= self._allowed).float().mean()
+        return float(near) >= self._share and bool(error.isfinite().all())
 
     def _logits(self, model: PreTrainedModel) -> Tensor:
         """[n, V], of a pass without a cache."""

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from spsbench.engines.blocks import Tape
+from spsbench.machine.sizes import in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Choice:
     packed_linears: int = 0
     threads: int | None = None  # None: as many as torch uses
     reading: str = ""  # how panels are read, as reading.py names it
+    cache: int = 0  # bytes of a token in the cache; 0 = not known
 
     def to_json(self) -> dict[str, Any]:
         """For a file."""
@@ -34,6 +36,13 @@ class Choice:
             TypeError: a field is missing or unknown.
         """
         return cls(**values)
+
+    def of_cache(self, context: int | None) -> str:
+        """What the cache takes, in words; empty where that is not known."""
+        if not self.cache:
+            return ""
+        whole = "" if context is None else f", {in_words(context * self.cache)} at {context}"
+        return f"cache {in_words(self.cache)} a token{whole}"
 
     def __str__(self) -> str:
         if self.engine != "fast":

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.engines.limits import context_of, slides
+from spsbench.engines.experts import count_experts_in, counts, mean, watched
+from spsbench.engines.limits import context_of
 from spsbench.engines.longrope import bordered
 from spsbench.engines.quantised import dequantise
+from spsbench.engines.windows import Masks, windows_of
 from spsbench.errors import SpsError
 from spsbench.loop.transfer import send
 from spsbench.loop.trees import additive_mask, places
@@ -45,7 +47,8 @@ class EagerLM:
         self.vocab_size: int = vocab_size or config.vocab_size
         self.limit = context_of(model)
         self.layers = tuple(layers)
-        self._slides = slides(model)
+        self.windows = windows_of(model)
+        self._counts = counts(model)
         self._length = 0
         self._open()
 
@@ -64,7 +67,6 @@ class EagerLM:
 
         Raises:
             ValueError: more than the model's context holds.
-            UnsupportedModelError: a tree for a model with sliding-window attention.
         """
         if self.limit is not None and self._length + len(tokens) > self.limit:
             raise ValueError(
@@ -76,12 +78,17 @@ class EagerLM:
         while keep == 0 and len(tokens) > PREFILL_CHUNK:
             read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
             tokens = tokens[PREFILL_CHUNK:]
-        out = self._forward(tokens, keep, parents)
+            self._expect(self._length + len(tokens))
+        with watched(self._counts) as experts:
+            out = self._forward(tokens, keep, parents)
         logits, hidden = out.logits[0], self._states(out)
         if read:
             parts = [*read, hidden]
             hidden = {n: torch.cat([part[n] for part in parts]) for n in self.layers}
-        return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden)
+        return Scores(logits[len(logits) - keep :, : self.vocab_size], hidden, mean(experts))
+
+    def _expect(self, tokens: int) -> None:
+        """More of a prompt is to come, in the end so many tokens: a growing cache needs no room."""
 
     def _states(self, out: Any) -> dict[int, Tensor]:
         """Layer -> [m, D], of those that were asked for."""
@@ -91,12 +98,8 @@ class EagerLM:
         model, m, past = self.model, len(tokens), self._length
         positions, mask = torch.arange(past, past + m), None
         if parents is not None:
-            if self._slides:
-                raise UnsupportedModelError(
-                    f"{type(model).__name__} has sliding-window attention, which cannot score trees"
-                )
             positions = places(parents, m, past)
-            mask = send(additive_mask(parents, m, past, model.dtype), model.device)
+            mask = self._branched(parents, m, past)
         out = model(
             input_ids=send(tokens[None], model.device),
             position_ids=send(positions[None], model.device),
@@ -108,6 +111,14 @@ class EagerLM:
         )
         self._length += m
         return out
+
+    def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
+        """The mask of a pass whose last tokens are nodes of a tree."""
+        mask = additive_mask(parents, m, past, self.model.dtype)
+        if self.windows is None:
+            return send(mask, self.model.device)
+        near = send(self.windows.hide(mask, parents, m, past), self.model.device)
+        return self.windows.masks(send(mask, self.model.device), near)
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
@@ -159,6 +170,7 @@ class Eager:
             UnsupportedModelError: its cache cannot be rolled back.
         """
         dequantise(model)
+        count_experts_in(model)
         check_rollback(model)
 
 

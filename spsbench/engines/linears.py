@@ -149,12 +149,12 @@ def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module
     ]
 
 
-def restore(model: nn.Module) -> None:
-    """Give `model` its stock modules again, tied as they were."""
+def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:
+    """Give `model` its stock modules again for those of a kind, tied as they were."""
     memo: dict[int, Any] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, StandIn):
+            if isinstance(child, kind):
                 setattr(parent, name, deepcopy(child, memo))
 
 

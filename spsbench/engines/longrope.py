@@ -60,8 +60,9 @@ class TwoRopes:
         if before > 0 and bool((near == self._long).any()):
             whole = torch.cat([self._text[-before:].to(tokens.device), tokens])
             self.commit(self.length - before)
-            logits, hidden = self.append(whole, keep, parents)
-            return Scores(logits, {layer: states[before:] for layer, states in hidden.items()})
+            scores = self.append(whole, keep, parents)
+            hidden = {layer: states[before:] for layer, states in scores.hidden.items()}
+            return scores._replace(hidden=hidden)
         if bool(near.all()):
             scores = self._short(tokens, keep, parents)
         elif bool(near[m - keep :].any()):
@@ -95,7 +96,7 @@ class TwoRopes:
         scores = self._lm.append(text, max(keep, 1), parents)
         self._long = True
         hidden = {layer: states[len(self._text) :] for layer, states in scores.hidden.items()}
-        return Scores(scores.logits[len(scores.logits) - keep :], hidden)
+        return scores._replace(logits=scores.logits[len(scores.logits) - keep :], hidden=hidden)
 
     def _both(self, tokens: Tensor, keep: int, parents: Tensor | None, near: Tensor) -> Scores:
         """First the tokens before the border, with all they see, then all of them with the rest."""
@@ -114,4 +115,4 @@ class TwoRopes:
         hidden = {layer: states.clone() for layer, states in far.hidden.items()}
         for layer, states in hidden.items():
             states[near.to(states.device)] = short.hidden[layer]
-        return Scores(logits, hidden)
+        return far._replace(logits=logits, hidden=hidden)

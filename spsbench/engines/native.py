@@ -35,7 +35,7 @@ ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
         ("product_int8", "product_int4"),
         ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
     ),
-    "attend": ([_pointer] * 5 + [_size] * 10 + [_real, _int], _int),
+    "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),
 }
 """Of each function, and what it returns; the C files say what they are."""
 

@@ -61,11 +61,23 @@ def to_panels(weight: Tensor) -> Tensor:
     Raises:
         ValueError: the inputs do not fill the last panel.
     """
-    out, width = weight.shape
-    depth = DEPTH[weight.dtype]
+    return blocks_of_panels(weight[None])[0]
+
+
+def blocks_of_panels(weights: Tensor) -> Tensor:
+    """[E, out, in], any strides -> [E, out / 32, in / c, 32, c]; raises as `to_panels`."""
+    count, out, width = weights.shape
+    depth = DEPTH[weights.dtype]
     if width % depth:
-        raise ValueError(f"{width} inputs of {weight.dtype}: expected a multiple of {depth}")
-    panels = empty((-(-out // PANEL), width // depth, PANEL, depth), weight.dtype)
+        raise ValueError(f"{width} inputs of {weights.dtype}: expected a multiple of {depth}")
+    blocks = empty((count, -(-out // PANEL), width // depth, PANEL, depth), weights.dtype)
+    for weight, panels in zip(weights, blocks, strict=True):
+        _pack(weight, panels)
+    return blocks
+
+
+def _pack(weight: Tensor, panels: Tensor) -> None:
+    out, width = weight.shape
     kernel("pack", weight.dtype)(
         weight.data_ptr(),
         panels.data_ptr(),
@@ -75,7 +87,6 @@ def to_panels(weight: Tensor) -> Tensor:
         weight.stride(1),
         torch.get_num_threads(),
     )
-    return panels
 
 
 def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:

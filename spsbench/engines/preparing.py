@@ -20,9 +20,14 @@ from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
 from spsbench.engines.checking import Check
 from spsbench.engines.choice import Choice, choice_of, remember
-from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.eager import UnsupportedModelError, check_rollback, ordinary
+from spsbench.engines.experts import (
+    PackedExperts,
+    count_experts_in,
+    expert_slots,
+    pack_experts,
+)
 from spsbench.engines.kept import keep, recall
-from spsbench.engines.limits import slides
 from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots, tied
 from spsbench.engines.packing import layouts, unpackable
 from spsbench.engines.pages import huge_pages
@@ -32,16 +37,13 @@ from spsbench.engines.quantised_panels import pack_codes, refused
 from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
+from spsbench.engines.windows import narrowed
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:
     """Why `model` needs the eager engine, else None."""
     chosen = choice_of(model)
-    if chosen is not None:
-        return None if chosen.engine == "fast" else chosen.reason
-    if slides(model):
-        return "sliding-window attention does not keep all of the past"
-    return None
+    return None if chosen is None or chosen.engine == "fast" else chosen.reason
 
 
 @torch.inference_mode()
@@ -57,8 +59,6 @@ def prepare(
     """
     if choice := choice_of(model):
         return choice
-    if reason := unsuitable(model):
-        return remember(model, Choice(engine="eager", reason=reason))
     if refused(model, model.dtype):
         dequantise(model)
     coded = len(quantised_layers(model))
@@ -76,6 +76,7 @@ def prepare(
         restore(model)
         dequantise(model)
         counts, codes, reason = {}, {}, "packed products differ from stock ones"
+    routed = _pack_experts(model, known, check)
     exchange_activations(model)
     if problem := refine_attention(model, check):
         restore(model)
@@ -87,10 +88,11 @@ def prepare(
         engine="fast",
         reason=reason or "",
         linears=len(layers) + coded,
-        packed={shape: wanted.get(shape, "panels") for shape in counts},
+        packed=routed | {shape: wanted.get(shape, "panels") for shape in counts},
         packed_linears=sum(counts.values()),
         threads=known.threads if known else None,
         reading=reading if codes or "panels" in wanted.values() else "",
+        cache=_token_bytes(model),
     )
     remember(model, choice, tape)
     free = known is None and threads is None and "OMP_NUM_THREADS" not in os.environ
@@ -100,6 +102,13 @@ def prepare(
     return choice
 
 
+def _token_bytes(model: PreTrainedModel) -> int:
+    """What a token takes in the cache of a session."""
+    lm = FastLM(model)
+    lm.append(ordinary(lm.vocab_size, 1), keep=1)
+    return lm.token_bytes
+
+
 def _reading(dtype: torch.dtype, known: Choice | None) -> str:
     """How panels of `dtype` are read from here on: as `known` tells, else by choice."""
     if known is None:
@@ -107,6 +116,22 @@ def _reading(dtype: torch.dtype, known: Choice | None) -> str:
     else:
         use(dtype, known.reading)
     return current(dtype).name
+
+
+def _pack_experts(model: PreTrainedModel, known: Choice | None, check: Check) -> dict[str, str]:
+    """Pack layers of experts where that is faster, and count them; their shapes and layout."""
+    count_experts_in(model)
+    found = expert_slots(model)
+    shapes = {shape_of(slot) for slot in found}
+    faster = worthwhile(found, known.packed if known else None)
+    if not found or faster.keys() != shapes:
+        return {}
+    del found
+    pack_experts(model)
+    if check.holds(model):
+        return dict.fromkeys(shapes, "panels")
+    restore(model, PackedExperts)
+    return {}
 
 
 STOCK = "stock"
@@ -187,22 +212,25 @@ def pack_linears(module: nn.Module) -> dict[str, int]:
 
 
 def refine_attention(model: PreTrainedModel, check: Check) -> str | None:
-    """Exchange `sdpa` for this engine's own, if sessions of `model` then compute the same.
+    """Exchange attention for this engine's own, if sessions of `model` then compute the same.
 
     Args:
-        model: one with another implementation, or on another device, keeps it.
+        model: one with another implementation, or on another device, keeps it; the plain one is
+            exchanged where transformers has no `sdpa` for the model.
         check: of the model as it was.
 
     Returns:
         Why sessions of this engine cannot run `model` either way, else None.
     """
     config = model.config
-    if config._attn_implementation != "sdpa" or model.device.type != "cpu":
+    before = config._attn_implementation
+    only = not model._supports_sdpa and model._supports_attention_backend
+    if model.device.type != "cpu" or before != ("eager" if only else "sdpa"):
         return _fails(model)
     config._attn_implementation = NAME
     if check.holds(model) and _fails(model) is None:
         return None
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = before
     return _fails(model)
 
 
@@ -219,9 +247,12 @@ def shape_of(slot: Slot) -> str:
 
 
 def _fails(model: PreTrainedModel) -> str | None:
-    """Why sessions of this engine cannot run `model`, else None."""
+    """Why sessions of this engine cannot run `model`, else None; windows are tried as well."""
     try:
         check_rollback(model, FastLM)
+        with narrowed(model) as windowed:
+            if windowed:
+                check_rollback(model, FastLM)
     except UnsupportedModelError as error:
         return str(error)
     return None

@@ -13,6 +13,7 @@ from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.interrupts import held
 from spsbench.engines.staircase import Staircase
+from spsbench.engines.windows import Masks
 from spsbench.loop.trees import places
 
 
@@ -21,18 +22,23 @@ class FastLM(EagerLM):
 
     def _open(self) -> None:
         self._prepared = prepared(self.model)
-        self._past = PreallocatedCache(self.limit)
+        sliding = None if self.windows is None else self.windows.sliding
+        self._past = PreallocatedCache(self.limit, sliding)
         self._positions = torch.arange(0)
         self._stairs = Staircase(self.model.dtype, self.model.device)
+        if self.windows is not None:
+            self._near = Staircase(self.model.dtype, self.model.device, self.windows.size)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         past, m = self._length, len(tokens)
         device = self.model.device
         positions = self._numbers(past + m)[past : past + m]
-        mask = self._stairs.mask(past, m) if past and 1 < m <= MOST else None
+        mask: Masks = None
         if parents is not None:
             positions = places(parents, m, past).to(device)
-            mask = self._stairs.branched(past, m, parents)
+            mask = self._branched(parents, m, past)
+        else:
+            mask = self._causal(m, past)
         with self._running(past, m):
             out = self.model(
                 input_ids=tokens[None].to(device),
@@ -46,6 +52,34 @@ class FastLM(EagerLM):
         self._length += m
         return out
 
+    def _expect(self, tokens: int) -> None:
+        self._past.reserve(tokens)
+
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes in the cache; 0 before the first."""
+        return self._past.token_bytes
+
+    def _causal(self, m: int, past: int) -> Masks:
+        """The mask of a chain; None: one token that sees everything, or transformers makes it."""
+        full = self._stairs.mask(past, m) if past and 1 < m <= MOST else None
+        if self.windows is None:
+            return full
+        first = self.windows.first(past)
+        self._past.look(first)
+        if past == 0 or m > MOST:
+            return None
+        crossed = past + m > self.windows.size
+        return self.windows.masks(full, self._near.mask(past - first, m) if crossed else full)
+
+    def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
+        full = self._stairs.branched(past, m, parents)
+        if self.windows is None:
+            return full
+        first = self.windows.first(min(past, past + m - len(parents)))
+        self._past.look(first)
+        return self.windows.masks(full, self.windows.hide(full[..., first:], parents, m, past))
+
     @contextmanager
     def _running(self, past: int, m: int) -> Iterator[None]:
         """The model's own number of threads and, for a small pass, replayed layers."""
@@ -54,8 +88,8 @@ class FastLM(EagerLM):
         if threads not in (None, before):
             torch.set_num_threads(threads)
         replays = tape is not None and past > 0 and m <= MOST
+        self._past.reserve(past + m)
         if tape is not None and replays:
-            self._past.reserve(past + m)
             tape.span = self._numbers(past + m)[: past + m]
         try:
             with held() if replays else nullcontext():

@@ -9,11 +9,16 @@ from spsbench.loop.trees import block_visible
 class Staircase:
     """Additive masks [1, 1, m, past + m]: row i sees the past and the new tokens up to i.
 
-    All masks of one m are the right ends of one matrix: zeros, then the causal triangle.
+    All masks of one m are the right ends of one matrix: zeros, then the causal triangle. With a
+    window the left of it is hidden too, by a triangle as well.
+
+    Args:
+        dtype: of the model, and its device.
+        window: keys that a row sees, its own among them; None = all.
     """
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype, self._device = dtype, device
+    def __init__(self, dtype: torch.dtype, device: torch.device, window: int | None = None) -> None:
+        self._dtype, self._device, self._window = dtype, device, window
         self._widest: dict[int, Tensor] = {}
         self._trees: dict[int, Tensor] = {}  # the same, with the corner of the last tree
         self._corners: dict[int, int] = {}  # how wide that is
@@ -45,4 +50,7 @@ class Staircase:
     def _make(self, width: int, m: int) -> Tensor:
         lowest = torch.finfo(self._dtype).min
         hidden = torch.full((m, width), lowest, dtype=self._dtype, device=self._device)
-        return hidden.triu(width - m + 1)[None, None]
+        stairs = hidden.triu(width - m + 1)
+        if self._window is not None:
+            stairs += hidden.tril(width - m - self._window)
+        return stairs[None, None]

@@ -80,6 +80,7 @@ RATES: Mapping[str, Rate] = {
     "block_efficiency": Rate("tokens", "rounds"),
     "accepted_length": Rate("accepted", "rounds"),
     "target_tv": Rate("distance", "compared", scale=CHANCE),
+    "experts": Rate("experts", "routed"),
     "text_tokens": Rate("tokens", "texts"),
     "mean_token_time_ms": Rate("seconds", "timed_tokens", MS),  # Chen et al. 2023, Table 1
     "processor_token_time_ms": Rate("processor", "processor_tokens", MS),

@@ -46,6 +46,7 @@ class Summary:
     efficiency: Estimate | None = None  # tau / (K + 1), under a constant K; depth + 1 of trees
     accepted_length: Estimate | None = None  # accepted / rounds: without the target's own token
     target_tv: Estimate | None = None  # of a quantised target to its full self, a token
+    experts: Estimate | None = None  # distinct ones of a layer that a target pass read
     text_tokens: Estimate | None = None  # of a generation
 
     mean_token_time_ms: Estimate | None = None  # prefill not in it

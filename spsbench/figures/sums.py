@@ -44,6 +44,8 @@ class Totals(NamedTuple):
     processor_tokens: float = 0.0
     distance: float = 0.0  # sum of the total variations of a quantised target to its full self
     compared: float = 0.0  # tokens where that is known
+    experts: float = 0.0  # sum over rounds of the distinct ones of a layer
+    routed: float = 0.0  # rounds where they were counted
     timed: float = 0.0  # 1 where the timing counts
     quiet: float = 0.0  # 1 where nothing else kept the machine busy meanwhile
     seconds: float = 0.0  # of the rounds
@@ -189,6 +191,8 @@ class Tally:
         sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed, quiet=quiet)
         if record.distance is not None:
             sums = sums._replace(distance=record.distance, compared=sums.tokens)
+        if record.experts is not None:
+            sums = sums._replace(experts=sum(record.experts), routed=len(record.experts))
         self._values.extend(sums)
         self._values.extend(by_position(record.rounds, self.slots))
         self._values.extend(by_sibling(record.rounds, SIBLINGS))

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from spsbench.engines.choice import choice_of
+from spsbench.engines.limits import context_of
 from spsbench.library.comparison import Comparison, compare
 from spsbench.library.heads import followed
 from spsbench.library.load import quiet
@@ -28,6 +30,7 @@ from spsbench.runs.generation import Generation
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.table import DRAFT, TARGET
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
@@ -202,7 +205,7 @@ class Pair:
             "draft": (self.loaded.draft, self.cell.models.draft),
         }
         return {
-            name: str(choice_of(model) or spec.engine)
+            name: _how_run(model, spec)
             for name, (model, spec) in models.items()
             if model is not None and spec is not None
         }
@@ -232,3 +235,11 @@ class Pair:
                     n: v for n, v in base.items() if n != "draft" and not n.startswith("draft_")
                 }
         return base | given
+
+
+def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
+    """Its engine, what that chose, and what its cache takes."""
+    choice = choice_of(model)
+    if choice is None:
+        return str(spec.engine)
+    return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))

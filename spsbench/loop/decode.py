@@ -126,7 +126,8 @@ def decode(
         seconds, processor = time.perf_counter() - began, time.process_time() - worked
         counts = len(draft.tokens), ruling.tested, len(ruling.path)
         measured = *counts, tokens, ruling.overlap, seconds
-        history.append(Round(*measured, finish, ruling.laws, tree, processor))
+        routed = scores.experts
+        history.append(Round(*measured, finish, ruling.laws, tree, processor, routed))
         yield history[-1]
 
 

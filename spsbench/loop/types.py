@@ -89,6 +89,7 @@ class Scores(NamedTuple):
 
     logits: Tensor  # [keep, V] of the last `keep` tokens fed; its device is the model's
     hidden: Mapping[int, Tensor]  # layer -> [m, D], the layers that were asked for
+    experts: float | None = None  # distinct ones that a layer of experts took; None = not counted
 
 
 class Verdict(NamedTuple):
@@ -138,6 +139,7 @@ class Round(NamedTuple):
     laws: DraftLaws | None = None  # if they were asked for
     tree: TreeRound | None = None  # None = a chain
     processor: float | None = None  # processor seconds of all threads; None = not measured
+    experts: float | None = None  # that a layer of the target's took for this pass: see `Scores`
 
     @property
     def depth(self) -> int:

@@ -1,11 +1,11 @@
 """Devices: which there are, what they hold, and what a user's word for one means."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from spsbench.errors import UnavailableError
+from spsbench.machine.memory import ram
 
 
 class Device(NamedTuple):
@@ -70,20 +70,3 @@ def free_bytes(device: torch.device) -> int:
     """Memory that can be had on `device`; 0 when it cannot be told."""
     found = {str(entry.name): entry.free for entry in devices()}
     return found.get(str(device), 0)
-
-
-def ram() -> tuple[int, int]:
-    """(total, available) bytes of memory, within this control group's limit; 0 = unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0, 0
-    sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
-    total, free = sizes.get("MemTotal", 0), sizes.get("MemAvailable", 0)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = int((group / "memory.max").read_text(encoding="ascii"))
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no group, or "max"
-        return total, free
-    return min(total, limit), min(free, max(limit - used, 0))

@@ -40,6 +40,7 @@ class Column:
 
 PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not every run has measured it
 DISTANCE = Column("TV to full", "target_tv", 4)  # of quantised targets
+EXPERTS = Column("experts", "experts", 2)  # of targets with layers of them
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
     Column("ms/token", "mean_token_time_ms", 2),
@@ -48,10 +49,11 @@ COLUMNS = (
     Column("tau", "block_efficiency", 2),
     Column("tau/(K+1)", "efficiency", 3),
     DISTANCE,
+    EXPERTS,
     Column("loop ms", "loop_time_ms", 2),
     Column("TTFT ms", "ttft_ms", 1),
 )
-RARE = PROCESSOR, DISTANCE
+RARE = PROCESSOR, DISTANCE, EXPERTS
 """Columns that are left out where no row has them."""
 
 

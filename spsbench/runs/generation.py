@@ -49,6 +49,7 @@ class Generation:
         self._tokens: list[int] = []
         self._rounds: list[RoundRecord] = []
         self._laws: list[DraftLaws] = []
+        self._experts: list[float] = []
         self._prefill = 0.0
         self._finish = "length"  # of a generation without a round
 
@@ -77,6 +78,7 @@ class Generation:
             prefill_seconds=self._prefill,
             rounds=self._rounds,
             laws=self._laws or None,
+            experts=self._experts or None,
         )
 
     def _prefill_of(self, first: Round, seconds: float) -> float:
@@ -91,6 +93,8 @@ class Generation:
         self._rounds.append(record)
         if done.laws is not None:
             self._laws.append(done.laws)
+        if done.experts is not None:
+            self._experts.append(done.experts)
         self._tokens += done.tokens
 
         pieces: list[Piece] = []

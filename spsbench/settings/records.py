@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-SCHEMA = 3
+SCHEMA = 4
 NANO = 9  # digits of a second that are kept: clocks tell no more
+EXPERT_DIGITS = 4  # of a mean over layers
 
 Key = tuple[str, str, int]
 """What may be in a run only once: cell, sample, repeat."""
@@ -78,6 +79,7 @@ class Record:
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
     distance: float | None = None  # of a quantised target: see `runs.distance`
+    experts: list[float] | None = None  # one a round: distinct ones of a layer of the target's pass
 
     @property
     def key(self) -> Key:
@@ -87,7 +89,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
 
-        Laws and the distance are there only if they were recorded.
+        Laws, the distance and experts are there only if they were recorded.
         """
         values = {
             "cell": self.cell,
@@ -106,6 +108,8 @@ class Record:
         }
         if self.laws is not None:
             values |= {"laws": list(map(_law, self.laws))}
+        if self.experts is not None:
+            values |= {"experts": [round(count, EXPERT_DIGITS) for count in self.experts]}
         return values if self.distance is None else values | {"distance": self.distance}
 
     @classmethod

@@ -47,6 +47,9 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
     yield "tokens", record.tokens, tokens, "token ids"
     spent = record.prefill_seconds
     yield "prefill_seconds", spent, _numbers((spent,)), "seconds from 0"
+    experts = record.experts
+    numbers = experts is None or (isinstance(experts, list) and _numbers(experts))
+    yield "experts", experts, numbers, "a number from 0 for each round"
     yield "error", record.error, record.error is None or isinstance(record.error, str), "text, null"
     if record.error is None:
         finish = record.finish
@@ -86,6 +89,10 @@ def _of_rounds(record: Record) -> str | None:
             return f"rounds: {accepted} accepted, {emitted} emitted, expected at most one more"
         if overlap is not None and overlap > drafted + ROUNDING:
             return f"rounds: overlap {overlap:g} of {drafted} drafted, expected at most as much"
+    if record.experts is not None and len(record.experts) > len(rounds):
+        return (
+            f"experts: {len(record.experts)}, expected at most one for each of {len(rounds)} rounds"
+        )
     if max(columns[0], default=0) > MOST:
         return f"rounds: {_shown(max(columns[0]))} drafted, expected fewer"
     made = sum(columns[3])

@@ -12,6 +12,7 @@ from spsbench.engines import preparing
 from spsbench.engines.attention import NAME
 from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.eager import Eager
+from spsbench.engines.experts import PackedExperts, expert_slots
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
 from spsbench.loop.sampling import Warp
@@ -29,44 +30,74 @@ SIZES: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
+WINDOW: dict[str, Any] = {"sliding_window": 12}  # which a text crosses
+UNTIED: dict[str, Any] = {"head_dim": 16, "tie_word_embeddings": False}  # tied, they repeat a token
 ALIKE: dict[str, Any] = {"num_key_value_heads": 4}
 EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "bloom": {"n_head": 4, "n_layer": 2},
     "codegen": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8},
     "cohere": {},
+    "cohere2": WINDOW,
     "falcon": {"new_decoder_architecture": True, "num_kv_heads": 2},
     "gemma": {"head_dim": 16},
-    "gemma2": {"head_dim": 16},
-    "gemma3_text": {"head_dim": 16},
+    "gemma2": {**WINDOW, **UNTIED, "attn_logit_softcapping": 5.0},
+    "gemma3_text": {**WINDOW, **UNTIED},
     "glm": {"head_dim": 16},
     "gpt_bigcode": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256},
     "gpt_neox": {},
+    "gpt_oss": {**WINDOW, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "gptj": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 256, "rotary_dim": 8},
     "granite": {},
     "helium": {"head_dim": 16},
-    "mistral": {"sliding_window": None, "head_dim": 16},
-    "mixtral": {"num_local_experts": 4},
+    "mistral": {**WINDOW, "head_dim": 16},
+    "mixtral": {**WINDOW, "num_local_experts": 4},
     "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256},
     "nemotron": {"head_dim": 16},
     "olmo": {},
     "olmo2": {},
+    "olmo3": WINDOW,
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
     "phi": ALIKE,
-    "phi3": {"original_max_position_embeddings": 256},
+    "phi3": {**WINDOW, "original_max_position_embeddings": 256},
+    "phimoe": {**WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2": {**WINDOW, "use_sliding_window": True, "max_window_layers": 1},
     "qwen2_moe": {"shared_expert_intermediate_size": 32, **EXPERTS},
     "qwen3_moe": {"head_dim": 16, **EXPERTS},
     "smollm3": {},
     "stablelm": {},
-    "starcoder2": {},
+    "starcoder2": WINDOW,
 }
 
 
-EAGER = {"bloom", "gemma2", "gemma3_text"}  # sliding windows, and a cache of another form
+EAGER = {"bloom"}  # a cache of another form
 OF_THEIR_OWN = {"codegen", "falcon", "gptj", "mpt"}  # attention of their own, never replayed
+WITH_EXPERTS = {"gpt_oss", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"}
 LIKE_ANOTHER = {  # their parts are in another one that is quick
-    *("cohere", "gemma3_text", "glm", "granite", "helium", "nemotron", "olmo", "olmo2", "phi"),
-    *("qwen2_moe", "smollm3", "stablelm", "starcoder2"),
+    *(
+        "cohere",
+        "cohere2",
+        "gemma3_text",
+        "glm",
+        "granite",
+        "helium",
+        "nemotron",
+        "olmo",
+        "olmo2",
+        "phi",
+    ),
+    *(
+        "olmo3",
+        "olmoe",
+        "phi3",
+        "phimoe",
+        "qwen2",
+        "qwen2_moe",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    ),
 }
 QUICK_FIRST = [
     pytest.param(name, marks=pytest.mark.slow) if name in LIKE_ANOTHER else name for name in MODELS
@@ -89,7 +120,8 @@ def random_model(name: str, seed: int) -> PreTrainedModel:
 def packed(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
-    wanted = {preparing.shape_of(slot): "panels" for slot in slots(copied)}
+    every = [*slots(copied), *expert_slots(copied)]
+    wanted = {preparing.shape_of(slot): "panels" for slot in every}
     known = Choice(engine="fast", packed=wanted, threads=1)
     Fast().prepare(copied, known=known.to_json())
     return copied
@@ -108,5 +140,7 @@ def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
             continue
         assert found.choice.packed_linears == found.choice.linears > 0
         assert (model.config._attn_implementation == NAME) == (name not in OF_THEIR_OWN)
+        routed = any(isinstance(module, PackedExperts) for module in model.modules())
+        assert routed == (name in WITH_EXPERTS)
         assert found.tape is not None
         assert (found.tape.refused is None) == (name not in OF_THEIR_OWN)

@@ -5,8 +5,13 @@ import random
 import pytest
 import torch
 
-from spsbench.engines import cache
+from spsbench.engines import cache, eager
 from spsbench.engines.cache import PreallocatedCache
+from spsbench.engines.choice import Choice
+from spsbench.engines.fast import Fast
+from spsbench.engines.session import FastLM
+from spsbench.errors import OutOfMemoryError
+from tests.tiny_models import tiny
 
 
 def states(tokens: list[int], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -66,3 +71,43 @@ def test_appends_rewinds_and_restarts_stay_in_one_buffer() -> None:
         past.update(*states(list(range(100)), 0), 0)
     assert past.layers[0].keys.data_ptr() == place
     assert past.layers[0].capacity == cache.FIRST
+
+
+def test_room_that_is_not_free_is_refused_before_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    past = PreallocatedCache()
+    past.update(*states([1, 2, 3], 0), 0)
+    past.update(*states([1, 2, 3], 1), 1)
+    assert past.token_bytes == 2 * 2 * 2 * 3 * 4  # layers, keys and values, heads, width, float32
+    one = past.token_bytes
+    monkeypatch.setattr(cache, "ram", lambda: (0, one * (700 - 256) + one * 256))
+    past.reserve(600)  # 1024 cannot be had
+    assert [layer.capacity for layer in past.layers] == [600, 600]
+    with pytest.raises(OutOfMemoryError, match=r"keys and values of 2000 tokens need .* more, "):
+        past.reserve(2000)
+    assert [layer.capacity for layer in past.layers] == [600, 600]
+    assert held(past, 0) == held(past, 1) == [1, 2, 3]
+    monkeypatch.setattr(cache, "ram", lambda: (0, 0))  # not known
+    past.reserve(2000)
+    assert past.layers[0].capacity == 2400
+
+
+def test_a_prompt_in_chunks_is_given_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "PREFILL_CHUNK", 5)
+    monkeypatch.setattr(cache, "FIRST", 4)
+    lm, rooms = FastLM(tiny("llama")), []
+    own = cache.PreallocatedLayer.widen
+    monkeypatch.setattr(
+        cache.PreallocatedLayer, "widen", lambda self, room: rooms.append(room) or own(self, room)
+    )
+    lm.append(torch.arange(60) % 12, keep=0)
+    assert rooms == [8, 8, 64, 64]  # of two layers: the first chunk, and the whole prompt
+
+
+def test_what_the_cache_takes_is_said() -> None:
+    choice = Choice.from_json(Fast().prepare(tiny("llama"), threads=1))
+    assert choice.cache == 2 * 2 * 2 * 8 * 8  # layers, keys and values, heads, width, float64
+    assert choice.of_cache(512) == "cache 512 bytes a token, 262 KB at 512"
+    assert choice.of_cache(None) == "cache 512 bytes a token"
+    assert Choice(engine="eager").of_cache(512) == ""

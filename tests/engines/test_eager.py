@@ -19,12 +19,6 @@ VOCAB = 12
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 
-def test_sliding_window_attention_cannot_score_trees(model: Make) -> None:
-    lm = EagerLM(model("mistral", sliding_window=4))
-    with pytest.raises(UnsupportedModelError, match="MistralForCausalLM has sliding-window"):
-        lm.append(torch.tensor([1, 2, 3]), keep=3, parents=torch.tensor([-1, -1]))
-
-
 @architectures
 def test_caches_that_roll_back_pass_the_check(model: Make, architecture: str) -> None:
     check_rollback(model(architecture))

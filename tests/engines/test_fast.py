@@ -18,6 +18,7 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.linears import Packed, slots
 from spsbench.engines.packing import LAYOUTS
 from spsbench.engines.session import FastLM
+from spsbench.engines.staircase import Staircase
 from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
 from tests.tiny_models import ARCHITECTURES, laws, tiny
@@ -60,7 +61,7 @@ def test_grouped_heads_and_single_rows_are_attended_as_by_sdpa() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mistral"])
 def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     architecture: str, dtype: torch.dtype
 ) -> None:
@@ -69,6 +70,8 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     if architecture != "gpt2":
         wide = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
         wide |= {"hidden_size": 64, "intermediate_size": 96}
+    if architecture == "mistral":
+        wide |= {"sliding_window": 6}  # whose views begin at different keys
     model = tiny(architecture, dtype=dtype, **SIZE, **wide)
     packed = {preparing.shape_of(slot): "panels" for slot in slots(model)}
     Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=2).to_json())
@@ -214,13 +217,21 @@ def test_a_session_runs_with_its_own_threads_and_puts_them_back(
     assert torch.get_num_threads() == before
 
 
-def test_what_cannot_be_run_fast_runs_eagerly_and_says_why() -> None:
-    sliding = tiny("mistral", sliding_window=4)
-    chosen = Choice.from_json(Fast().prepare(sliding))
+def test_windows_are_tried_whatever_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text of a trial is shorter than a window of 4096: a narrower one is tried."""
+    model = tiny("mistral", sliding_window=4096)
+    assert Fast().prepare(model, threads=1)["engine"] == "fast"
+    assert model.config.sliding_window == 4096
+    assert type(Fast().session(model)) is FastLM
+    own = Staircase.__init__
+    monkeypatch.setattr(
+        Staircase, "__init__", lambda self, dtype, device, *_: own(self, dtype, device)
+    )
+    other = tiny("mistral", sliding_window=4096)
+    chosen = Choice.from_json(Fast().prepare(other, threads=1))
     assert chosen.engine == "eager"
-    assert "sliding-window" in str(chosen)
-    assert type(Fast().session(sliding)) is EagerLM
-    assert type(Fast().session(tiny("mistral", sliding_window=4))) is EagerLM  # unprepared as well
+    assert "after a rollback" in str(chosen)
+    assert type(Fast().session(other)) is EagerLM
 
 
 def test_a_model_that_the_fast_session_gets_wrong_runs_eagerly(

@@ -193,11 +193,32 @@ def test_attention_is_that_of_torch(
             mask = torch.zeros(1, 1, m, n, dtype=dtype)
             mask.masked_fill_(~lower, torch.finfo(dtype).min)
             assert takes(query, key, value, mask)
-            made = kernel_attend(query, key, value, mask, width**-0.5)
+            made = kernel_attend(query, key, value, mask, None, width**-0.5, 0.0)
             exact = scaled_dot_product_attention(
                 query.double(), key.double(), value.double(), lower, enable_gqa=True
             )
             assert off(made, exact.transpose(1, 2)) < WITHIN[dtype]
+
+
+@dtypes
+def test_capped_scores_and_sinks_are_those_of_their_formulas(
+    processor: str, dtype: torch.dtype
+) -> None:
+    """Scores far beyond the cap, and within it; sinks that take nearly all, and nothing."""
+    sinks = torch.tensor([-200.0, 0.0, 1.5, 30.0], dtype=dtype)
+    for n, scale, cap in (1, 0.2, 50.0), (17, 3.0, 5.0), (200, 0.01, 50.0), (200, 40.0, 20.0):
+        key, value = caches(2, n, 32, dtype)
+        query = random(1, min(5, n), 4, 32, dtype=dtype).transpose(1, 2)
+        wide = key.double().repeat_interleave(2, 1), value.double().repeat_interleave(2, 1)
+        scores = query.double() @ wide[0].transpose(2, 3) * scale
+        for given, most in (None, cap), (sinks, 0.0), (sinks, cap):
+            exact = most * (scores / most).tanh() if most else scores
+            if given is not None:
+                sink = given.double()[None, :, None, None].expand(*scores.shape[:3], 1)
+                exact = torch.cat([exact, sink], -1)
+            exact = exact.softmax(-1)[..., :n] @ wide[1]
+            made = kernel_attend(query, key, value, None, given, scale, most)
+            assert off(made, exact.transpose(1, 2)) < 2 * WITHIN[dtype]
 
 
 def least_share(n: int, width: int, dtype: torch.dtype) -> float:
@@ -213,7 +234,7 @@ def least_share(n: int, width: int, dtype: torch.dtype) -> float:
     for place in {0, 1, 15, 16, 255, 256, *range(n - 20, n)}:
         value.zero_()[:, :, place] = 1
         row = key[:, :, place, None].flatten(2, 3)[:, :, None]
-        found = kernel_attend(row, key, value, None, 1000.0)
+        found = kernel_attend(row, key, value, None, None, 1000.0, 0.0)
         shares.append(found.min())
     return float(torch.stack(shares).min())
 
@@ -260,18 +281,18 @@ def test_attention_is_the_same_on_any_threads() -> None:
     key, value = caches(2, 50, 64, torch.float32)
     query = random(1, 4, 7, 64, dtype=torch.float32)
     with threads(1):
-        alone = kernel_attend(query, key, value, None, 0.125)
+        alone = kernel_attend(query, key, value, None, None, 0.125, 0.0)
     with threads(3):
-        assert torch.equal(alone, kernel_attend(query, key, value, None, 0.125))
+        assert torch.equal(alone, kernel_attend(query, key, value, None, None, 0.125, 0.0))
 
 
 @dtypes
 def test_a_row_of_attention_does_not_see_the_others(processor: str, dtype: torch.dtype) -> None:
     key, value = caches(2, 50, 64, dtype)
     query = random(1, 4, 7, 64, dtype=dtype)
-    every = kernel_attend(query, key, value, None, 0.125)
+    every = kernel_attend(query, key, value, None, None, 0.125, 0.0)
     for row in range(7):
-        alone = kernel_attend(query[:, :, row : row + 1], key, value, None, 0.125)
+        alone = kernel_attend(query[:, :, row : row + 1], key, value, None, None, 0.125, 0.0)
         assert torch.equal(alone[:, 0], every[:, row])
 
 
@@ -285,7 +306,7 @@ def test_weights_of_attention_are_exponentials(processor: str) -> None:
     value = torch.eye(64)[None, None].contiguous()
     found = torch.cat(
         [
-            kernel_attend(query, key, value[..., i : i + 16].contiguous(), None, 1.0)
+            kernel_attend(query, key, value[..., i : i + 16].contiguous(), None, None, 1.0, 0.0)
             for i in (0, 16, 32, 48)
         ],
         dim=-1,
@@ -311,6 +332,8 @@ def test_what_the_kernel_cannot_read_is_left_to_torch() -> None:
     assert not takes(query, key, value.bfloat16(), mask)
     assert not takes(query[:, :3], key, value, mask)
     assert not takes(query[..., :24], key[..., :24], value[..., :24], mask)
+    assert takes(query, key, value, mask, torch.zeros(4))
+    assert not takes(query, key, value, mask, torch.zeros(4).bfloat16())
     assert not takes(query.double(), key.double(), value.double(), mask.double())
 
 
@@ -318,7 +341,7 @@ def test_a_mask_of_another_size_is_refused() -> None:
     key, value = caches(2, 50, 64, torch.float32)
     query = random(1, 4, 2, 64, dtype=torch.float32)
     with pytest.raises(RuntimeError, match="expected"):
-        kernel_attend(query, key, value, torch.zeros(1, 1, 2, 49), 1.0)
+        kernel_attend(query, key, value, torch.zeros(1, 1, 2, 49), None, 1.0, 0.0)
 
 
 def test_kernels_are_compiled_once_and_kept(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import copy
 import random
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.registry import entries
-from tests.tiny_models import ARCHITECTURES, laws, tiny
+from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
 
 Make = Callable[..., PreTrainedModel]
 Open = Callable[..., LM]
@@ -86,7 +87,30 @@ def test_any_script_equals_passes_without_a_cache(
 ) -> None:
     target = model(architecture, attention=attention)
     within = 1e-9 if attention == "sdpa" else 1e-5  # "eager" takes its softmax in float32
-    for seed in range(3):
+    any_script(target, session, within)
+
+
+QUICK = ("mistral", 4), ("gemma2", 4)
+WINDOWS = [*QUICK, *(pair for pair in product(WINDOWED, (1, 4, 9)) if pair not in QUICK)]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "window"),
+    [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in WINDOWS],
+)
+def test_any_script_with_windows_equals_passes_without_a_cache(
+    model: Make, session: Open, architecture: str, window: int
+) -> None:
+    plain = architecture in ("gemma2", "gpt_oss")  # transformers has no sdpa for them
+    asked: dict[str, Any] = {"attention": "eager" if plain else "sdpa", "sliding_window": window}
+    if architecture == "gpt_oss":
+        asked["dtype"] = torch.float32  # torch's products of experts take no float64
+    target = model(architecture, **asked, **WINDOWED[architecture])
+    any_script(target, session, 1e-4 if plain else 1e-9, seeds=2)
+
+
+def any_script(target: PreTrainedModel, session: Open, within: float, seeds: int = 3) -> None:
+    for seed in range(seeds):
         rng, lm, text = random.Random(seed), session(target), []
         for _ in range(10):
             fed = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 6))]

@@ -15,6 +15,7 @@ from spsbench.audit.law.enumeration import Case, prove
 from spsbench.engines import views
 from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
+from spsbench.engines.fast import Fast
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.preparing import prepare
 from spsbench.engines.session import FastLM
@@ -24,7 +25,7 @@ from spsbench.loop.site import Variant
 from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.sps import Sps
-from tests.tiny_models import ARCHITECTURES, laws, tiny
+from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
 
 X = [1, 2, 3, 4, 5, 6, 7]
 SESSIONS = {"eager": EagerLM, "fast": FastLM, "graphs": GraphLM}
@@ -184,3 +185,16 @@ def test_nothing_left_out_is_refused_and_a_guess_is_made() -> None:
         variant_of(8, "none", "", "")
     assert variant_of(8, "half", "", "").layers == {2, 4}
     assert variant_of(2, "half", "", "").layers == {1}
+
+
+def test_a_layer_without_attention_has_no_part_of_a_cache() -> None:
+    """Gemma's layers have a number of their own, which was that of another one's keys."""
+    kinds = ["sliding_attention", "full_attention"] * 2
+    more = {**WINDOWED["gemma3"], "layer_types": kinds, "num_hidden_layers": 4}
+    model = tiny("gemma3", dtype=torch.float32, sliding_window=5, **more)
+    variant = Variant(attention=frozenset({1}))
+    exact = laws(view(model, variant), [i % 12 for i in range(20)])
+    prepare(model, threads=1)
+    lm = Fast().session(view(model, variant))
+    rows = [lm.append(torch.tensor([i % 12]), keep=1).logits for i in range(20)]
+    torch.testing.assert_close(torch.cat(rows), exact, rtol=0, atol=1e-4)

@@ -40,7 +40,8 @@ def records() -> list[Record]:
             if number and place == 0:
                 laws = [DraftLaws([7] * r.drafted, [0.5] * r.drafted, [0.25] * r.drafted)
                         for r in one.rounds]  # fmt: skip
-                changed = replace(changed, flags=("first",), laws=laws, distance=0.5)
+                seen = [2.5] * len(one.rounds)
+                changed = replace(changed, flags=("first",), laws=laws, distance=0.5, experts=seen)
             made.append(changed)
         made.append(failure(of, "s3"))
     return made

@@ -258,3 +258,10 @@ def test_a_walk_that_the_tree_does_not_have_is_told(tree):
     of = RoundRecord(5, 2, 2, 3, None, 0.01, 0.004, 0.005, None, TreeRound(*tree))
     record = replace(made.record(1), rounds=[of, made.record(1).rounds[1]])
     assert "rounds: tree" in (impossible(record) or "")
+
+
+@pytest.mark.parametrize("experts", [[-1.0], [float("nan")], 2.0, ["2"], [2.0] * 3])
+def test_experts_that_no_round_can_have_taken_are_told(experts):
+    record = made.record(1)
+    assert impossible(replace(record, experts=[2.5] * len(record.rounds))) is None
+    assert "experts: " in (impossible(replace(record, experts=experts)) or "")

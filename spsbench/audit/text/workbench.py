@@ -21,7 +21,7 @@ from spsbench.audit.text.examine import Examiner, Impossible
 from spsbench.audit.text.generate import generate, plain_cell
 from spsbench.audit.text.setup import examiner_of
 from spsbench.machine.environment import usable_cores
-from spsbench.models.devices import ram
+from spsbench.machine.memory import ram
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.settings.cell import Cell
 

@@ -33,10 +33,27 @@ INLINE floats exponential(floats x) {
     return (floats)((words)(sum * (floats)scale) & ~low);
 }
 
-/* scores [n], with room for a vector more, become weights that sum to one. */
-static void softmax(float *scores, long n) {
-    float most = scores[0];
-    for (long i = 1; i < n; i++) most = scores[i] > most ? scores[i] : most;
+/* cap * tanh(x / cap): what is between goes through e^(-2|x| / cap), which cannot overflow. */
+INLINE floats capped(floats x, float cap) {
+    words sign = (words)x & (words)all(-0.0f);
+    floats size = (floats)((words)x ^ sign);
+    floats power = exponential(size * all(-2 / cap));
+    floats made = all(cap) * (all(1.0f) - power) / (all(1.0f) + power);
+    return (floats)((words)made | sign);
+}
+
+static void cap_all(float *scores, long n, float cap) {
+    for (long i = n; i < n + LANES; i++) scores[i] = 0; /* what fills up the last vector */
+    for (long i = 0; i < n; i += LANES) {
+        floats *block = (floats *)(scores + i);
+        *block = capped(*block, cap);
+    }
+}
+
+/* scores [n], with room for a vector more, become weights that sum to one, with that of a sink. */
+static void softmax(float *scores, long n, float sink) {
+    float most = sink;
+    for (long i = 0; i < n; i++) most = scores[i] > most ? scores[i] : most;
     for (long i = n; i < n + LANES; i++) scores[i] = -INFINITY; /* what fills up the last vector */
     floats sums = {};
     for (long i = 0; i < n; i += LANES) {
@@ -44,11 +61,12 @@ static void softmax(float *scores, long n) {
         *block = exponential(*block - all(most));
         sums += *block;
     }
-    float share = 1 / total(sums);
+    floats last = exponential(all(sink - most)); /* of no sink, 0 */
+    float share = 1 / (total(sums) + last[0]);
     for (long i = 0; i < n; i++) scores[i] *= share;
 }
 
-#define CASE(NAME, N) case N: NAME##_rows(N, row, key, value, n, width, scale, room); break;
+#define CASE(NAME, N) case N: NAME##_rows(N, row, key, value, n, width, scale, cap, room); break;
 #if ROWS == 5
 #define CASES(NAME) CASE(NAME, 1) CASE(NAME, 2) CASE(NAME, 3) CASE(NAME, 4) CASE(NAME, 5)
 #else
@@ -60,6 +78,7 @@ static void softmax(float *scores, long n) {
 #define ATTEND(NAME, NUMBER)                                                                       \
     struct NAME##_row {                                                                            \
         const NUMBER *query, *mask; /* [width]; [n], or none */                                    \
+        float sink;                 /* score of a key without a value; -INFINITY: none */          \
         NUMBER *out;                /* [width] */                                                  \
     };                                                                                             \
     INLINE void NAME##_means(int rows, const struct NAME##_row *row, const float *weights,         \
@@ -79,7 +98,8 @@ static void softmax(float *scores, long n) {
                     row[r].out[first + v * LANES + i] = narrow_##NUMBER(sums[r][v][i]);            \
     }                                                                                              \
     INLINE void NAME##_rows(int rows, const struct NAME##_row *row, const NUMBER *key,             \
-                            const NUMBER *value, long n, long width, float scale, float *room) {   \
+                            const NUMBER *value, long n, long width, float scale, float cap,       \
+                            float *room) {                                                         \
         long step = n + LANES, d;                                                                  \
         float *query = room + ROWS * step;                                                         \
         for (int r = 0; r < rows; r++)                                                             \
@@ -94,25 +114,27 @@ static void softmax(float *scores, long n) {
             for (int r = 0; r < rows; r++) room[r * step + i] = total(sums[r]) * scale;            \
         }                                                                                          \
         for (int r = 0; r < rows; r++) {                                                           \
+            if (cap) cap_all(room + r * step, n, cap);                                             \
             if (row[r].mask)                                                                       \
                 for (long i = 0; i < n; i++) room[r * step + i] += widen_##NUMBER(row[r].mask[i]); \
-            softmax(room + r * step, n);                                                           \
+            softmax(room + r * step, n, row[r].sink);                                              \
         }                                                                                          \
         for (d = 0; d + COLUMNS * LANES <= width; d += COLUMNS * LANES)                            \
             NAME##_means(rows, row, room, step, value, n, width, d, COLUMNS);                      \
         for (; d < width; d += LANES) NAME##_means(rows, row, room, step, value, n, width, d, 1);  \
     }                                                                                              \
     static void NAME##_block(int rows, const struct NAME##_row *row, const NUMBER *key,            \
-                             const NUMBER *value, long n, long width, float scale, float *room) {  \
+                             const NUMBER *value, long n, long width, float scale, float cap,      \
+                             float *room) {                                                        \
         switch (rows) {                                                                            \
             CASES(NAME)                                                                            \
         }                                                                                          \
     }                                                                                              \
     /* Steps are those from one head, or one token, to the next; out is [tokens, heads, width]. */ \
     int NAME(const NUMBER *query, const NUMBER *key, const NUMBER *value, const NUMBER *mask,      \
-             NUMBER *out, long heads, long group, long tokens, long n, long width,                 \
-             long query_head, long query_token, long key_head, long value_head, long mask_token,   \
-             float scale, int threads) {                                                           \
+             const NUMBER *sinks, NUMBER *out, long heads, long group, long tokens, long n,        \
+             long width, long query_head, long query_token, long key_head, long value_head,        \
+             long mask_token, float scale, float cap, int threads) {                               \
         long count = group * tokens, blocks = (count + ROWS - 1) / ROWS;                           \
         int failed = 0;                                                                            \
         _Pragma("omp parallel num_threads(threads) reduction(| : failed)") {                       \
@@ -127,11 +149,12 @@ static void softmax(float *scores, long n) {
                     long h = shared * group + (first + r) / tokens, t = (first + r) % tokens;      \
                     row[r].query = query + h * query_head + t * query_token;                       \
                     row[r].mask = mask ? mask + t * mask_token : 0;                                \
+                    row[r].sink = sinks ? widen_##NUMBER(sinks[h]) : -INFINITY;                    \
                     row[r].out = out + (t * heads + h) * width;                                    \
                 }                                                                                  \
                 if (room)                                                                          \
                     NAME##_block(rows, row, key + shared * key_head, value + shared * value_head,  \
-                                 n, width, scale, room);                                           \
+                                 n, width, scale, cap, room);                                      \
             }                                                                                      \
             free(room);                                                                            \
         }                                                                                          \

@@ -25,14 +25,14 @@ SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-SECONDS = 60  # for the compiler
+SECONDS = 300  # for the compiler, which needs a few: beside other work many more
 
 _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
     "product": ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int),
     **dict.fromkeys(
-        ("product_int8", "product_int4"),
+        ("product_int8", "product_int4", "product_int4_least"),
         ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
     ),
     "attend": ([_pointer] * 5 + [_size] * 10 + [_real, _int], _int),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
+from transformers import AutoTokenizer, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
 
 from arena import acceptance as measure
 from arena.acceptance import acceptance, block_efficiency, rescale
@@ -109,6 +109,13 @@ def test_a_config_of_your_own_is_a_shape(tmp_path: Path) -> None:
 
 def test_tokenizers_have_as_many_tokens_as_asked_for() -> None:
     assert [len(numbered_tokenizer(size)) for size in (12, 256, 1000)] == [12, 256, 1000]
+
+
+def test_a_qwen_s_tokenizer_is_no_longer_than_its_head(tmp_path: Path) -> None:
+    """transformers reads it as a class that adds a token where it is missing."""
+    config("qwen2").save_pretrained(tmp_path)
+    numbered_tokenizer(VOCAB).save_pretrained(tmp_path)
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == VOCAB
 
 
 def test_prompts_are_the_same_every_time() -> None:

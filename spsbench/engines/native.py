@@ -96,6 +96,10 @@ def library() -> "ctypes.CDLL | str":
 def _loaded(compiler: str, path: Path) -> ctypes.CDLL:
     if not path.exists():
         _compile(compiler, path)
+    if has_own_threads(compiler):
+        os.environ.setdefault(
+            "KMP_BLOCKTIME", "0"
+        )  # waiting in a loop, they would keep torch's out
     return ctypes.CDLL(str(path))
 
 
@@ -123,14 +127,25 @@ def _own_folder() -> Path:
 
 def _digest(compiler: str) -> str:
     """Of all that the compiled code depends on: a home may be shared by different machines."""
-    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
     parts = [
         *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
         "\0".join([compiler, *FLAGS, *_openmp()]).encode(),
-        told.stdout,
+        _version(compiler),
         processor(),
     ]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+@functools.cache
+def _version(compiler: str) -> bytes:
+    """What it says of itself."""
+    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
+    return told.stdout
+
+
+def has_own_threads(compiler: str) -> bool:
+    """Whether its OpenMP is another than torch's, which on Linux is GNU's: Clang needs LLVM's."""
+    return sys.platform == "linux" and b"clang" in _version(compiler)
 
 
 def processor() -> bytes:

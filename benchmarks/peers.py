@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arena.contenders.contender import Setting
+from arena.pairs import SHAPES
 from arena.process import environment
 from arena.prompts import code_prompts, random_prompts
 from arena.report import record, write
-from arena.roster import roster
+from arena.roster import QUANTISED, roster
 from arena.turns import Arena
 from spsbench.machine.bandwidth import BYTES, weight_bytes
 from spsbench.machine.environment import cpu_name, package_version, usable_cores
@@ -82,7 +83,7 @@ def flags() -> argparse.Namespace:
     options.add_argument(
         "--pair",
         default="gpt2-large",
-        help="gpt2-large, gpt2-xl, llama-1b, nano, a folder with a config.json, or TARGET:DRAFT",
+        help=f"{', '.join(SHAPES)}, nano, a folder with a config.json, or TARGET:DRAFT",
     )
     options.add_argument("--draft-layers", type=int, default=0, help="of a made pair; 0: its own")
     options.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
@@ -93,6 +94,13 @@ def flags() -> argparse.Namespace:
     options.add_argument("--repeats", type=int, default=5)
     options.add_argument("--quick", action="store_true", help="few tokens, few repeats")
     options.add_argument("--engines", nargs="+", default=[], help="default: all there are")
+    options.add_argument(
+        "--quantised",
+        nargs="+",
+        default=[],
+        choices=QUANTISED,
+        help="beside them these: ours, and the peers' of as many bits",
+    )
     options.add_argument("--threads", type=int, help="for all; default: each one's fastest")
     options.add_argument("--compile", action="store_true", help="transformers' compiled variant")
     options.add_argument(
@@ -111,7 +119,7 @@ def main() -> None:
     tokens, repeats = given.tokens, given.repeats
     if given.quick:
         tokens, repeats = min(tokens, QUICK_TOKENS), min(repeats, QUICK_REPEATS)
-    engines = roster(given.engines, given.peers_python)
+    engines = roster(given.engines, given.peers_python, given.quantised)
     pair = find_pair(given.pair, given.draft_layers, given.work.resolve())
     setting = Setting(
         target=str(pair.target),

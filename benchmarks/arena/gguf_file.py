@@ -1,7 +1,8 @@
-"""A GPT-2 or Llama in transformers' folder as a GGUF file for llama.cpp, number for number.
+"""A model in transformers' folder as a GGUF file for llama.cpp, number for number or quantised.
 
 The published converter wants a tokenizer that it knows; these files have none ("none"), for only
-ids are fed. Matrices are written in the dtype of the measurement, vectors in float32.
+ids are fed. Matrices are written in the dtype of the measurement, or all of them in Q8_0 or Q4_0
+(the head too, which llama.cpp's own program would give more bits), vectors in float32.
 """
 
 import json
@@ -32,32 +33,39 @@ LLAMA = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
 BLOCK_LISTS = ("h", "layers")
+KINDS = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""transformers' kinds of models, and llama.cpp's."""
+BLOCKS = {"int8": "Q8_0", "int4": "Q4_0"}
+BLOCK = 32
 
 
 def write(folder: Path, path: Path, dtype: str) -> None:
     """Convert `folder`; `path` appears when it is whole.
 
     Raises:
-        ValueError: an architecture that is neither.
+        ValueError: an architecture that is none of `KINDS`.
     """
     from gguf import GGUFWriter
 
     config = json.loads((folder / "config.json").read_text())
     kind = config["model_type"]
-    if kind not in ("gpt2", "llama"):
-        raise ValueError(f"no GGUF of a {kind} ({folder}): expected gpt2 or llama")
+    if kind not in KINDS:
+        raise ValueError(f"no GGUF of a {kind} ({folder}): expected {', '.join(KINDS)}")
     unfinished = path.with_suffix(".part")
-    writer = GGUFWriter(unfinished, kind)
+    writer = GGUFWriter(unfinished, KINDS[kind])
     _describe(writer, config)
     for name, weight in load_file(folder / "model.safetensors").items():
-        if kind == "gpt2" and name.endswith("lm_head.weight"):
-            continue  # tied: llama.cpp takes the embeddings
+        tied = kind == "gpt2" or config.get("tie_word_embeddings")
+        if tied and name.endswith("lm_head.weight"):
+            continue  # llama.cpp takes the embeddings
         new = renamed(name, GPT2 if kind == "gpt2" else LLAMA)
         _add(writer, new, arranged(name, weight, config), dtype)
     writer.write_header_to_file()
@@ -82,9 +90,11 @@ def renamed(name: str, table: dict[str, str]) -> str:
 
 
 def arranged(name: str, weight: Tensor, config: dict[str, Any]) -> Tensor:
-    """As llama.cpp lays it out: [out, in], and rotary pairs side by side."""
+    """As llama.cpp lays it out: [out, in], and of a Llama rotary pairs side by side."""
     if ".c_" in name and weight.dim() == 2:  # transformers' Conv1D
         return weight.T.contiguous()
+    if KINDS[config["model_type"]] != "llama":
+        return weight
     heads = {
         "q_proj.weight": config.get("num_attention_heads"),
         "k_proj.weight": config.get("num_key_value_heads"),
@@ -99,8 +109,13 @@ def arranged(name: str, weight: Tensor, config: dict[str, Any]) -> Tensor:
 
 def _add(writer: Any, name: str, weight: Tensor, dtype: str) -> None:
     from gguf import GGMLQuantizationType
+    from gguf.quants import quantize
 
-    if dtype == "bfloat16" and weight.dim() == 2 and name != "position_embd.weight":
+    wide = weight.dim() == 2 and weight.shape[-1] % BLOCK == 0 and name != "position_embd.weight"
+    if dtype in BLOCKS and wide:
+        blocks = GGMLQuantizationType[BLOCKS[dtype]]
+        writer.add_tensor(name, quantize(weight.float().numpy(), blocks), raw_dtype=blocks)
+    elif dtype == "bfloat16" and weight.dim() == 2 and name != "position_embd.weight":
         raw = weight.to(torch.bfloat16).contiguous().view(torch.uint8).numpy()
         writer.add_tensor(name, raw, raw_dtype=GGMLQuantizationType.BF16)
     else:

@@ -15,6 +15,7 @@ from arena.figures import (
     steady_bytes,
     step,
 )
+from arena.roster import QUANTISED
 from spsbench.settings.bundled import BUNDLED
 
 OURS = "fast"
@@ -37,6 +38,7 @@ class Goal(NamedTuple):
 STEP, BLOCK, ARS = "step(1) / memory limit", "v(K)", "ArS / HF generate"
 SPS, OPENVINO = "SpS / HF assisted, equal K, by pass", "SpS / OpenVINO, by pass"
 LLAMA_ARS, LLAMA_SPS = "ArS / llama.cpp", "SpS / llama.cpp, by pass"
+OPENVINO_ARS = "ArS / OpenVINO"
 GAIN, MEMORY = "SpS / ArS", "steady memory / weights"
 LOAD, LOAD_HF = "load time / eager", "load time / HF"
 BESIDE = "step(1) / memory limit beside it"
@@ -57,6 +59,11 @@ GOALS = (
     Goal(GAIN, "nano", ALL, 0.7, 0.55),
     Goal(MEMORY, ALL, ALL, 1.25, 1.1),
     Goal(LOAD, ALL, ALL, 2.0, 1.0),
+    Goal(LLAMA_SPS, ALL, "int8", 0.75, 0.6),
+    Goal(LLAMA_ARS, ALL, "int8", 1.2, 1.0),
+    Goal(OPENVINO_ARS, ALL, "int8", 1.2, 1.0),
+    Goal(LLAMA_ARS, ALL, "int4", 1.3, 1.1),
+    Goal(OPENVINO_ARS, ALL, "int4", 1.3, 1.1),
 )
 
 
@@ -94,15 +101,17 @@ def results(
     ours: str = OURS,
 ) -> Iterator[Result]:
     """Every ratio that this run has the engines for."""
+    weights = ours.partition("@")[2]
     for what, value in ratios(engines, bandwidth, sizes, ours):
-        fitting = (g for g in GOALS if g.what == what and fits(g, pair, dtype))
+        fitting = (g for g in GOALS if g.what == what and fits(g, pair, weights or dtype))
         yield Result(what, value, next(fitting, None))
 
 
 def fits(goal: Goal, pair: str, dtype: str) -> bool:
     """Whether it is a goal for this measurement."""
     pairs = (pair,) if pair in BUNDLED else (ALL, pair)
-    return goal.pair in pairs and goal.dtype in (ALL, dtype)
+    dtypes = (dtype,) if dtype in QUANTISED else (ALL, dtype)
+    return goal.pair in pairs and goal.dtype in dtypes
 
 
 def ratios(
@@ -111,6 +120,9 @@ def ratios(
     """What the run can tell of the engine `ours`."""
     mine = engines.get(ours)
     if mine is None:
+        return
+    if weights := ours.partition("@")[2]:
+        yield from _quantised(engines, mine, weights)
         return
     one, beside, cost = step(mine, "one"), over_limit(mine, sizes.target), block_cost(mine)
     if one is not None and beside is not None:
@@ -122,10 +134,29 @@ def ratios(
     gain = _turns(mine, "sps") and ratio(_turns(mine, "sps"), _turns(mine, "ars"))
     if gain:
         yield GAIN, gain.by_token
-    yield MEMORY, spread([steady_bytes(mine) / sizes.both])
+    if mine["turns"]:
+        yield MEMORY, spread([steady_bytes(mine) / sizes.both])
     for what, name in ((LOAD, "eager"), (LOAD_HF, "hf")):
         if name in engines and name != ours:
             yield what, spread([_load(mine) / _load(engines[name])])
+
+
+def _quantised(
+    engines: Mapping[str, Mapping[str, Any]], mine: Mapping[str, Any], weights: str
+) -> Iterator[tuple[str, Spread]]:
+    """Against peers whose weights have as many bits."""
+    cost, gain = block_cost(mine), _rival(mine, mine, "sps", "ars")
+    if cost is not None:
+        yield BLOCK, cost
+    if gain:
+        yield GAIN, gain.by_token
+    llama, plain = (engines.get(f"{name}@{weights}", {}) for name in ("llamacpp", "openvino-plain"))
+    for what, rival in ((LLAMA_ARS, llama), (OPENVINO_ARS, plain)):
+        if found := _rival(mine, rival, "ars", "ars"):
+            yield what, found.by_token
+    for what, name in ((LLAMA_SPS, "llamacpp"), (OPENVINO, "openvino")):
+        if found := _rival(mine, engines.get(f"{name}@{weights}", {}), "sps", "sps"):
+            yield what, found.by_pass
 
 
 def _against(

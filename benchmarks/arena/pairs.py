@@ -33,11 +33,39 @@ SPREAD = 4.2  # of the logits: laws of a few nats, as a trained model's
 GAIN, SHARPNESS = 0.7, 1.4  # of projections; of those to queries and keys, whose product attends
 CONTEXT = 1024
 OUTPUTS = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # what a layer adds comes from
+OF_LAYERS = ("layer_types", "mlp_layer_types")  # of a configuration: a word for each layer
 LAYERS_KEY = {"gpt2": "n_layer"}  # else num_hidden_layers
 
 SHAPES: dict[str, tuple[type[PreTrainedConfig], dict[str, Any], int]] = {
     # name: (configuration, its sizes, layers of the draft)
     "gpt2-large": (GPT2Config, {"n_layer": 36, "n_embd": 1280, "n_head": 20}, 3),
+    "tinyllama": (
+        LlamaConfig,
+        {
+            "num_hidden_layers": 22,
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "vocab_size": 32000,
+            "max_position_embeddings": CONTEXT,
+        },
+        2,
+    ),
+    "smollm2-135m": (
+        LlamaConfig,
+        {
+            "num_hidden_layers": 30,
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "vocab_size": 49152,
+            "max_position_embeddings": CONTEXT,
+            "tie_word_embeddings": True,
+        },
+        3,
+    ),
     "gpt2-xl": (GPT2Config, {"n_layer": 48, "n_embd": 1600, "n_head": 25}, 2),
     "llama-1b": (
         LlamaConfig,
@@ -100,8 +128,12 @@ def final_norm(model: PreTrainedModel) -> Any:
 
 def first_layers(target: PreTrainedModel, layers: int) -> PreTrainedModel:
     """The draft: the same weights, shared, without the later layers."""
-    config = type(target.config)(**target.config.to_diff_dict())
-    setattr(config, LAYERS_KEY.get(config.model_type, "num_hidden_layers"), layers)
+    values = target.config.to_diff_dict()
+    values[LAYERS_KEY.get(target.config.model_type, "num_hidden_layers")] = layers
+    for name in OF_LAYERS:
+        if isinstance(found := values.get(name), list):
+            values[name] = found[:layers]
+    config = type(target.config)(**values)
     with torch.device("meta"):
         draft: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     weights = target.state_dict()

@@ -26,6 +26,7 @@ class Engine:
     spec: str  # module:class[:argument]
     python: str = sys.executable
     converts: bool = False  # wants the models in a form of its own
+    weights: str = ""  # int8 or int4; empty: in the dtype of the measurement
 
 
 @dataclass

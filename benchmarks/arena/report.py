@@ -1,6 +1,7 @@
 """A run as JSON, and as Markdown beside it."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -54,8 +55,9 @@ def ratios(made: Mapping[str, Any], ours: str) -> list[Result]:
 def text(made: Mapping[str, Any]) -> str:
     """The Markdown of a record."""
     setting, pair, about = made["setting"], made["pair"], made["about"]
-    ours = [name for name in made["engines"] if name.partition(":")[0] in about["ours"]]
+    ours = [name for name in made["engines"] if re.split("[:@]", name)[0] in about["ours"]]
     judged = [name for name in ours if name.partition(":")[0] == OURS] or ours[:1]
+    judged += [name for name in ours if name.startswith(f"{OURS}@")]
     slowest = min(max(reading.values()) for reading in made["bandwidth"])
     parts = [
         f"### {pair['name']}, {setting['dtype']}, K = {setting['k']}, temperature "
@@ -67,7 +69,11 @@ def text(made: Mapping[str, Any]) -> str:
         f"worst moment), so one token cannot take less than {made['limit_ms']:.1f} ms.",
         f"Made by `{about['command']}`.",
         engines_table(
-            made["engines"], made["limit_ms"], pair["bytes"], greedy=setting["temperature"] == 0
+            made["engines"],
+            made["limit_ms"],
+            pair["bytes"],
+            greedy=setting["temperature"] == 0,
+            failures=made["failures"],
         ),
         *(
             f"Ratios of `{name}`, smaller is better:\n\n{goals_table(ratios(made, name))}"

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from arena.process import Engine
 from spsbench.registry import entries
@@ -14,19 +15,35 @@ PEERS = {
     "openvino": f"{CONTENDERS}.openvino:OpenVino:speculative",
     "llamacpp": f"{CONTENDERS}.llamacpp:LlamaCpp",
 }
+QUANTISED = ("int8", "int4")  # after an @, of both models
+TAKE_THEM = ("fast", "eager", "openvino-plain", "openvino", "llamacpp")
 
 
-def roster(names: Sequence[str], peers_python: str | None) -> list[Engine]:
-    """The engines called `names`; none named: all that there are.
+def roster(
+    names: Sequence[str], peers_python: str | None, quantised: Sequence[str] = ()
+) -> list[Engine]:
+    """The engines called `names`; none named: all that there are. Then the `quantised` ones.
 
     Another name is one of our engines, `fast` or `eager`, with its arguments if it has any.
+    `fast@int8` is an engine over weights of 8 bits, in a format of its own.
 
     Raises:
-        ValueError: no such engine, or a peer without an interpreter that has it.
+        ValueError: no such engine or format, or a peer without an interpreter that has it.
     """
     known = {entry.name for entry in entries("engines")}
     chosen = list(names) or list(defaults(known, peers_python))
-    return [_engine(name, known, peers_python) for name in chosen]
+    able = [name for name in ("fast", *(PEERS if peers_python else ())) if name in TAKE_THEM]
+    chosen += [f"{name}@{weights}" for weights in quantised for name in able]
+    return [_with_weights(name, known, peers_python) for name in chosen]
+
+
+def _with_weights(name: str, known: set[str], peers_python: str | None) -> Engine:
+    plain, mark, weights = name.partition("@")
+    engine = _engine(plain, known, peers_python)
+    if mark and (weights not in QUANTISED or plain.partition(":")[0] not in TAKE_THEM):
+        each = ", ".join(f"{one}@{kind}" for one in TAKE_THEM for kind in QUANTISED)
+        raise ValueError(f"no engine {name!r}: expected one of {each}")
+    return replace(engine, name=name, weights=weights)
 
 
 def defaults(known: set[str], peers_python: str | None) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The record of a run as Markdown, for the README."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from arena.figures import (
@@ -26,10 +27,16 @@ MARKS = {"aim": "aim reached", "pass": "must reached", "miss": "**missed**", "":
 
 
 def engines_table(
-    engines: Mapping[str, Mapping[str, Any]], limit_ms: float, bytes_: int, *, greedy: bool = True
+    engines: Mapping[str, Mapping[str, Any]],
+    limit_ms: float,
+    bytes_: int,
+    *,
+    greedy: bool = True,
+    failures: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """A row for each arm of each engine; medians, with the least and the most of the repeats.
 
+    An engine that failed has a row that says so, below those of the arms that it was through.
     Only greedy texts are compared with transformers': sampled ones differ by design.
     """
     reference = engines.get("hf", {}).get("turns", {}).get("ars", []) if greedy else []
@@ -38,6 +45,7 @@ def engines_table(
         for name, facts in engines.items()
         for row in _rows(name, facts, limit_ms, bytes_, reference)
     ]
+    rows += [[name, "failed", *[NONE] * (len(COLUMNS) - 2)] for name in failures]
     return markdown(COLUMNS, rows)
 
 
@@ -48,14 +56,16 @@ def _rows(
     bytes_: int,
     reference: Sequence[Mapping[str, Any]],
 ) -> Iterator[list[str]]:
-    one = step(facts, "one")
+    if not facts["turns"]:
+        return
+    one, few = step(facts, "one"), "@" in name  # fewer bytes than the limit is of
     shared = [
         shown(one),
         shown(step(facts, "block")),
         shown(block_cost(facts), 2),
         shown(step(facts, "draft")),
-        NONE if one is None else shown(Spread(*(value / limit_ms for value in one)), 2),
-        shown(over_limit(facts, bytes_), 2),
+        NONE if one is None or few else shown(Spread(*(value / limit_ms for value in one)), 2),
+        NONE if few else shown(over_limit(facts, bytes_), 2),
         f"{steady_bytes(facts) / MIB:.0f}, {peak_bytes(facts) / MIB:.0f}",
         f"{min(load['seconds'] for load in facts['loads']):.1f}",
     ]

@@ -86,13 +86,14 @@ class Arena:
         if process.runs:
             return process
         self._make_room(name)
+        setting = asdict(self._setting) | {"weights": process.engine.weights}
         if process.engine.converts and name not in self.run.engines:
             converter = self._process(process.engine)  # apart: converters import a great deal
             try:
-                converter.ask("convert", setting=asdict(self._setting))
+                converter.ask("convert", setting=setting)
             finally:
                 converter.stop()
-        loaded = process.ask("load", setting=asdict(self._setting))
+        loaded = process.ask("load", setting=setting)
         warm = process.ask("warm", prompt=prompt)
         facts = self.run.engines.setdefault(
             name, {"arms": loaded["arms"], "loads": [], "turns": {}, "steps": [], **warm}

@@ -10,6 +10,7 @@ import typer
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.safe import one_line, write
 from spsbench.machine.sizes import folder_size, in_words
+from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 
@@ -53,6 +54,8 @@ def models() -> Iterator[dict[str, str]]:
         size = folder_size(folder)
         if name in FETCHED:
             there = f"fetched, {in_words(size)}" if size else f"sps models fetch {name} gets it"
+            blocks = blocks_in_words(folder)
+            there += f"; --weights blocks: {blocks}" if blocks else ""
         else:
             there = f"bundled, {in_words(size)}" if size else "not installed"
         yield {

@@ -25,14 +25,14 @@ SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-SECONDS = 60  # for the compiler
+SECONDS = 300  # for the compiler, which needs a few: beside other work many more
 
 _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
     "product": ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int),
     **dict.fromkeys(
-        ("product_int8", "product_int4"),
+        ("product_int8", "product_int4", "product_int4_least"),
         ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
     ),
     "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),
@@ -96,6 +96,10 @@ def library() -> "ctypes.CDLL | str":
 def _loaded(compiler: str, path: Path) -> ctypes.CDLL:
     if not path.exists():
         _compile(compiler, path)
+    if has_own_threads(compiler):
+        os.environ.setdefault(
+            "KMP_BLOCKTIME", "0"
+        )  # waiting in a loop, they would keep torch's out
     return ctypes.CDLL(str(path))
 
 
@@ -123,14 +127,25 @@ def _own_folder() -> Path:
 
 def _digest(compiler: str) -> str:
     """Of all that the compiled code depends on: a home may be shared by different machines."""
-    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
     parts = [
         *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
         "\0".join([compiler, *FLAGS, *_openmp()]).encode(),
-        told.stdout,
+        _version(compiler),
         processor(),
     ]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+@functools.cache
+def _version(compiler: str) -> bytes:
+    """What it says of itself."""
+    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
+    return told.stdout
+
+
+def has_own_threads(compiler: str) -> bool:
+    """Whether its OpenMP is another than torch's, which on Linux is GNU's: Clang needs LLVM's."""
+    return sys.platform == "linux" and b"clang" in _version(compiler)
 
 
 def processor() -> bytes:

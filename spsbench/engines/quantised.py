@@ -1,81 +1,27 @@
 """Linear layers whose weights are whole numbers of 8 or 4 bits times a scale in half precision.
 
-A weight is (code - zero) * scale, which float32 holds exactly: so a quantised model has one law,
-whoever multiplies. Inputs stay as they are. Embeddings that are looked up stay too, tied or not.
+A weight is a number times a scale, which float32 holds exactly, or that plus a minimum: so a
+quantised model has one law, whoever multiplies. Inputs stay as they are. Embeddings that are looked
+up stay too, tied or not.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import linear
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.linears import Packed, slots, stock_linear
 
 BLOCK = 2**22  # numbers made of codes at once
-ROWS = 512  # quantised at once
-
-
-class Format(NamedTuple):
-    """How weights are quantised."""
-
-    bits: int  # 8 or 4
-    group: int | None  # inputs that share a scale; None: all of an output
-
-
-FORMATS = {"int8": Format(8, None), "int4": Format(4, 32), "int4-64": Format(4, 64)}
-"""By the words of `settings.models.QUANTISED`."""
 
 _FORMATS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-
-
-class Codes(NamedTuple):
-    """A matrix [out, in] as numbers and scales."""
-
-    numbers: Tensor  # [out, in] int8
-    scales: Tensor  # [out, groups] float16
-    group: int
-    bits: int
-
-    @classmethod
-    def of(cls, weight: Tensor, kind: Format) -> "Codes":
-        """`weight` [out, in], rounded to the nearest.
-
-        Of 8 bits symmetric, -127 to 127. Of 4 bits -8 to 7: the largest number of a group becomes
-        -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
-        """
-        group = kind.group or weight.shape[1]
-        each = torch.split(weight.detach(), ROWS)
-        parts = [_rounded(rows, group, kind.bits) for rows in each]
-        numbers, scales = (torch.cat(part) for part in zip(*parts, strict=True))
-        return cls(numbers, scales, group, kind.bits)
-
-    def dense(self, dtype: torch.dtype, rows: slice = slice(None)) -> Tensor:
-        """W [out, in], exactly if `dtype` is float32 or wider."""
-        numbers, scales = self.numbers[rows].to(dtype), self.scales[rows].to(dtype)
-        return numbers * scales.repeat_interleave(self.group, 1)[:, : numbers.shape[1]]
-
-
-def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
-    out, width = weight.shape
-    values = pad(weight.float(), (0, -width % group)).view(out, -1, group)
-    size = values.abs().amax(-1, keepdim=True)
-    if bits == 8:
-        numbers, scales = _codes(values, size / 127, 127, 127)
-    else:
-        widest = values.gather(-1, values.abs().argmax(-1, keepdim=True))
-        numbers, scales = _codes(values, widest / -8, 8, 7)
-    return numbers.view(out, -1)[:, :width].to(torch.int8), scales.squeeze(-1).half()
-
-
-def _codes(values: Tensor, scales: Tensor, below: int, above: int) -> tuple[Tensor, Tensor]:
-    """Codes [out, groups, group] and scales, rounded to half precision first; all in float32."""
-    scales = scales.half().float()
-    return (values / torch.where(scales == 0, 1, scales)).round().clamp(-below, above), scales
 
 
 class OverCodes(nn.Module, ABC):
@@ -101,12 +47,15 @@ class QuantisedLinear(OverCodes):
         self.group, self.bits = codes.group, codes.bits
         self.numbers = nn.Parameter(codes.numbers, requires_grad=False)
         self.scales = nn.Parameter(codes.scales, requires_grad=False)
+        least = codes.minima
+        self.minima = least if least is None else nn.Parameter(least, requires_grad=False)
         self.bias = bias if bias is None else nn.Parameter(bias, requires_grad=False)
 
     @property
     def codes(self) -> Codes:
         """W."""
-        return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits)
+        least = None if self.minima is None else self.minima.detach()
+        return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], summed in float32 or wider."""
@@ -154,6 +103,26 @@ def quantise(model: nn.Module, name: str) -> int:
     return count
 
 
+def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
+    """Hang layers over codes in the places of stock ones of the same shape.
+
+    Args:
+        model: loaded, not laid out.
+        layers: the name of a layer in `model` -> its W.
+        name: what `format_of` then says.
+
+    Raises:
+        LookupError: a layer that is not there, is of another kind or shape.
+    """
+    stock = {id(slot.layer): slot for slot in slots(model)}
+    for place, codes in layers.items():
+        slot = stock.get(id(model.get_submodule(place)))
+        if slot is None or slot.weight.shape != codes.numbers.shape:
+            raise LookupError(place)
+        setattr(slot.parent, slot.name, QuantisedLinear(codes, slot.layer.bias))
+    _FORMATS[model] = name
+
+
 def _weight(layer: Any) -> Tensor:
     """[out, in]."""
     if isinstance(layer, OverCodes):
@@ -165,7 +134,7 @@ def _weight(layer: Any) -> Tensor:
 
 
 def format_of(model: nn.Module) -> str | None:
-    """The format that `quantise` gave `model`; None: its weights are as they were loaded."""
+    """The format that `model` was given here; None: its weights are as they were loaded."""
     return _FORMATS.get(model)
 
 

@@ -7,16 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from spsbench.engines.codes import Codes
 from spsbench.engines.linears import StandIn
 from spsbench.engines.native import kernel, missing, operators
 from spsbench.engines.pages import ALIGNED, empty, huge_pages
 from spsbench.engines.panels import PANEL
-from spsbench.engines.quantised import Codes, OverCodes, QuantisedLinear, quantised_layers
+from spsbench.engines.quantised import OverCodes, QuantisedLinear, quantised_layers
 from spsbench.engines.reading import arguments, current
 
 FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
 ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
-SCALES = 2 * PANEL  # bytes of a group's
+SCALES = 2 * PANEL  # bytes of a group's, and of its minima
 
 
 class QuantisedPanels(OverCodes, StandIn):
@@ -29,12 +30,13 @@ class QuantisedPanels(OverCodes, StandIn):
         super().__init__()
         self.out_features, self.in_features = layer.out_features, layer.in_features
         self.group, self.bits = layer.group, layer.bits
+        self.least = layer.minima is not None
         self.bias = layer.bias
         self.panels = nn.Parameter(to_panels(layer.codes), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        own = self.group, self.bits
+        own = self.group, self.bits, self.least
         made: Tensor = torch.ops.spsbench.quantised(
             x, self.panels, self.bias, self.out_features, self.in_features, *own
         )
@@ -43,10 +45,11 @@ class QuantisedPanels(OverCodes, StandIn):
     @property
     def codes(self) -> Codes:
         """W, out of the panels."""
-        numbers, scales = from_panels(self.panels, self.in_features, self.group, self.bits)
-        return Codes(
-            numbers[: self.out_features], scales[: self.out_features], self.group, self.bits
-        )
+        own = self.in_features, self.group, self.bits, self.least
+        numbers, scales, least = from_panels(self.panels, *own)
+        rows = slice(self.out_features)
+        least = least if least is None else least[rows]
+        return Codes(numbers[rows], scales[rows], self.group, self.bits, least)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantisedLinear:
         bias = None if self.bias is None else self.bias.detach().clone()
@@ -61,6 +64,11 @@ def filled(width: int, group: int) -> tuple[int, int]:
     return width + -width % group, group
 
 
+def size_of(room: int, group: int, bits: int, least: bool) -> int:
+    """Bytes of a panel with `room` inputs; `least`: with minima."""
+    return room * PANEL * bits // 8 + room // group * SCALES * (1 + least)
+
+
 def to_panels(codes: Codes) -> Tensor:
     """[out / 32, bytes] uint8.
 
@@ -72,11 +80,13 @@ def to_panels(codes: Codes) -> Tensor:
     if group % FILL:
         raise ValueError(f"groups of {group} inputs: expected a multiple of {FILL}")
     count, groups, piece = -(-out // PANEL), room // group, group * PANEL * codes.bits // 8
-    panels = empty((count, groups, piece + SCALES), torch.uint8)
+    of_groups = [codes.scales] if codes.minima is None else [codes.scales, codes.minima]
+    panels = empty((count, groups, piece + SCALES * len(of_groups)), torch.uint8)
     fill = (0, 0, 0, -out % PANEL)
-    scales = pad(codes.scales, fill).view(count, PANEL, groups).transpose(1, 2).contiguous()
-    panels[:, :, piece:] = scales.view(torch.uint8)
-    numbers = pad(codes.numbers, (0, room - width, *fill[2:])) + ZERO[codes.bits]
+    laid = [pad(part, fill).view(count, PANEL, groups).transpose(1, 2) for part in of_groups]
+    panels[:, :, piece:] = torch.cat(laid, -1).contiguous().view(torch.uint8)
+    numbers = pad(codes.numbers, (0, room - width, *fill[2:]))
+    numbers = numbers + (ZERO[codes.bits] if codes.minima is None else 0)
     for panel, part in zip(panels, numbers.view(count, PANEL, groups, group), strict=True):
         panel[:, :piece] = _laid(part.permute(1, 2, 0), codes.bits).flatten(1)
     return panels.view(count, -1)
@@ -92,21 +102,28 @@ def _laid(part: Tensor, bits: int) -> Tensor:
     return both
 
 
-def from_panels(panels: Tensor, width: int, group: int, bits: int) -> tuple[Tensor, Tensor]:
-    """Numbers [out, in] int8 and scales [out, groups], those that fill the last panel too."""
+def from_panels(
+    panels: Tensor, width: int, group: int, bits: int, least: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Numbers [out, in] int8, scales and minima [out, groups]; the last panel's filling too."""
     room, inside = filled(width, group)
     count, piece = len(panels), inside * PANEL * bits // 8
     each = panels.detach().view(count, room // inside, -1)
-    scales = each[:, :, piece:].contiguous().view(torch.float16)
+    halves = torch.split(each[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
+    found = [part.transpose(1, 2).reshape(count * PANEL, -1) for part in halves]
     codes = each[:, :, :piece]
     if bits == 8:
         numbers = codes.reshape(count, -1, PANEL).view(torch.int8)
     else:
         eights = codes.reshape(count, -1, PANEL, 4)
         both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2)
-        numbers = (both.to(torch.int8) - ZERO[bits]).transpose(2, 3).reshape(count, -1, PANEL)
+        numbers = (
+            (both.to(torch.int8) - (0 if least else ZERO[bits]))
+            .transpose(2, 3)
+            .reshape(count, -1, PANEL)
+        )
     rows = numbers.transpose(1, 2).reshape(count * PANEL, room)[:, :width]
-    return rows, scales.transpose(1, 2).reshape(count * PANEL, -1)
+    return rows, found[0], found[1] if least else None
 
 
 def refused(model: nn.Module, dtype: torch.dtype) -> str | None:
@@ -132,21 +149,28 @@ def pack_codes(model: nn.Module) -> dict[str, int]:
 def _bytes(layer: QuantisedLinear) -> int:
     """Of its panels, with what may lie between them and the next."""
     room, group = filled(layer.in_features, layer.group)
-    panel = room * PANEL * layer.bits // 8 + room // group * SCALES
+    panel = size_of(room, group, layer.bits, layer.minima is not None)
     return -(-layer.out_features // PANEL) * panel + ALIGNED
 
 
 def product(
-    x: Tensor, panels: Tensor, bias: Tensor | None, out: int, width: int, group: int, bits: int
+    x: Tensor,
+    panels: Tensor,
+    bias: Tensor | None,
+    out: int,
+    width: int,
+    group: int,
+    bits: int,
+    least: bool,
 ) -> Tensor:
-    """[..., width] x panels -> [..., out].
+    """[..., width] x panels -> [..., out]; `least`: the panels have minima.
 
     Raises:
         RuntimeError: another width, or another kind of number, than that of the panels.
         MemoryError: no room for the inputs in float.
     """
     room, inside = filled(width, group)
-    size = room * PANEL * bits // 8 + room // inside * SCALES
+    size = size_of(room, inside, bits, least)
     fitting = x.shape[-1] == width and panels.shape[1] == size and out <= len(panels) * PANEL
     if bias is not None:
         fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
@@ -157,7 +181,7 @@ def product(
         )
     x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
-    failed = kernel(f"product_int{bits}", x.dtype)(
+    failed = kernel(f"product_int{bits}" + "_least" * least, x.dtype)(
         panels.data_ptr(),
         x.data_ptr(),
         None if bias is None else bias.data_ptr(),
@@ -177,7 +201,7 @@ def product(
 
 
 operators.define(
-    "quantised(Tensor x, Tensor panels, Tensor? bias, int out, int width, int group, int bits)"
-    " -> Tensor"
+    "quantised(Tensor x, Tensor panels, Tensor? bias, int out, int width, int group, int bits,"
+    " bool least) -> Tensor"
 )
 operators.impl("quantised", product, "CPU")

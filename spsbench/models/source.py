@@ -14,11 +14,12 @@ from spsbench.engines.limits import rows_of
 from spsbench.engines.quantised import quantise
 from spsbench.errors import DataError
 from spsbench.models.folder import check_folder, locate
+from spsbench.models.gguf.blocks import check_blocks, lay_blocks
 from spsbench.models.loader import eos_ids, load_model, load_tokenizer
 from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
 from spsbench.models.shares import load_shared
 from spsbench.models.vocabulary import check_same, common_size, difference
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import BLOCKS, ModelSpec
 
 Say = Callable[[str], None]
 
@@ -72,8 +73,11 @@ def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTraine
     """`model`, its linear layers in the format `name`; None: as they are.
 
     Raises:
-        DataError: it has none that can be quantised.
+        DataError: it has none that can be quantised, or blocks of another model.
     """
+    if name == BLOCKS:
+        lay_blocks(model, folder)
+        return model
     if name is not None and not quantise(model, name):
         raise DataError(
             f"{type(model).__name__} has no linear layers of the stock kind ({folder}): expected "
@@ -104,6 +108,8 @@ class Checkpoints:
         """Its folder, checked as far as that goes without loading."""
         folder = locate(ref, offline=self.offline, say=self.say, **self._permitted)
         check_folder(folder, **self._permitted)
+        if self.quantised == BLOCKS:
+            check_blocks(folder)
         return folder
 
     def tokenizer(self, folder: Path) -> Any:

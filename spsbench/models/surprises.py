@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from transformers import PreTrainedModel
 
 from spsbench.engines.limits import context_of
-from spsbench.models.gguf.unpack import origin
+from spsbench.engines.quantised import format_of
+from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.loader import hidden_settings
 from spsbench.models.shelf import Loaded
+from spsbench.settings.models import BLOCKS
 
 
 def surprises(loaded: Loaded) -> Iterator[str]:
@@ -16,7 +18,13 @@ def surprises(loaded: Loaded) -> Iterator[str]:
     models = {"target": target} | ({"draft model": draft} if draft is not None else {})
     for name, model in models.items():
         if (before := origin(model.config.name_or_path)) is not None:
-            yield f"the {name}'s weights are dequantised from {before}"
+            kept = format_of(model) == BLOCKS
+            blocks = blocks_in_words(model.config.name_or_path)
+            yield f"the {name}'s weights are " + (
+                f"the blocks of {before} as they are: {blocks}"
+                if kept
+                else f"dequantised from {before}"
+            )
     if draft is not None:
         yield from surprises_of_pair(target, draft)
     if loaded.vocabularies is not None:

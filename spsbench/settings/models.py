@@ -13,11 +13,12 @@ EXPECTED = (
     "(pp, device_map) are not run here, since a round would wait for each device in turn"
 )
 CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
+BLOCKS = "blocks"  # those of a GGUF file as it packs them: the law of its checkpoint, unrounded
 QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
 """One scale an output; a scale for 32 inputs; for 64. `engines.quantised` has what they are."""
-WEIGHTS = (CHECKPOINT, RANDOM, *QUANTISED, *(f"{RANDOM}-{name}" for name in QUANTISED))
+WEIGHTS = (CHECKPOINT, BLOCKS, RANDOM, *QUANTISED, *(f"{RANDOM}-{name}" for name in QUANTISED))
 
-KNOWN = f"{CHECKPOINT}, {', '.join(QUANTISED)}, {RANDOM} or {RANDOM}- and one of these"
+KNOWN = f"{CHECKPOINT}, {BLOCKS}, {RANDOM}, {', '.join(QUANTISED)} or {RANDOM}- and one of these"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class ModelSpec:
     """One model. A draft model has what is asked for the target, unless it is asked otherwise.
 
     `weights` are those of the checkpoint, or random ones in its shape: for timing, without meaning;
-    either of them quantised: another model, with a law of its own.
+    either of them quantised: another model, with a law of its own; or the blocks of a GGUF file.
     """
 
     id: Annotated[str, Option("Bundled name, folder or hub id of {model}.", MODELS)]
@@ -33,7 +34,8 @@ class ModelSpec:
     weights: Annotated[
         str,
         Option(
-            "Weights of {model}: checkpoint; int8, int4 or int4-64: that, quantised; or random.",
+            "Weights of {model}: checkpoint; int8, int4 or int4-64: that, quantised; blocks: "
+            "a GGUF file's own; or random.",
             MODELS,
             Check(lambda name: name in WEIGHTS, KNOWN),
         ),
@@ -79,7 +81,7 @@ class ModelSpec:
     def quantised(self) -> str | None:
         """The format of its weights; None: they are as trained, or drawn."""
         name = self.weights.removeprefix(f"{RANDOM}-")
-        return name if name in QUANTISED else None
+        return name if name in (BLOCKS, *QUANTISED) else None
 
     @property
     def name(self) -> str:

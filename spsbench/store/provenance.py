@@ -39,6 +39,7 @@ MODEL_FILES = (
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
+    "gguf.blocks",
     "vocab.*",
     "merges.txt",
     "*.model",

@@ -23,6 +23,8 @@ from arena.goals import (
     BLOCK,
     GAIN,
     GOALS,
+    LLAMA_ARS,
+    LLAMA_SPS,
     LOAD,
     LOAD_HF,
     MEMORY,
@@ -196,8 +198,25 @@ def test_tables() -> None:
     assert shown(spread([1.0, 2.0, 4.0]), 2) == "2.00 (1.00 to 4.00)"
 
 
+def test_weights_of_as_many_bits_are_held_against_each_other() -> None:
+    engines = {"fast@int8": engine(0.1, 0.2), "fast": engine(0.9, 0.9)}
+    engines |= {"llamacpp@int8": engine(0.1, 0.4), "llamacpp@int4": engine(0.9, 0.9)}
+    made = results(
+        engines, "tinyllama", "float32", bandwidth=BANDWIDTH, sizes=SIZES, ours="fast@int8"
+    )
+    by_name = {result.what: result for result in made}
+    assert by_name[LLAMA_SPS].value.median == pytest.approx(0.5)
+    assert by_name[LLAMA_SPS].verdict == by_name[LLAMA_ARS].verdict == "aim"
+    assert by_name[BLOCK].goal is None
+    assert STEP not in by_name  # a limit of other weights
+    row = next(line for line in engines_table(engines, 10, 10**7).splitlines() if "@int8" in line)
+    assert row.count("n/a") == 3
+
+
 def test_the_report_names_what_failed_and_what_made_it() -> None:
-    run = Run([{"a": 1e9}], {"eager": engine(0.1, 0.2)}, {"openvino": "no such module"})
+    nothing = engine(0.1, 0.2) | {"turns": {}, "steps": []}  # loaded, and out at its first turn
+    engines = {"eager": engine(0.1, 0.2), "fast": nothing}
+    run = Run([{"a": 1e9}], engines, {"openvino": "no such module", "fast": "planted"})
     setting = Setting("t", "d", "float32", 4, 0.0, None, 2, 64)
     about = {
         "cpu": "a processor", "prompts": 2, "prompt_tokens": 8, "tokens": 40,
@@ -207,5 +226,10 @@ def test_the_report_names_what_failed_and_what_made_it() -> None:
     made = record(run, setting, pair, about)
     assert made["limit_ms"] == pytest.approx(10)
     shown_text = text(made)
-    for part in ("a processor", "--quick", "Not measured, openvino: no such", "Ratios of `eager`"):
+    for part in (
+        "a processor",
+        "--quick",
+        "Not measured, openvino: no such",
+        "| openvino | failed |",
+    ):
         assert part in shown_text

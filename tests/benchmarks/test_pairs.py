@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import AutoTokenizer, GPT2Config, LlamaConfig, PreTrainedConfig, Qwen2Config
 
 from arena import acceptance as measure
 from arena.acceptance import acceptance, block_efficiency, rescale
@@ -26,6 +26,11 @@ VOCAB, K = 400, 4
 def config(kind: str) -> PreTrainedConfig:
     if kind == "gpt2":
         return GPT2Config(n_layer=4, n_embd=64, n_head=4, vocab_size=VOCAB, n_positions=128)
+    if kind == "qwen2":
+        return Qwen2Config(
+            num_hidden_layers=4, hidden_size=64, intermediate_size=128, num_attention_heads=4,
+            num_key_value_heads=2, vocab_size=VOCAB, max_position_embeddings=128,
+        )  # fmt: skip
     return LlamaConfig(
         num_hidden_layers=4, hidden_size=64, intermediate_size=128, num_attention_heads=4,
         num_key_value_heads=2, vocab_size=VOCAB, max_position_embeddings=128,
@@ -42,7 +47,7 @@ def _few_texts() -> None:
     patch.undo()
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
 def test_the_draft_is_the_target_without_its_later_layers(kind: str) -> None:
     target = random_target(config(kind))
     draft, late = first_layers(target, 2), later_outputs(target, 2)
@@ -106,6 +111,13 @@ def test_tokenizers_have_as_many_tokens_as_asked_for() -> None:
     assert [len(numbered_tokenizer(size)) for size in (12, 256, 1000)] == [12, 256, 1000]
 
 
+def test_a_qwen_s_tokenizer_is_no_longer_than_its_head(tmp_path: Path) -> None:
+    """transformers reads it as a class that adds a token where it is missing."""
+    config("qwen2").save_pretrained(tmp_path)
+    numbered_tokenizer(VOCAB).save_pretrained(tmp_path)
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == VOCAB
+
+
 def test_prompts_are_the_same_every_time() -> None:
     assert random_prompts(9, 3, 5) == random_prompts(9, 3, 5)
     assert len({tuple(p) for p in random_prompts(100, 3, 5)}) == 3
@@ -121,11 +133,13 @@ def test_gguf_names_and_layouts() -> None:
     with pytest.raises(KeyError):
         renamed("model.layers.0.unheard.of", LLAMA)
     conv = torch.arange(6.0).view(2, 3)
-    assert arranged("h.0.attn.c_attn.weight", conv, {}).shape == (3, 2)
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    assert arranged("h.0.attn.c_attn.weight", conv, {"model_type": "gpt2"}).shape == (3, 2)
+    heads = {"model_type": "llama", "num_attention_heads": 2, "num_key_value_heads": 1}
     rows = torch.arange(8.0)[:, None]  # two heads of four: halves become neighbours
     query = arranged("layers.0.self_attn.q_proj.weight", rows, heads)
     assert query[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    other = arranged("layers.0.self_attn.q_proj.weight", rows, heads | {"model_type": "qwen2"})
+    assert other is rows  # whose halves stay halves
     value = arranged("layers.0.self_attn.v_proj.weight", rows, heads)
     assert value is rows
 
@@ -137,5 +151,12 @@ def test_engines_by_name() -> None:
     assert "openvino" not in [engine.name for engine in roster([], None)]
     with pytest.raises(ValueError, match="--peers-python"):
         roster(["openvino"], None)
+    coded = roster(["hf"], "/peers/python", ["int8"])
+    assert [engine.name for engine in coded][:2] == ["hf", "fast@int8"]
+    assert {engine.weights for engine in coded[1:]} == {"int8"}
+    assert "llamacpp@int8" in [engine.name for engine in coded]
+    for wrong in ("hf@int8", "fast@int5"):
+        with pytest.raises(ValueError, match="expected one of fast@int8"):
+            roster([wrong], None)
     with pytest.raises(ValueError, match="no engine 'speedy'"):
         roster(["speedy"], None)

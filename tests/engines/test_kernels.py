@@ -14,9 +14,10 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from spsbench.engines import native, reading
 from spsbench.engines.attention import kernel_attend, takes
+from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.native import NoKernelError, kernel, missing
 from spsbench.engines.panels import product, to_panels
-from spsbench.engines.quantised import FORMATS, Codes, QuantisedLinear
+from spsbench.engines.quantised import QuantisedLinear
 from spsbench.engines.quantised_panels import QuantisedPanels
 from spsbench.engines.trials import threads
 
@@ -92,9 +93,13 @@ def test_products_are_those_of_torch(processor: str, dtype: torch.dtype) -> None
 @dtypes
 def test_products_over_codes_are_those_of_their_numbers(processor: str, dtype: torch.dtype) -> None:
     """Scales below the normal numbers of half precision too; and a row is the same in any pass."""
-    for name in FORMATS:
+    for name in (*FORMATS, "over minima"):
         for out, width, scale in (32, 32, 1.0), (70, 50, 1e-5), (33, 128, 1.0), (31, 6, 100.0):
-            codes = Codes.of(scale * random(out, width, dtype=torch.float32), FORMATS[name])
+            weight = scale * random(out, width, dtype=torch.float32)
+            codes = Codes.of(weight, FORMATS.get(name, FORMATS["int4"]))
+            if name not in FORMATS:
+                least = random(*codes.scales.shape, dtype=torch.float32) * scale
+                codes = codes._replace(numbers=codes.numbers + 8, minima=least.half())
             bias = scale * random(out, dtype=dtype)
             panels = QuantisedPanels(QuantisedLinear(codes, bias))
             x = random(11, width, dtype=dtype)
@@ -437,6 +442,9 @@ def test_a_cache_that_others_can_write_is_not_trusted(
 def test_the_threads_are_those_of_torch(fresh: Path) -> None:
     """Two OpenMP libraries in one process would have a pool of threads each."""
     assert missing(torch.float32) is None
+    if native.has_own_threads(os.environ.get("CC", "gcc")):
+        assert os.environ["KMP_BLOCKTIME"] == "0"
+        pytest.skip("Clang's OpenMP is LLVM's")
     maps = Path("/proc/self/maps").read_text().splitlines()
     pools = ("libgomp", "libomp", "libiomp")
     assert len({line.split()[-1] for line in maps if any(pool in line for pool in pools)}) == 1

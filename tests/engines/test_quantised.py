@@ -11,12 +11,11 @@ from transformers import PreTrainedModel
 from spsbench.audit.text.forward import Scorer
 from spsbench.engines import quantised_panels
 from spsbench.engines.choice import choice_of
+from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.native import missing
 from spsbench.engines.quantised import (
-    FORMATS,
-    Codes,
     QuantisedLinear,
     WideLinear,
     dequantise,

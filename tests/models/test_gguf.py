@@ -3,26 +3,43 @@
 import contextlib
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from spsbench.audit.text.forward import Scorer
+from spsbench.engines.eager import Eager
+from spsbench.engines.fast import Fast
+from spsbench.engines.quantised import dequantise, quantised_layers
 from spsbench.errors import DataError, MissingError
 from spsbench.models import folder, wheel
+from spsbench.models.gguf import blocks
 from spsbench.models.gguf.header import read_header
-from spsbench.models.gguf.unpack import origin
+from spsbench.models.gguf.unpack import KEPT, origin
 from spsbench.models.loader import load_model, load_tokenizer
-from spsbench.settings.models import ModelSpec
+from spsbench.models.source import rounded, source_of
+from spsbench.settings.models import BLOCKS, ModelSpec
 from tests import trained
 
 gguf = pytest.importorskip("gguf")
 pytest.importorskip("accelerate")
 
 
-def write(path: Path, *, architecture: str = "llama", tokenizer: bool = True, **more: int) -> Path:
-    """A Llama of two layers in Q8_0 as llama.cpp would have it."""
+def write(
+    path: Path,
+    *,
+    architecture: str = "llama",
+    tokenizer: bool = True,
+    kinds: Mapping[str, str] = MappingProxyType({}),
+    **more: int,
+) -> Path:
+    """A Llama of two layers in Q8_0, but for matrices whose names have one of the keys."""
     made = gguf.GGUFWriter(str(path), architecture)
     names = list(trained.tokenizer(None).get_vocab().items())
     words = [word for word, _ in sorted(names, key=lambda pair: pair[1])]
@@ -62,7 +79,8 @@ def write(path: Path, *, architecture: str = "llama", tokenizer: bool = True, **
         if len(shape) == 1:
             made.add_tensor(name, plain)
         else:
-            kind = gguf.GGMLQuantizationType.Q8_0
+            kind = next((kind for part, kind in kinds.items() if part in name), "Q8_0")
+            kind = gguf.GGMLQuantizationType[kind]
             made.add_tensor(name, gguf.quants.quantize(plain, kind), raw_dtype=kind)
     made.write_header_to_file()
     made.write_kv_data_to_file()
@@ -113,6 +131,72 @@ def test_a_file_becomes_a_folder_once(file: Path) -> None:
     assert tokenizer.eos_token_id == 2
     assert tokenizer.chat_template == trained.TEMPLATE
     assert tokenizer.decode(tokenizer.encode("the cat")) == "the cat"
+
+
+def loaded(made: Path, weights: str | None = None, dtype: str = "float32") -> Any:
+    how: dict[str, Any] = {"device": "cpu", "dtype": dtype, "attention": None}
+    model = load_model(made, trust_remote_code=False, allow_pickle=False, **how)
+    return rounded(model, weights, made)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model(input_ids=torch.arange(3, 20)[None]).logits[0]
+    return found
+
+
+def test_blocks_are_kept_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes, so the law of the dequantised numbers, whoever multiplies."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = write(tmp_path / "mixed.gguf", kinds={"attn_q": "Q5_0", "attn": "Q4_0", "ffn": "Q4_1"})
+    made = find(file)
+    kept = blocks._load(made)
+    assert {each.kind for each in kept.values()} == {"Q8_0", "Q4_0", "Q4_1"}
+    (plain,) = (t for t in gguf.GGUFReader(file).tensors if t.name == "blk.0.ffn_up.weight")
+    assert torch.equal(kept["model.layers.0.mlp.up_proj"].rows, torch.from_numpy(plain.data.copy()))
+    full = loaded(made)
+    for name, each in kept.items():
+        assert torch.equal(each.dense, full.get_submodule(name).weight)
+    slow, quick = loaded(made, BLOCKS), loaded(made, BLOCKS)
+    assert 0 < len(quantised_layers(quick)) == len(kept) == 13  # Q5_0 stays dequantised
+    Eager().prepare(slow)
+    assert torch.equal(logits(slow), logits(full))
+    Fast().prepare(quick, threads=1)
+    found = Fast().session(quick).append(torch.arange(3, 20), keep=17).logits
+    assert torch.allclose(found, logits(full), rtol=0, atol=1e-4)
+
+
+def test_the_audit_scores_blocks(file: Path) -> None:
+    """In half precision what is not in blocks is rounded, and they are not."""
+    made, text = find(file), list(range(3, 20))
+    scorer = Scorer(loaded(made, BLOCKS, "bfloat16"), 300)
+    found = torch.from_numpy(scorer.logits(text[:1], text[1:]))
+    expected, plain = loaded(made, BLOCKS), loaded(made, None, "bfloat16").float()
+    dequantise(expected)
+    for name, each in expected.named_parameters():
+        if "proj" not in name and "lm_head" not in name:
+            each.data = each.data.bfloat16().float()
+    rows = len(found)
+    assert torch.allclose(found, logits(expected)[:rows, :300], rtol=0, atol=1e-4)
+    assert not torch.allclose(found, logits(plain)[:rows, :300], rtol=0, atol=1e-2)
+
+
+def test_blocks_that_cannot_be_had(file: Path, tmp_path: Path) -> None:
+    spec = ModelSpec("nano-draft", weights=BLOCKS)
+    source = source_of(spec, seed=0, offline=True, allow_pickle=False, say=print)
+    with pytest.raises(MissingError, match="no GGUF blocks"):
+        source.locate(spec)
+    made = find(file)
+    (made / KEPT).unlink()
+    assert (find(file) / KEPT).is_file()  # an unpacked folder from before
+    other = write(tmp_path / "other.gguf", kinds={"attn": "Q4_0"})
+    tensors = {"model.layers.0.mlp.up_proj": torch.zeros(3, 34, dtype=torch.uint8)}
+    save_file(tensors, find(other) / KEPT, metadata=dict.fromkeys(tensors, "Q8_0"))
+    with pytest.raises(DataError, match="expected those of this model"):
+        loaded(find(other), BLOCKS)
+    (made / KEPT).write_bytes(b"no blocks")
+    with pytest.raises(DataError, match="damaged"):
+        loaded(made, BLOCKS)
 
 
 def refused(path: Path, words: str) -> None:

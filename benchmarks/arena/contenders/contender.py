@@ -23,10 +23,11 @@ class Setting:
     context: int  # tokens that prompt and output need at most
     compiled: bool = False  # measure transformers' compiled variant as well
     work: str = ""  # where converted models are kept
+    weights: str = ""  # int8 or int4, of both models; empty: in `dtype`
 
     def converted(self, engine: str) -> Path:
         """The folder for this pair in the form that `engine` wants."""
-        return Path(self.work) / engine / self.dtype
+        return Path(self.work) / engine / (self.weights or self.dtype)
 
 
 @dataclass

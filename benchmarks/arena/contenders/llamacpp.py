@@ -24,7 +24,7 @@ def convert(setting: Setting) -> None:
         path = _file(setting, name)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write(Path(folder), path, setting.dtype)
+            write(Path(folder), path, setting.weights or setting.dtype)
 
 
 def _file(setting: Setting, name: str) -> Path:

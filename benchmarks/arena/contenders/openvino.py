@@ -17,6 +17,12 @@ from openvino_genai import GenerationConfig, LLMPipeline, StreamerBase, Streamin
 from arena.contenders.contender import Contender, Setting, Turn
 
 HINTS = {"float32": "f32", "bfloat16": "bf16"}
+QUANTISED: dict[
+    str, dict[str, Any]
+] = {  # as its own exporter has them by default, but for the group
+    "int8": {"bits": 8, "sym": True},
+    "int4": {"bits": 4, "sym": True, "group_size": 32, "ratio": 1.0},
+}
 
 
 def convert(setting: Setting) -> None:
@@ -27,17 +33,21 @@ def convert(setting: Setting) -> None:
     for name, source in (("target", setting.target), ("draft", setting.draft)):
         folder = setting.converted("openvino") / name
         if not (folder / "openvino_detokenizer.xml").exists():
-            _export(source, folder, setting.dtype)
+            _export(source, folder, setting)
 
 
-def _export(source: str, folder: Path, dtype: str) -> None:
+def _export(source: str, folder: Path, setting: Setting) -> None:
     from openvino_tokenizers import convert_tokenizer
     from optimum.exporters.openvino import main_export
     from optimum.intel import OVConfig
     from transformers import AutoTokenizer
 
-    widened = {"ov_config": OVConfig(dtype="fp32")} if dtype == "float32" else {}  # else as saved
-    main_export(source, output=folder, task="text-generation-with-past", **widened)
+    how: dict[str, Any] = {}  # as saved
+    if setting.weights:
+        how["ov_config"] = OVConfig(quantization_config=QUANTISED[setting.weights])
+    elif setting.dtype == "float32":
+        how["ov_config"] = OVConfig(dtype="fp32")
+    main_export(source, output=folder, task="text-generation-with-past", **how)
     tokenizer = AutoTokenizer.from_pretrained(source)
     for model, name in zip(
         convert_tokenizer(tokenizer, with_detokenizer=True),

@@ -13,6 +13,7 @@ from spsbench.models.shelf import Loaded, Shelf
 from spsbench.runs.generation import Generation
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
+from spsbench.settings.models import CHECKPOINT
 
 __all__ = ["Ours", "convert"]
 
@@ -37,6 +38,7 @@ class Ours(Contender):
                 max_new_tokens=setting.context,
                 temperature=setting.temperature,
                 dtype=setting.dtype,
+                weights=setting.weights or CHECKPOINT,
                 ignore_eos=True,
             )
         )

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.text.evidence import Floats
-from spsbench.engines.quantised import dequantise, format_of, quantise
+from spsbench.engines.quantised import dequantise, format_of
 from spsbench.engines.shared import is_shared
 from spsbench.errors import DataError
 from spsbench.models.boundary import silent
 from spsbench.models.devices import free_bytes
+from spsbench.models.source import rounded
 
 PRECISE = (torch.float32, torch.float64)
 SHARE = 0.4  # of the free memory that a copy may take
@@ -83,7 +84,7 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
         return None
     # First as the run had it: rounding the weights is part of the target.
     if (name := format_of(model)) is not None:
-        quantise(copy, name)
+        rounded(copy, name, folder)
         dequantise(copy)
     wide = torch.float64 if model.dtype == torch.float64 else torch.float32
     made: PreTrainedModel = copy.to(wide).to(model.device).eval().requires_grad_(False)

@@ -66,5 +66,8 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
             "fetched",
             f"{name}, {in_words(size)}" if size else f"not yet: sps models fetch {name}",
         )
+    for name, words in found["blocks"].items():
+        if words:
+            yield "blocks", f"{name}: {words}; --weights blocks runs them as they are"
     for name, size in found["cached"].items():
         yield "cached", f"{name}, {in_words(size)}"

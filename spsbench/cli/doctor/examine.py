@@ -16,6 +16,7 @@ from spsbench.machine.environment import (
     usable_cores,
 )
 from spsbench.machine.sizes import folder_size
+from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 
 
@@ -90,6 +91,7 @@ def examine() -> dict[str, Any]:
         "sandbox": [[found.name, found.holds, found.words] for found in survey(ProgramLimits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "fetched": {name: folder_size(fetched_folder(name)) for name in FETCHED},
+        "blocks": {name: blocks_in_words(fetched_folder(name)) for name in FETCHED},
         "cached": cached_models(cache),
         "warnings": warnings,
     }

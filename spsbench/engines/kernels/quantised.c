@@ -1,8 +1,11 @@
-/* y = x W^T + b for a few rows of x, where W is whole numbers of 8 or 4 bits times a scale.
+/* y = x W^T + b for a few rows of x, where W is whole numbers of 8 or 4 bits times a scale, and may have
+   a minimum for each group beside it.
 
    W is in panels of PANEL outputs, each read once from its first byte to its last: for each group of
-   inputs the codes, then PANEL scales in half precision. A weight is (code - zero) * scale, which a float
-   holds exactly; x stays as it is.
+   inputs the codes, then PANEL scales in half precision, then PANEL minima, if there are any. A weight is
+   (code - zero) * scale, which a float holds exactly, or code * scale + minimum; x stays as it is.
+   The latter is (code - zero) * scale + (minimum + zero * scale): such terms cancel less. The sum of a
+   group's inputs is made once for all outputs.
    Codes of 8 bits: [input, output]. Of 4: [8 inputs, output, 8 inputs], the first the lowest bits.
    The order of a sum is that of panels.c, and as there the same for any count of rows and threads.
    spsbench/engines/quantised_panels.py lays W out; native.py compiles this file. */
@@ -89,8 +92,9 @@ INLINE void add(int rows, int bits, const uint8_t *w, const float *x, long in, f
 }
 
 /* Rows over one panel. */
-INLINE void block(int rows, int bits, const uint8_t *w, const float *x, long in, long group,
-                  int zero, int hint, long ahead, floats (*out)[2]) {
+INLINE void block(int rows, int bits, int least, const uint8_t *w, const float *x,
+                  const float *totals, long in, long group, int zero, int hint, long ahead,
+                  floats (*out)[2]) {
     floats sums[WAYS][ROWS][2], table = table_of(zero);
     for (int way = 0; way < WAYS; way++)
         for (int r = 0; r < rows; r++) sums[way][r][0] = sums[way][r][1] = (floats){};
@@ -107,52 +111,81 @@ INLINE void block(int rows, int bits, const uint8_t *w, const float *x, long in,
             }
         }
         w = after + 2 * PANEL;
+        if (!least) continue;
+        floats base0 = load_half(w) + scale0 * all((float)zero);
+        floats base1 = load_half(w + 2 * LANES) + scale1 * all((float)zero);
+        for (int r = 0; r < rows; r++) {
+            floats total = all(totals[r * (in / group) + start / group]);
+            sums[start / CHUNK % WAYS][r][0] += base0 * total;
+            sums[start / CHUNK % WAYS][r][1] += base1 * total;
+        }
+        w += 2 * PANEL;
     }
     for (int r = 0; r < rows; r++)
         for (int h = 0; h < 2; h++)
             out[r][h] = (sums[0][r][h] + sums[1][r][h]) + (sums[2][r][h] + sums[3][r][h]);
 }
 
-#define CASE(N, BITS) case N: block(N, BITS, w, x, in, group, zero, hint, ahead, out); break;
+#define CASE(N, BITS, LEAST)                                                                       \
+    case N: block(N, BITS, LEAST, w, x, totals, in, group, zero, hint, ahead, out); break;
 #if ROWS == 8
-#define CASES(BITS) CASE(1, BITS) CASE(2, BITS) CASE(3, BITS) CASE(4, BITS) CASE(5, BITS)          \
-    CASE(6, BITS) CASE(7, BITS) CASE(8, BITS)
+#define CASES(...)                                                                                 \
+    CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__) CASE(4, __VA_ARGS__)            \
+    CASE(5, __VA_ARGS__) CASE(6, __VA_ARGS__) CASE(7, __VA_ARGS__) CASE(8, __VA_ARGS__)
 #else
-#define CASES(BITS) CASE(1, BITS) CASE(2, BITS) CASE(3, BITS)
+#define CASES(...) CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__)
 #endif
 
-#define BLOCK(BITS)                                                                                \
-    static void block_##BITS(long rows, const uint8_t *w, const float *x, long in, long group,     \
-                             int zero, int hint, long ahead, floats (*out)[2]) {                   \
+#define BLOCK(NAME, BITS, LEAST)                                                                   \
+    static void block_##NAME(long rows, const uint8_t *w, const float *x, const float *totals,     \
+                             long in, long group, int zero, int hint, long ahead,                  \
+                             floats (*out)[2]) {                                                   \
         switch (rows) {                                                                            \
-            CASES(BITS)                                                                            \
+            CASES(BITS, LEAST)                                                                     \
         }                                                                                          \
     }
 
-BLOCK(8)
-BLOCK(4)
+BLOCK(int8, 8, 0)
+BLOCK(int4, 4, 0)
+BLOCK(int4_least, 4, 1)
+
+/* Of the `in` inputs of a row, group by group, in short chains. */
+INLINE void add_up(const float *x, long in, long group, float *totals) {
+    for (long start = 0; start < in; start += group) {
+        float sum = 0;
+        for (long i = start; i < start + group; i += CHUNK) {
+            float chain = 0;
+            for (long j = i; j < i + CHUNK; j++) chain += x[j];
+            sum += chain;
+        }
+        totals[start / group] = sum;
+    }
+}
 
 /* `in` inputs are in the panels, the last `in - given_in` of them zeros. Returns whether there was no
    memory. */
-#define PRODUCT(NAME, NUMBER, WIDEN, NARROW, BITS)                                                 \
+#define PRODUCT(NAME, NUMBER, WIDEN, NARROW, BITS, LEAST, BLOCK)                                   \
     int NAME(const uint8_t *panels, const NUMBER *given, const NUMBER *bias, NUMBER *y, long rows, \
              long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
              int threads) {                                                                        \
         long count = (out + PANEL - 1) / PANEL;                                                    \
-        long size = in * PANEL * BITS / 8 + in / group * 2 * PANEL;                                \
-        float *wide = malloc((rows * in + 1) * sizeof *wide);                                      \
+        long groups = in / group;                                                                  \
+        long size = in * PANEL * BITS / 8 + groups * 2 * PANEL * (1 + LEAST);                      \
+        float *wide = malloc((rows * (in + groups) + 1) * sizeof *wide), *totals = wide + rows * in;\
         if (!wide) return 1;                                                                       \
-        for (long r = 0; r < rows; r++)                                                            \
+        for (long r = 0; r < rows; r++) {                                                          \
             for (long i = 0; i < in; i++)                                                          \
                 wide[r * in + i] = i < given_in ? WIDEN(given[r * given_in + i]) : 0;              \
+            if (LEAST) add_up(wide + r * in, in, group, totals + r * groups);                      \
+        }                                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
         for (long p = 0; p < count; p++) {                                                         \
             long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;             \
             for (long done = 0; done < rows; done += ROWS) {                                       \
                 floats made[ROWS][2];                                                              \
                 long now = rows - done < ROWS ? rows - done : ROWS;                                \
-                block_##BITS(now, panels + p * size, wide + done * in, in, group, zero, hint, ahead,\
-                             made);                                                                \
+                BLOCK(now, panels + p * size, wide + done * in, totals + done * groups, in, group, \
+                      zero, hint, ahead, made);                                                    \
                 for (long r = 0; r < now; r++)                                                     \
                     for (long o = 0; o < width; o++) {                                             \
                         float sum = made[r][o / LANES][o % LANES];                                 \
@@ -165,7 +198,10 @@ BLOCK(4)
         return 0;                                                                                  \
     }
 
-PRODUCT(product_int8_float32, float, widen_float, narrow_float, 8)
-PRODUCT(product_int4_float32, float, widen_float, narrow_float, 4)
-PRODUCT(product_int8_bfloat16, bf16, widen_bf16, narrow_bf16, 8)
-PRODUCT(product_int4_bfloat16, bf16, widen_bf16, narrow_bf16, 4)
+#define PRODUCTS(KIND, ...)                                                                        \
+    PRODUCT(product_int8_##KIND, __VA_ARGS__, 8, 0, block_int8)                                    \
+    PRODUCT(product_int4_##KIND, __VA_ARGS__, 4, 0, block_int4)                                    \
+    PRODUCT(product_int4_least_##KIND, __VA_ARGS__, 4, 1, block_int4_least)
+
+PRODUCTS(float32, float, widen_float, narrow_float)
+PRODUCTS(bfloat16, bf16, widen_bf16, narrow_bf16)

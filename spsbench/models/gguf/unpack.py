@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from importlib.util import find_spec
@@ -19,7 +20,9 @@ from spsbench.models.jsonfile import read_object
 
 RULE = 1  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
+KEPT = "gguf.blocks"  # and what they were; of no suffix that loaders take
 NEEDED = ("gguf", "accelerate")
+_HEAD = 16 << 20  # bytes
 _BYTES = 4  # of a weight: float32 holds what any packing means without rounding it again
 _SPARE = 1.05  # free disk wanted for each byte to come
 
@@ -34,9 +37,14 @@ def unpacked(file: Path, say: Callable[[str], None]) -> Path:
     mark = f"{RULE}/{file.resolve()}/{known.st_size}/{known.st_mtime_ns}"
     digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     folder = cache_home() / "gguf" / f"{file.stem}-{digest}"
-    if not (folder / ORIGIN).is_file():
+    if not is_unpacked(folder):
         unpack(file, folder, say)
     return folder
+
+
+def is_unpacked(folder: Path) -> bool:
+    """Whether `folder` is what `unpack` makes; an earlier one made no blocks."""
+    return all((folder / name).is_file() for name in (ORIGIN, KEPT))
 
 
 def unpack(
@@ -100,6 +108,21 @@ def origin(folder: str | Path) -> str | None:
     return f"{known.get('packing')} ({known.get('file')})"
 
 
+def blocks_in_words(folder: str | Path) -> str | None:
+    """How many layers `folder` has as blocks of each kind; None if it has no file of them."""
+    path = Path(folder) / KEPT
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        head = file.read(min(int.from_bytes(file.read(8), "little"), _HEAD))
+    try:
+        kinds = json.loads(head).get("__metadata__") or {}
+    except ValueError:
+        return "damaged"
+    counts = Counter(kinds.values()).most_common()
+    return "layers " + (", ".join(f"{kind} {count}" for kind, count in counts) or "none")
+
+
 def check_packages() -> None:
     """Raise unless what transformers needs for GGUF is installed."""
     for name in NEEDED:
@@ -117,6 +140,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
 
     from spsbench.models.boundary import silent, translated
     from spsbench.models.description import check_config
+    from spsbench.models.gguf.blocks import keep_blocks
     from spsbench.models.soundness import check_complete
 
     if head.architecture not in KNOWN and head.architecture.replace("-", "_") not in KNOWN:
@@ -144,6 +168,7 @@ def _write(file: Path, head: Header, folder: Path) -> None:
         plain.config.name_or_path = ""
         plain.generation_config = model.generation_config
         plain.save_pretrained(folder)
+        keep_blocks(file, plain, folder)
 
 
 def _card(file: Path, head: Header) -> str:
@@ -151,6 +176,7 @@ def _card(file: Path, head: Header) -> str:
     licence = head.values.get("general.license", "not told in the file")
     return (
         f"# {name}\n\nMade by spsbench from `{file.name}`. The weights are the dequantised "
-        f"{head.packing} in float32: not those of the model before it was quantised.\n\n"
+        f"{head.packing} in float32: not those of the model before it was quantised. `{KEPT}` has "
+        "the blocks as they were.\n\n"
         f"Licence: {licence}.\n"
     )

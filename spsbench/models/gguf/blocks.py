@@ -1,0 +1,152 @@
+"""The blocks of a GGUF file as they are, beside the numbers that transformers made of them.
+
+Block layouts: ggml-org/ggml, ggml-common.h (`block_q4_0`, `block_q4_1`, `block_q8_0`): 32 inputs of
+an output, a scale in half precision, a minimum where there is one, the numbers. Of 4 bits the lower
+halves of the bytes come first.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from spsbench.engines.codes import Codes
+from spsbench.engines.linears import slots
+from spsbench.engines.quantised import give_codes
+from spsbench.errors import DataError, MissingError
+from spsbench.models.gguf.header import TYPES
+from spsbench.models.gguf.unpack import KEPT
+from spsbench.settings.models import BLOCKS
+
+GROUP = 32  # inputs of a block
+KINDS = {"Q8_0": 8, "Q4_0": 4, "Q4_1": 4}  # bits of those that the kernels multiply
+_AT_ONCE = 1024  # rows
+_BYTES = {name: width for name, _, width in TYPES.values()}
+
+
+class Stored(NamedTuple):
+    """A tensor of a GGUF file."""
+
+    kind: str  # one of `KINDS`
+    rows: Tensor  # [out, bytes] uint8
+
+    @property
+    def codes(self) -> Codes:
+        """What its bytes say."""
+        out = len(self.rows)
+        blocks = self.rows.reshape(out, -1, _BYTES[self.kind])
+        halves = 2 if self.kind == "Q4_1" else 1
+        ends = blocks[..., : 2 * halves].contiguous().view(torch.float16)
+        packed = blocks[..., 2 * halves :]
+        if KINDS[self.kind] == 8:
+            numbers = packed.contiguous().view(torch.int8)
+        else:
+            numbers = torch.cat([packed & 15, packed >> 4], -1).to(torch.int8)
+        numbers = numbers - 8 if self.kind == "Q4_0" else numbers
+        scales, *minima = (end.squeeze(-1).contiguous() for end in torch.split(ends, 1, -1))
+        flat = numbers.reshape(out, -1)
+        return Codes(flat, scales, GROUP, KINDS[self.kind], minima[0] if minima else None)
+
+    @property
+    def dense(self) -> Tensor:
+        """[out, in] in float32, as every reader of such files makes it."""
+        return self.codes.dense(torch.float32)
+
+
+def keep_blocks(file: Path, model: nn.Module, folder: Path) -> None:
+    """Write into `folder` the blocks of those layers of `model` that are blocks in `file`.
+
+    Args:
+        file: a GGUF file.
+        model: what transformers made of it, in float32. A layer's rows are looked for among the
+            file's own, whatever the order that transformers has put them in; what is kept stands
+            for the layer's numbers bit by bit.
+    """
+    shelves = _shelves(file)
+    names = {id(layer): name for name, layer in model.named_modules()}
+    found: dict[str, Stored] = {}
+    for slot in slots(model):
+        weight = slot.weight.detach()
+        wanted = _marks(weight)
+        for (kind, width), (marks, rows) in shelves.items():
+            if width != weight.shape[1]:
+                continue
+            places = torch.searchsorted(marks, wanted).clamp(max=len(marks) - 1)
+            own = Stored(kind, rows[places])
+            if torch.equal(marks[places], wanted) and torch.equal(own.dense, weight):
+                found[names[id(slot.layer)]] = own
+    kinds = {name: each.kind for name, each in found.items()}
+    save_file({name: each.rows for name, each in found.items()}, folder / KEPT, metadata=kinds)
+
+
+def _shelves(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
+    """Of the matrices of each of `KINDS` and width: marks of rows, in order, and their bytes."""
+    from gguf import GGUFReader
+
+    parts: dict[tuple[str, int], list[tuple[Tensor, Tensor]]] = {}
+    for tensor in GGUFReader(str(file), "c").tensors:
+        if (kind := tensor.tensor_type.name) not in KINDS or tensor.data.ndim != 2:
+            continue
+        stored = Stored(kind, torch.from_numpy(tensor.data))
+        width = stored.rows.shape[1] // _BYTES[kind] * GROUP
+        parts.setdefault((kind, width), []).append((_marks(stored.dense), stored.rows))
+    shelves = {}
+    for key, each in parts.items():
+        marks, order = torch.cat([marks for marks, _ in each]).sort()
+        shelves[key] = marks, torch.cat([rows for _, rows in each])[order]
+    return shelves
+
+
+def _marks(weight: Tensor) -> Tensor:
+    """[out, in] float32 -> [out] whole numbers: rows that differ have others, almost surely."""
+    draw = torch.Generator().manual_seed(0)
+    factors = torch.randint(2**62, (weight.shape[1],), generator=draw)
+    parts = weight.split(_AT_ONCE)  # type: ignore[no-untyped-call]
+    return torch.cat([(part.contiguous().view(torch.int32) * factors).sum(1) for part in parts])
+
+
+def lay_blocks(model: nn.Module, folder: Path) -> int:
+    """Give `model`, loaded from `folder`, layers over the file's own blocks; how many.
+
+    Raises:
+        MissingError: `folder` has no blocks.
+        DataError: they are not those of this model.
+    """
+    codes = {name: each.codes for name, each in _load(folder).items()}
+    try:
+        give_codes(model, codes, BLOCKS)
+    except (LookupError, AttributeError) as error:
+        raise DataError(
+            f"{KEPT} has blocks of {error}, which {type(model).__name__} has not so ({folder}): "
+            "expected those of this model. Remove the folder and unpack the GGUF file again"
+        ) from error
+    return len(codes)
+
+
+def check_blocks(folder: Path) -> None:
+    """Refuse a folder without any.
+
+    Raises:
+        MissingError: it was not made of a GGUF file, or before blocks were kept.
+    """
+    if not (folder / KEPT).is_file():
+        raise MissingError(
+            f"no GGUF blocks ({folder}): expected a model from a GGUF file for --weights {BLOCKS}. "
+            "Fetch or unpack it again if it is one, else take the weights as they are"
+        )
+
+
+def _load(folder: Path) -> dict[str, Stored]:
+    path = folder / KEPT
+    check_blocks(folder)
+    try:
+        with safe_open(path, framework="pt") as file:
+            kinds = file.metadata() or {}
+            return {name: Stored(kind, file.get_tensor(name)) for name, kind in kinds.items()}
+    except (SafetensorError, KeyError) as error:
+        raise DataError(
+            f"{KEPT} is damaged ({path}): expected blocks. Remove the folder and unpack again"
+        ) from error

@@ -1,0 +1,211 @@
+/* Every kernel over odd sizes beside plain loops in double precision: what test_compilers.py builds with
+   other compilers, for other processors, and under sanitizers. All arrays are as long as they must be. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint16_t bf16;
+#define COUNT(list) (long)(sizeof(list) / sizeof *(list))
+
+static uint32_t state = 1;
+static double draw(void) { /* in [-1, 1) */
+    state = state * 1664525u + 1013904223u;
+    return (double)(state >> 8) / (1 << 23) - 1;
+}
+
+static double of_float(float x) { return x; }
+static double of_bf16(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float made;
+    memcpy(&made, &bits, sizeof made);
+    return made;
+}
+static float to_float(double x) { return (float)x; }
+static bf16 to_bf16(double x) {
+    float near = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &near, sizeof bits);
+    return bits >> 16;
+}
+
+static double of_half(uint16_t x) {
+    int power = x >> 10 & 31;
+    double part = (x & 1023) / 1024.0;
+    double size = power ? ldexp(1 + part, power - 15) : ldexp(part, -14);
+    return x >> 15 ? -size : size;
+}
+
+static double worst_float, worst_bf16;
+static void compare(double found, double exact, double size, double *worst) {
+    double off = fabs(found - exact) / (size + 1e-30);
+    if (!(off <= *worst)) *worst = off; /* what is no number too */
+}
+
+/* Codes in panels: a group's, its 32 scales, its 32 minima. */
+static double weight(const uint8_t *panels, long size, int bits, int least, long group, long o, long i) {
+    const uint8_t *w = panels + o / 32 * size + i / group * (group * 4 * bits + 64 * (1 + least));
+    const uint8_t *after = w + group * 4 * bits;
+    uint16_t ends[2] = {0, 0};
+    memcpy(ends, after + 2 * (o % 32), 2);
+    if (least) memcpy(ends + 1, after + 64 + 2 * (o % 32), 2);
+    long j = i % group;
+    if (bits == 8) return (int8_t)w[j * 32 + o % 32] * of_half(ends[0]);
+    uint8_t both = w[j / 8 * 128 + o % 32 * 4 + j % 8 / 2];
+    int code = j % 2 ? both >> 4 : both & 15;
+    return (code - (least ? 0 : 8)) * of_half(ends[0]) + of_half(ends[1]);
+}
+
+static void fill(uint8_t *panels, long size, long count, int bits, int least, long group) {
+    long piece = group * 4 * bits, step = piece + 64 * (1 + least);
+    for (long at = 0; at < size * count; at++) {
+        long inside = at % size % step;
+        int upper = inside >= piece && (inside - piece) % 2;
+        panels[at] = (uint8_t)(draw() * 127 + 128);
+        if (upper) panels[at] = (panels[at] & 0x83) | 0x20; /* of a half: finite, normal or nearly */
+    }
+}
+
+#define CODED(NAME, KIND, NUMBER, SHORT, BITS, LEAST)                                              \
+    int NAME##_##KIND(const uint8_t *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long, \
+                      long, long, int, int, long, int);                                            \
+    static void try_##NAME##_##KIND(long out, long width, long given_group, long rows) {           \
+        long own = given_group ? given_group : 32, room = (width + own - 1) / own * own;           \
+        long group = given_group ? given_group : room, count = (out + 31) / 32;                    \
+        long size = room * 4 * BITS + room / group * 64 * (1 + LEAST);                             \
+        uint8_t *panels = malloc(count * size);                                                    \
+        NUMBER *x = malloc(rows * width * sizeof *x), *bias = malloc(out * sizeof *x);             \
+        NUMBER *y = malloc(rows * out * sizeof *y), *one = malloc(out * sizeof *y);                \
+        fill(panels, size, count, BITS, LEAST, group);                                             \
+        for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
+        for (long i = 0; i < out; i++) bias[i] = to_##SHORT(draw());                               \
+        int zero = BITS == 4 ? 8 : 0, hint = (int)(rows % 3);                                      \
+        NAME##_##KIND(panels, x, bias, y, rows, width, room, out, group, zero, hint, 2048, 2);     \
+        for (long r = 0; r < rows; r++) {                                                          \
+            NAME##_##KIND(panels, x + r * width, bias, one, 1, width, room, out, group, zero, 0, 0,\
+                          1);                                                                      \
+            for (long o = 0; o < out; o++) {                                                       \
+                double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
+                for (long i = 0; i < width; i++) {                                                 \
+                    double part = weight(panels, size, BITS, LEAST, group, o, i) *                 \
+                                  of_##SHORT(x[r * width + i]);                                    \
+                    sum += part, all += fabs(part);                                                \
+                }                                                                                  \
+                compare(of_##SHORT(y[r * out + o]), sum, all, &worst_##SHORT);                     \
+                if (memcmp(y + r * out + o, one + o, sizeof *one)) worst_##SHORT = INFINITY;       \
+            }                                                                                      \
+        }                                                                                          \
+        free(panels), free(x), free(bias), free(y), free(one);                                     \
+    }
+
+#define PLAIN(KIND, NUMBER, SHORT, DEPTH)                                                          \
+    void pack_##KIND(const NUMBER *, NUMBER *, long, long, long, long, int);                       \
+    int product_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long, \
+                       int, long, int);                                                            \
+    static void try_product_##KIND(long out, long width, long rows) {                              \
+        width = (width + DEPTH - 1) / DEPTH * DEPTH;                                               \
+        long count = (out + 31) / 32;                                                              \
+        NUMBER *w = malloc(out * width * sizeof *w), *bias = malloc(out * sizeof *w);              \
+        NUMBER *panels = malloc(count * 32 * width * sizeof *w);                                   \
+        NUMBER *x = malloc(rows * width * sizeof *x), *y = malloc(rows * out * sizeof *y);         \
+        NUMBER *one = malloc(out * sizeof *y);                                                     \
+        for (long i = 0; i < out * width; i++) w[i] = to_##SHORT(draw());                          \
+        for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
+        for (long i = 0; i < out; i++) bias[i] = to_##SHORT(draw());                               \
+        pack_##KIND(w, panels, out, width, width, 1, 2);                                           \
+        product_##KIND(panels, x, bias, y, rows, width, out, (int)(rows % 3), 2048, 2);            \
+        for (long r = 0; r < rows; r++) {                                                          \
+            product_##KIND(panels, x + r * width, bias, one, 1, width, out, 0, 0, 1);              \
+            for (long o = 0; o < out; o++) {                                                       \
+                double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
+                for (long i = 0; i < width; i++) {                                                 \
+                    double part = of_##SHORT(w[o * width + i]) * of_##SHORT(x[r * width + i]);     \
+                    sum += part, all += fabs(part);                                                \
+                }                                                                                  \
+                compare(of_##SHORT(y[r * out + o]), sum, all, &worst_##SHORT);                     \
+                if (memcmp(y + r * out + o, one + o, sizeof *one)) worst_##SHORT = INFINITY;       \
+            }                                                                                      \
+        }                                                                                          \
+        free(w), free(bias), free(panels), free(x), free(y), free(one);                            \
+    }                                                                                              \
+    /* `heads` of which each `group` share keys; a tree: every token sees the past, and some of the \
+       tokens before it. */                                                                        \
+    int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *,    \
+                      long, long, long, long, long, long, long, long, long, long, float, int);     \
+    static void try_attend_##KIND(long heads, long group, long tokens, long n, long width) {       \
+        long keys = heads / group * n * width, rows = heads * tokens;                              \
+        NUMBER *query = malloc(rows * width * sizeof *query), *key = malloc(keys * sizeof *key);   \
+        NUMBER *value = malloc(keys * sizeof *key), *mask = malloc(tokens * n * sizeof *mask);     \
+        NUMBER *out = malloc(rows * width * sizeof *out);                                          \
+        double *weights = malloc(n * sizeof *weights);                                             \
+        for (long i = 0; i < rows * width; i++) query[i] = to_##SHORT(draw());                     \
+        for (long i = 0; i < keys; i++) key[i] = to_##SHORT(draw()), value[i] = to_##SHORT(draw());\
+        for (long t = 0; t < tokens; t++)                                                          \
+            for (long i = 0; i < n; i++) {                                                         \
+                long own = n - tokens + t;                                                         \
+                int seen = i <= n - tokens || i == own || (i < own && draw() > 0);                 \
+                mask[t * n + i] = to_##SHORT(seen ? 0 : -1e30);                                    \
+            }                                                                                      \
+        float scale = 1 / sqrtf((float)width);                                                     \
+        attend_##KIND(query, key, value, mask, out, heads, group, tokens, n, width, tokens * width,\
+                      width, n * width, n * width, n, scale, 2);                                   \
+        for (long h = 0; h < heads; h++)                                                           \
+            for (long t = 0; t < tokens; t++) {                                                    \
+                const NUMBER *q = query + (h * tokens + t) * width;                                \
+                const NUMBER *k = key + h / group * n * width, *v = value + h / group * n * width; \
+                double total = 0;                                                                  \
+                for (long i = 0; i < n; i++) {                                                     \
+                    double score = 0;                                                              \
+                    for (long d = 0; d < width; d++)                                               \
+                        score += of_##SHORT(q[d]) * of_##SHORT(k[i * width + d]);                  \
+                    total += weights[i] = exp(score * scale + of_##SHORT(mask[t * n + i]));        \
+                }                                                                                  \
+                for (long d = 0; d < width; d++) {                                                 \
+                    double mean = 0;                                                               \
+                    for (long i = 0; i < n; i++)                                                   \
+                        mean += weights[i] / total * of_##SHORT(v[i * width + d]);                 \
+                    compare(of_##SHORT(out[(t * heads + h) * width + d]), mean, 1, &worst_##SHORT);\
+                }                                                                                  \
+            }                                                                                      \
+        free(query), free(key), free(value), free(mask), free(out), free(weights);                 \
+    }
+
+PLAIN(float32, float, float, 1)
+PLAIN(bfloat16, bf16, bf16, 2)
+CODED(product_int8, float32, float, float, 8, 0)
+CODED(product_int4, float32, float, float, 4, 0)
+CODED(product_int4_least, float32, float, float, 4, 1)
+CODED(product_int8, bfloat16, bf16, bf16, 8, 0)
+CODED(product_int4, bfloat16, bf16, bf16, 4, 0)
+CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1)
+
+#define BOTH(NAME, ...) NAME##_float32(__VA_ARGS__), NAME##_bfloat16(__VA_ARGS__)
+
+int main(int given, char **words) {
+    int few = given > 1 && !strcmp(words[1], "few"); /* a third of the sizes: emulation is slow */
+    long outs[] = {1, 31, 32, 33, 70}, widths[] = {1, 6, 31, 32, 50, 100, 160};
+    long rows[] = {1, 2, 3, 5, 8, 11}, groups[] = {0, 32, 64};
+    for (long a = 0; a < COUNT(outs); a++)
+        for (long b = 0; b < COUNT(widths); b++)
+            for (long c = 0; c < COUNT(rows); c++) {
+                if (few && (a + b + c) % 3) continue;
+                BOTH(try_product, outs[a], widths[b], rows[c]);
+                for (long d = 0; d < COUNT(groups); d++) {
+                    BOTH(try_product_int8, outs[a], widths[b], groups[d], rows[c]);
+                    BOTH(try_product_int4, outs[a], widths[b], groups[d], rows[c]);
+                    BOTH(try_product_int4_least, outs[a], widths[b], groups[d], rows[c]);
+                }
+            }
+    long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};
+    for (long a = 0; a < COUNT(heads); a++)
+        for (long b = 0; b < COUNT(tokens); b++)
+            for (long c = 0; c < COUNT(wide); c++) {
+                if (tokens[b] > 100 && (a == 2 || c == 2 || few)) continue; /* slow, nothing new */
+                BOTH(try_attend, heads[a][0], heads[a][1], tokens[b], tokens[b] + 1 + 7 * c, wide[c]);
+                if (tokens[b] < 10) BOTH(try_attend, heads[a][0], heads[a][1], tokens[b], 301, wide[c]);
+            }
+    printf("worst: float32 %.1e, bfloat16 %.1e\n", worst_float, worst_bf16);
+    return worst_float < 2e-6 && worst_bf16 < 8e-3 ? 0 : 1;
+}

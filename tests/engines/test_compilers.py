@@ -1,0 +1,97 @@
+"""Every kernel beside plain loops: by each compiler, for each processor, and under sanitizers.
+
+`every_kernel.c` has the sizes and the loops. What is not installed is skipped;
+for all of it `apt-get install clang libomp-dev libclang-rt-14-dev`, and for Arm
+`apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user`.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spsbench.engines.native import HEADERS, SOURCES
+
+PROGRAM = Path(__file__).with_name("every_kernel.c")
+WARNINGS = "-Wall", "-Werror", "-Wno-psabi"
+FAST = "-O3", "-ffp-contract=fast"
+CHECKED = "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
+CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+WRONG = {
+    "minima of other numbers": (
+        "quantised.c",
+        "load_half(w) + scale0 *",
+        "load_half(w) - scale0 *",
+    ),
+    "a byte too far": ("quantised.c", "        w += 2 * PANEL;", "        w += 2 * PANEL + 1;"),
+    "inputs that are not there": (
+        "panels.c",
+        "x + i, in, in - i, chain",
+        "x + i, in, CHUNK, chain",
+    ),
+    "a key too many": ("attention.c", "i = 0; i < n; i++) {", "i = 0; i <= n; i++) {"),
+}
+"""File, what is in it, and what a kernel is that has this fault."""
+
+pytestmark = pytest.mark.slow
+compilers = pytest.mark.parametrize("compiler", ["gcc", "clang"])
+processors = pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
+
+
+def built(folder: Path, *command: str, fault: str | None = None) -> str:
+    """The program with all kernels, compiled in `folder`."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"needs {command[0]}")
+    if any("x86-64" in flag for flag in command) and os.uname().machine != "x86_64":
+        pytest.skip("flags of x86-64")
+    for path in (*SOURCES, *HEADERS, PROGRAM):
+        shutil.copy(path, folder)
+    if fault is not None:
+        name, right, wrong = WRONG[fault]
+        text = (folder / name).read_text()
+        assert right in text
+        (folder / name).write_text(text.replace(right, wrong, 1))
+    sources = [path.name for path in (*SOURCES, PROGRAM)]
+    whole = [*command, "-fopenmp", *WARNINGS, *sources, "-o", "program", "-lm"]
+    done = subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=600)
+    if "cannot find" in done.stderr:
+        pytest.skip(f"needs the libraries of {command[0]}: {done.stderr[:200]}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return str(folder / "program")
+
+
+def ran(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+@compilers
+@processors
+def test_kernels_are_plain_loops(compiler: str, march: str, tmp_path: Path) -> None:
+    done = ran(built(tmp_path, compiler, *FAST, f"-march={march}"))
+    assert done.returncode == 0, done.stdout
+
+
+@compilers
+@processors
+def test_kernels_touch_nothing_else(compiler: str, march: str, tmp_path: Path) -> None:
+    """Under AddressSanitizer and UBSan."""
+    done = ran(built(tmp_path, compiler, *CHECKED, f"-march={march}"), "few")
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
+    done = ran(built(tmp_path, "gcc", *CHECKED, "-march=x86-64", fault=fault), "few")
+    assert done.returncode != 0, done.stdout
+
+
+@pytest.mark.parametrize("march", ["armv8-a", "armv8.6-a+bf16"])
+def test_kernels_on_arm(march: str, tmp_path: Path) -> None:
+    """Emulated: whether they are right, not how fast."""
+    if shutil.which(EMULATOR) is None:
+        pytest.skip(f"needs {EMULATOR}")
+    program = built(tmp_path, CROSS, *FAST, f"-march={march}", "-static")
+    done = ran(EMULATOR, program, "few")
+    assert done.returncode == 0, done.stdout + done.stderr

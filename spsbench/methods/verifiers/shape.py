@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spsbench.loop.sampling import row
 from spsbench.loop.transfer import send
+from spsbench.loop.trees import levels_of
 from spsbench.loop.types import Draft, Verdict
 
 KEPT = 64  # shapes whose tables are kept: a drafter with a fixed tree has a few
@@ -37,10 +38,7 @@ class Shape:
     @cached_property
     def depth(self) -> tuple[int, ...]:
         """[N + 1] tokens on the way to each row: 0 for the context."""
-        deep = [0]
-        for parent in self.parents:
-            deep.append(deep[parent + 1] + 1)
-        return tuple(deep)
+        return (0, *levels_of(self.parents))
 
     def path(self, at: int) -> list[int]:
         """The nodes on the way to row `at`."""

@@ -18,6 +18,7 @@ from spsbench.audit.law.tables import Pair
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block, Prefixes
 from spsbench.methods.verifiers.chosen import by_ratio, mass_below, masses_below
 from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.ladder import Ladder
@@ -189,6 +190,29 @@ class KeepsTheWeight(Traversal):
 
 
 @dataclass(frozen=True)
+class ForgetsTheRefused(Recursive):
+    """Tests every sibling against the target's own law."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(Rung, "refuse", lambda *given: None)
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class OnlyTheWeight(Block):
+    """Takes the bound of a prefix, its weight, for the chance to keep it."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(Prefixes, "passes", lambda self, i, u: u < self.weight[i])
+            return super().__call__(replace(draft, parents=None), q, noise)
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        return None
+
+
+@dataclass(frozen=True)
 class BonusOfAnother(Recursive):
     """The last token comes from the row of the first node."""
 
@@ -227,6 +251,8 @@ class OneCandidate(SpecTr):
         (WrongSiblings(), Drawn.DISTINCT, (-1, -1)),
         (LosesTheOrder(), Drawn.DISTINCT, (-1, -1)),
         (KeepsTheWeight(), Drawn.IID, (-1, 0)),
+        (ForgetsTheRefused(), Drawn.IID, (-1, -1)),
+        (OnlyTheWeight(), Drawn.IID, (-1, 0)),
         (BonusOfAnother(), Drawn.IID, (-1, -1)),
         (PlainChains(), Drawn.IID, (-1, -1)),
         (OneCandidate(), Drawn.IID, (-1, -1)),

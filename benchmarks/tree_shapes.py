@@ -1,12 +1,12 @@
-"""Chains and trees over random models in real shapes: what a round costs, and when a tree would win.
+"""Chains and trees over random models in real shapes: what a round costs, and when a tree wins.
 
     .venv/bin/python benchmarks/trees.py shapes
 
 Both models are random and know nothing of each other, so that about one token a round is emitted,
-whatever is drafted: nothing is learnt of tau. Costs do not depend on the weights. A round's time over that
-of the chain is how many times more tokens a tree has to bring; over a plain round it is the tau
-from which anything is won. Methods take turns on every prompt, so that a machine's drift falls on
-all; intervals are Student's over the prompts.
+whatever is drafted: nothing is learnt of tau, but costs do not depend on the weights. A round over
+a plain one is the tau from which anything is won; a round over the chain's is how many times the
+chain's tau a tree has to bring. Methods take turns on every prompt, so that a machine's drift falls
+on all; intervals are Student's over the prompts.
 """
 
 import math
@@ -126,24 +126,23 @@ def shapes(name: str, prompts: int, length: int) -> list[dict[str, Any]]:
                 taus[method].append(fmean(len(each.tokens) for each in rounds))
     rows = []
     for method in METHODS:
-        rounds_ms, tau = seconds[method], taus[method]
-        each = [ms / t for ms, t in zip(rounds_ms, tau, strict=True)]
-        against = {
-            f"tau to equal {other}": around(
-                [a / b * t for a, b, t in zip(rounds_ms, seconds[other], worth, strict=True)]
-            )
-            for other, worth in (("plain", [1.0] * prompts), *chain_worth(prompts))
+        figures = {
+            "tau": taus[method],
+            "ms a round": seconds[method],
+            "ms a token": quotients(seconds[method], taus[method]),
+            "rounds over plain": quotients(seconds[method], seconds["plain"]),
+            "rounds over a chain of 4": quotients(seconds[method], seconds["chain of 4"]),
         }
-        figures = {"tau": around(tau), "ms a round": around(rounds_ms), "ms a token": around(each)}
-        rows.append({"method": method, **figures, **against})
-        print(f"{method}: " + ", ".join(f"{n} {said(x)}" for n, x in rows[-1].items() if n != "method"))
+        told = {name: around(values) for name, values in figures.items()}
+        print(f"{method}: " + ", ".join(f"{n} {said(x)}" for n, x in told.items()), flush=True)
+        rows.append({"method": method, **told})
     print(f"{time.perf_counter() - began:.0f} s, models and all")
     return rows
 
 
-def chain_worth(prompts: int) -> list[tuple[str, list[float]]]:
-    """Chains of 4 that keep 2.5 tokens a round: a tree has to bring that, times its cost over theirs."""
-    return [("chain of 4", [2.5] * prompts)]
+def quotients(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Of each prompt."""
+    return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def around(values: Sequence[float]) -> dict[str, float]:

@@ -53,9 +53,7 @@ class Rung:
         self.left = tree.q[at]  # the law itself, and ours to write to once a child was refused
         self._ours = False
         self.scale = 1 / max(weight, finfo(self.left.dtype).tiny)
-        self._law: tuple[int, Tensor | None, float] | None = (
-            None  # of the child that was asked for last
-        )
+        self._law: tuple[int, Tensor | None, float] | None = None  # of the child asked for last
         self._waiting: int | None = None  # refused, and nothing depended on it so far
 
     def chance(self, node: int) -> float:

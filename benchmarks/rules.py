@@ -8,7 +8,8 @@ that what differs between two rules is not the luck of the draw. Laws are random
 tokens, or those of the bundled pair along held-out texts. Ceilings: of one step, optimal transport
 (the greatest acceptance that any exact rule can have, by its dual: 1 + min over sets H of q(H)
 minus the chance that all candidates are in H); of deterministic trees with P nodes, arXiv
-2512.11718 without its constant. Times are processor time of all threads.
+2512.11718 without its constant. Times are processor time of one thread, of 4 drafts with 5 settings
+of the uniforms each (`--costs`: those alone, in two minutes).
 """
 
 import argparse
@@ -220,46 +221,63 @@ def entropy_bound(laws: Sequence[Tensor], nodes: int) -> dict[str, float]:
     return {"mu": mu, "mu2": second, "bound": (mu + second) * math.log(nodes + 1) / mu**2}
 
 
+COSTED = {
+    "chain of 64": levels(*[1] * 64),
+    "8 chains of 8": levels(8, *[1] * 7),
+    "4x4x3": levels(4, 4, 3),
+}
+PASS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
 def costs(vocab: int, repeats: int) -> list[dict[str, Any]]:
-    """Processor time of each rule for 64 nodes, beside the linear layers of a small model."""
+    """Processor time of each rule, beside the warp and the linear layers of a small model."""
     generator = torch.Generator().manual_seed(0)
     rows: list[dict[str, Any]] = []
-    for shape, parents in (
-        ("chain of 64", levels(*[1] * 64)),
-        ("8 chains of 8", levels(8, *[1] * 7)),
-        ("4x4x3", levels(4, 4, 3)),
-    ):
+    passes = {name: linears(vocab, dtype) for name, dtype in PASS.items()}
+    print("linear layers of Qwen2.5-0.5B's shapes, 65 rows: ", passes, flush=True)
+    for shape, parents in COSTED.items():
         q = (3 * torch.randn(len(parents) + 1, vocab, generator=generator)).softmax(-1)
         own = 0.5 * q + 0.5 * (3 * torch.randn(q.shape, generator=generator)).softmax(-1)
-        probs = own[[parent + 1 for parent in parents]]
-        tokens = torch.multinomial(probs, 1, generator=generator)[:, 0]
-        draft = Draft(tokens, probs, None if is_chain(parents) else torch.tensor(parents))
-        row: dict[str, Any] = {"shape": shape, "nodes": len(parents), "ms": {}}
-        for name, rule in RULES.items():
-            if fits(rule, parents, Drawn.IID):
-                once = partial(rule, draft, q, PhiloxStream(0).round(0))
-                row["ms"][name] = processor(once, repeats)
-        row["ms"]["warp"] = processor(partial(Warp(), q), repeats)
-        rows.append(row)
-        print(
-            f"{shape}: " + ", ".join(f"{n} {ms:.1f} ms" for n, ms in row["ms"].items()), flush=True
-        )
-    rows.append(
-        {"shape": "linear layers of a pass of 65 rows, 0.5 B", "ms": {"pass": linears(vocab)}}
-    )
-    print(
-        f"linear layers of Qwen2.5-0.5B's shapes, 65 rows: {rows[-1]['ms']['pass']:.0f} ms",
-        flush=True,
-    )
-    return rows
+        warp = processor(partial(Warp(), own.log()), repeats)
+        for drawn in (Drawn.IID,) if is_chain(parents) else (Drawn.IID, Drawn.DISTINCT):
+            probs = own[[parent + 1 for parent in parents]]
+            drafts = [drafted(parents, probs, drawn, generator) for _ in range(4)]
+            row: dict[str, Any] = {"shape": shape, "drawn": drawn.value, "nodes": len(parents)}
+            row |= {"warp": warp, "ms": {}}
+            for name, rule in RULES.items():
+                if fits(rule, parents, drawn):
+                    spent = sorted(
+                        processor(partial(rule, draft, q, PhiloxStream(0).round(turn)), 1)
+                        for draft in drafts
+                        for turn in range(repeats)
+                    )
+                    row["ms"][name] = {"mean": fmean(spent), "most": spent[-1]}
+            rows.append(row)
+            told = (f"{n} {x['mean']:.2f} (at most {x['most']:.2f})" for n, x in row["ms"].items())
+            print(f"{shape}, {drawn.value}: warp {warp:.1f}, " + ", ".join(told), flush=True)
+    return [{"shape": "linear layers of a pass of 65 rows, 0.5 B", "ms": passes}, *rows]
 
 
-def linears(vocab: int) -> float:
+def drafted(
+    parents: Sequence[int], probs: Tensor, drawn: Drawn, generator: torch.Generator
+) -> Draft:
+    """A draft of the laws `probs` [N, V]."""
+    tokens: list[int] = []
+    for node, parent in enumerate(parents):
+        law = probs[node].clone()
+        if drawn is Drawn.DISTINCT:
+            siblings = zip(tokens, parents[:node], strict=True)
+            law[[x for x, above in siblings if above == parent]] = 0.0
+        tokens.append(int(torch.multinomial(law, 1, generator=generator)))
+    above = None if is_chain(parents) else torch.tensor(parents)
+    return Draft(torch.tensor(tokens), probs, above, drawn)
+
+
+def linears(vocab: int, dtype: torch.dtype) -> float:
     """Processor ms of the matrix products alone of a 24-layer model of width 896."""
-    x = torch.randn(65, 896)
-    wide = torch.randn(65, 4864)
-    layer = [torch.randn(n, 896) for n in (896, 128, 128, 896, 4864, 4864)]
-    down, head = torch.randn(896, 4864), torch.randn(vocab, 896)
+    x, wide = (torch.randn(65, n).to(dtype) for n in (896, 4864))
+    layer = [torch.randn(n, 896).to(dtype) for n in (896, 128, 128, 896, 4864, 4864)]
+    down, head = (torch.randn(n).to(dtype) for n in ((896, 4864), (vocab, 896)))
 
     def once() -> None:
         for _ in range(24):
@@ -289,6 +307,7 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=150)
     parser.add_argument("--vocab", type=int, default=150_000)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--costs", action="store_true", help="measure costs alone, keep the rest")
     asked = parser.parse_args()
 
     made: dict[str, Any] = {
@@ -298,9 +317,14 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "asked": vars(asked) | {"out": asked.out.name},
     }
-    print("processor time")
-    made["costs"] = costs(asked.vocab, 5)
+    print("processor time of one thread, ms")
     torch.set_num_threads(1)
+    made["costs"] = costs(asked.vocab, 5)
+    if asked.costs:
+        known = json.loads(asked.out.read_text())
+        told = {"costs": made["costs"], "costs with": {n: made[n] for n in ("spsbench", "torch")}}
+        asked.out.write_text(json.dumps(known | told, indent=1) + "\n")
+        return
     for noise in 0.5, 1.5:
         print(f"random laws, {noise} apart")
         make = partial(random_drafts, noise=noise, count=asked.drafts)

@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/trees.py passes          # a tree pass of n rows beside a chain's
     .venv/bin/python benchmarks/trees.py tokens          # tau of chains and trees of equal size
     .venv/bin/python benchmarks/trees.py measure FILE    # what `sequoia:file=FILE` reads
+    .venv/bin/python benchmarks/trees.py shapes          # rounds over random models in real shapes
 
-Each takes --target and --draft; the first two write results/trees-passes.json and
+The first three take --target and --draft; the first two write results/trees-passes.json and
 results/trees-tokens-t1.json (of --temperature 1). A pass is timed in turn as a chain and as a tree,
 so that a machine's drift falls on both; what is told is the median and the ratio of each pair of
 them, in wall time and in processor time of all threads. Tokens do not depend on the machine.
@@ -28,6 +29,7 @@ from spsbench.figures.sums import by_sibling, totals
 from spsbench.loop.types import LM
 from spsbench.plugins import make
 from spsbench.settings.records import RoundRecord
+from tree_shapes import DRAFT, SHAPES, shapes
 
 OUT = Path(__file__).parents[1] / "results"
 ROWS = (9, 17, 33, 65, 129)
@@ -162,7 +164,7 @@ def session(pair: Any, model: Any, which: str) -> LM:
 def main() -> None:
     """Parse, run, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("passes", "tokens", "measure"))
+    parser.add_argument("what", choices=("passes", "tokens", "measure", "shapes"))
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--target", default="nano")
     parser.add_argument("--draft", default="nano-draft")
@@ -173,7 +175,22 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZED), choices=list(SIZED))
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--shape", default="smollm2-135m", choices=list(SHAPES))
     given = parser.parse_args()
+    if given.what == "shapes":
+        torch.set_num_threads(given.threads or torch.get_num_threads())
+        rows = shapes(given.shape, given.prompts, min(given.length, 16))
+        about = {
+            "shape": given.shape,
+            "draft": DRAFT,
+            "torch": torch.__version__,
+            "machine": platform.processor() or platform.machine(),
+            "threads": torch.get_num_threads(),
+            "prompts": given.prompts,
+        }
+        out = OUT / f"trees-shapes-{given.shape}.json"
+        out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+        return
     pair = spsbench.load(target=given.target, draft=given.draft, threads=given.threads)
     loaded = pair.loaded
     prompts = stdlib_prompts(loaded, given.prompts)

@@ -18,10 +18,13 @@ from spsbench.audit.law.tables import Pair
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.verifiers.gbv import Gbv, by_ratio, masses_below
+from spsbench.methods.verifiers.block import Block, Prefixes
+from spsbench.methods.verifiers.chosen import by_ratio, mass_below, masses_below
+from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.ladder import Ladder
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.rungs import Rung
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.traversal import Traversal
 
@@ -168,16 +171,45 @@ class KeepsTheWeight(Traversal):
     """A refused subtree leaves the weight of its parent as it was."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        refuse = Ladder._refuse
+        refuse, settle = Ladder._refuse, Rung._settle
 
         def kept(self: Ladder, here: slice, *rest: object) -> None:
             before = self.weight[here].clone()
             refuse(self, here, *rest)
             self.weight[here] = before
 
+        def kept_alone(self: Rung) -> None:
+            before = self.weight
+            settle(self)
+            self.weight = before
+
         with pytest.MonkeyPatch.context() as planted:
             planted.setattr(Ladder, "_refuse", kept)
+            planted.setattr(Rung, "_settle", kept_alone)
             return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class ForgetsTheRefused(Recursive):
+    """Tests every sibling against the target's own law."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(Rung, "refuse", lambda *given: None)
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class OnlyTheWeight(Block):
+    """Takes the bound of a prefix, its weight, for the chance to keep it."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(Prefixes, "passes", lambda self, i, u: u < self.weight[i])
+            return super().__call__(replace(draft, parents=None), q, noise)
+
+    def refuses(self, drawn: Drawn, tree: bool) -> str | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -196,8 +228,7 @@ class PlainChains(Gbv):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         with pytest.MonkeyPatch.context() as planted:
-            own = lambda q, p, tokens, branching: p  # noqa: E731
-            planted.setattr("spsbench.methods.verifiers.gbv.chosen_laws", own)
+            planted.setattr("spsbench.methods.verifiers.chosen.likelier", lambda *given: 1.0)
             return super().__call__(draft, q, noise)
 
 
@@ -207,8 +238,9 @@ class OneCandidate(SpecTr):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         with pytest.MonkeyPatch.context() as planted:
-            name = "spsbench.methods.verifiers.spectr.rhos"
-            planted.setattr(name, lambda draft, q, shape, k: torch.ones_like(q[:, 0]))
+            name = "spsbench.methods.verifiers.spectr.rho"
+            planted.setattr(f"{name}s", lambda draft, q, shape, k: torch.ones_like(q[:, 0]))
+            planted.setattr(f"{name}_of", lambda law, own, k: 1.0)
             return super().__call__(draft, q, noise)
 
 
@@ -219,6 +251,8 @@ class OneCandidate(SpecTr):
         (WrongSiblings(), Drawn.DISTINCT, (-1, -1)),
         (LosesTheOrder(), Drawn.DISTINCT, (-1, -1)),
         (KeepsTheWeight(), Drawn.IID, (-1, 0)),
+        (ForgetsTheRefused(), Drawn.IID, (-1, -1)),
+        (OnlyTheWeight(), Drawn.IID, (-1, 0)),
         (BonusOfAnother(), Drawn.IID, (-1, -1)),
         (PlainChains(), Drawn.IID, (-1, -1)),
         (OneCandidate(), Drawn.IID, (-1, -1)),
@@ -239,6 +273,7 @@ def test_the_mass_below_a_token_is_that_of_the_smaller_ones() -> None:
     q = torch.tensor([[0.2, 0.2, 0.5, 0.1]], dtype=torch.float64)
     p = torch.tensor([[0.4, 0.4, 0.2, 0.0]], dtype=torch.float64)
     assert masses_below(q, p)[0, :3].tolist() == pytest.approx([0.0, 0.4, 0.8])
+    assert [mass_below(q[0], p[0], x) for x in range(3)] == pytest.approx([0.0, 0.4, 0.8])
 
 
 def test_single_precision_is_put_in_the_same_order() -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 from spsbench.loop.guards import check_ruling, guarded
 from spsbench.loop.noise import on_device
 from spsbench.loop.prompts import PromptError, token_ids
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import pieces
+from spsbench.loop.transfer import at_hand, send
 from spsbench.loop.trees import walked
 from spsbench.loop.types import (
     LM,
@@ -179,8 +180,7 @@ def read(
     """Fetch a verdict, its tokens, the overlap of the laws and their finiteness in one transfer."""
     n = len(draft.tokens)
     p_mass = q.new_zeros(()) if draft.probs is None else draft.probs.sum()
-    tested_slots = torch.arange(n, device=q.device) < verdict.tested
-    overlap = (overlaps(draft, q) * tested_slots).sum()
+    overlap = overlap_of(draft, q, verdict.tested)
     scalars = [verdict.token, verdict.tested, overlap, q.sum(), p_mass]
     picked = draft.tokens[verdict.path.clamp(0, max(n - 1, 0))]
     parts = [verdict.path, picked, torch.stack([s.double() for s in scalars])]
@@ -230,14 +230,31 @@ def laws_of(host: list[float], draft: Draft) -> DraftLaws:
     return found._replace(likeliest=[[value for pair in row for value in pair] for row in rows])
 
 
-def overlaps(draft: Draft, q: Tensor) -> Tensor:
-    """[N] sum_x min(p, q) of each slot of a chain: the chance that its token is kept.
+def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
+    """[] the sum over the `tested` [] slots of a chain of sum_x min(p, q); of a tree it is 0.
+
+    That is the chance that a tested token is kept. On a CPU only those rows are gone through.
+    """
+    found, slots = q.new_zeros(len(draft.tokens)), torch.arange(len(draft.tokens), device=q.device)
+    if draft.parents is not None:  # several children of one node have no overlap each
+        return found.sum()
+    looked = at_hand(tested[None])
+    n = len(slots) if looked is None else max(0, int(looked[0]))
+    found[:n] = overlaps(draft, q, n)
+    return (found * (slots < tested)).sum()
+
+
+def overlaps(draft: Draft, q: Tensor, n: int) -> Tensor:
+    """[n] sum_x min(p, q) of the first slots of a chain: the chance that its token is kept.
 
     A token that came by rule has the one-hot law: its overlap is the target's probability of it.
     """
     if draft.probs is None:
-        return q[:-1].gather(1, draft.tokens[:, None])[:, 0]
-    return torch.minimum(q[:-1], draft.probs).sum(-1)
+        return q[:n].gather(1, draft.tokens[:n, None])[:, 0]
+    found = q.new_empty(n)
+    for some in pieces(n, q):
+        found[some] = torch.minimum(q[some], draft.probs[some]).sum(-1)
+    return found
 
 
 def cut(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import PlugInError, SpsError, first_line, is_out_of_memory
+from spsbench.loop.trees import levels_of
 from spsbench.loop.types import (
     Context,
     Draft,
@@ -196,12 +197,11 @@ def wrong_tree(parents: object, drafter: Drafter, n: int, k: int) -> str | None:
         return f"gave parents {described(parents)}: expected int64 [{n}]"
     if parents.device.type != "cpu":
         return None  # its values would have to be waited for
-    depth: list[int] = []
-    for node, parent in enumerate(parents.tolist()):
+    above: list[int] = parents.tolist()
+    for node, parent in enumerate(above):
         if not -1 <= parent < node:
             return f"gave node {node} the parent {parent}: expected -1 to {node - 1}"
-        depth.append(1 if parent < 0 else depth[parent] + 1)
-    deepest = max(depth, default=0)
+    deepest = max(levels_of(above), default=0)
     return f"drafted a tree of depth {deepest}: expected at most {k}" if deepest > k else None
 
 

@@ -1,7 +1,7 @@
 """From logits to laws, and from laws to tokens (Chen et al. 2023, section 2 and Algorithm 2)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from spsbench.loop.transfer import send
 
-MANY = 8192  # tokens from which on `sample` looks for a block first
+MANY = 8192  # tokens from which on `sample` looks for a block first, and `Warp` goes row by row
 BLOCK = 256
+PIECE = 1 << 17  # numbers of a thread at once on a CPU: what is written stays in its cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,39 @@ class Warp:
 
     def __call__(self, logits: Tensor) -> Tensor:
         """[..., V] logits -> [..., V] laws, float32 (float64 stays); NaN or +inf: a NaN row."""
+        if logits.device.type != "cpu" or logits.shape[-1] < MANY or logits.requires_grad:
+            return self._laws(logits)
+        full = logits.dtype if logits.dtype == torch.float64 else torch.float32
+        laws = torch.empty(logits.shape, dtype=full)
+        rows, out = (x.view(-1, logits.shape[-1]) for x in (logits.contiguous(), laws))
+        for some in pieces(len(rows), logits):
+            law = self._laws(rows[some], out[some])
+            if law.data_ptr() != out[some].data_ptr():
+                out[some] = law
+        return laws
+
+    def _laws(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        """The laws of some rows, in `out` where that saves a copy."""
         x = logits if logits.dtype == torch.float64 else logits.float()
-        peak = x.amax(-1, keepdim=True)
         if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
-            one_hot = torch.zeros_like(x).scatter_(-1, x.argmax(-1, keepdim=True), 1.0)
-            return one_hot + (peak - peak)  # 0, or NaN where the peak is not finite
-        x = (x - peak) / self.temperature  # the peak is 0: a tiny temperature cannot overflow it
+            peak, best = x.max(-1, keepdim=True)
+            # 0, or NaN where the peak is not finite
+            return torch.zeros_like(x).scatter_(-1, best, 1.0).add_(peak - peak)
+        if self.temperature != 1 or self.top_k:
+            x = x - x.amax(-1, keepdim=True)  # the peak is 0: a tiny temperature cannot overflow it
+            x /= self.temperature
         if 0 < self.top_k < x.shape[-1]:
             x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
-        law = x.softmax(-1)
+        law = torch.softmax(x, -1, out=out)
         return nucleus(law, self.top_p) if self.top_p < 1 else law
+
+
+def pieces(n: int, law: Tensor) -> Iterator[slice]:
+    """`n` rows as wide as `law`, in pieces that a CPU's caches hold; elsewhere all at once."""
+    threads = torch.get_num_threads()
+    step = n if law.device.type != "cpu" else max(1, PIECE // law.shape[-1]) * threads
+    for start in range(0, n, max(step, 1)):
+        yield slice(start, min(start + step, n))
 
 
 def unsharpened(warp: Callable[[Tensor], Tensor], logits: Tensor, law: Tensor) -> Tensor:

@@ -10,6 +10,14 @@ from torch import Tensor
 from spsbench.settings.records import TreeRound
 
 
+def levels_of(parents: Sequence[int]) -> list[int]:
+    """[N] parents (-1 = the context, parents before children) -> [N]: 1 for a child of it."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(1 if parent < 0 else found[parent] + 1)
+    return found
+
+
 def visible(parents: Tensor) -> Tensor:
     """[N] parents (-1 = the context, parents before children) -> [N, N] bool: i sees j.
 
@@ -36,7 +44,7 @@ def _ancestry(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         if parent >= 0:
             seen[node] |= seen[parent]
     sees = torch.from_numpy(seen)
-    return sees, sees.sum(-1) - 1
+    return sees, torch.tensor(levels_of(parents), dtype=torch.int64) - 1
 
 
 def places(parents: Tensor, fed: int, cached: int) -> Tensor:
@@ -77,10 +85,10 @@ def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) ->
 def walked(parents: Sequence[int], path: Sequence[int]) -> TreeRound:
     """What a rule met on its way down `path` through the tree of `parents`."""
     children: dict[int, list[int]] = {}
-    deep: list[int] = []
     for node, parent in enumerate(parents):
         children.setdefault(parent, []).append(node)
-        deep.append(1 if parent < 0 else deep[parent] + 1)
     siblings = [children[parents[node]].index(node) for node in path]
     offered = [len(children.get(node, ())) for node in (-1, *path)]
-    return TreeRound(max(deep, default=0), tuple(path), tuple(siblings), tuple(offered))
+    return TreeRound(
+        max(levels_of(parents), default=0), tuple(path), tuple(siblings), tuple(offered)
+    )

@@ -17,7 +17,7 @@ from spsbench.errors import (
 )
 from spsbench.machine.sizes import in_words
 from spsbench.models.jsonfile import read_object
-from spsbench.models.weights import INDEX, INDEX_LIMIT, PICKLE_INDEX
+from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX
 from spsbench.settings.models import ModelSpec
 
 _TEXTS = (
@@ -111,12 +111,13 @@ def _weights(
     allow_pickle: bool,
     get: Callable[[str], Path],
 ) -> list[str]:
-    """The names of the weight files, and of their index."""
-    families = [(INDEX, "model.safetensors")]
+    """The names of the weight files, and of their index: of a model, or of a drafter's head."""
+    head, pickled_head = HEADS
+    families: list[tuple[str | None, str]] = [(INDEX, "model.safetensors"), (None, head)]
     if allow_pickle:
-        families.append((PICKLE_INDEX, "pytorch_model.bin"))
+        families += [(PICKLE_INDEX, "pytorch_model.bin"), (None, pickled_head)]
     for index, single in families:
-        if index in sizes:
+        if index is not None and index in sizes:
             shards = read_object(get(index), INDEX_LIMIT).get("weight_map")
             names = set(shards.values()) if isinstance(shards, dict) else set()
             return [index, *sorted(names & set(sizes))]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spsbench.errors import DataError, MissingError, SpsError, UnavailableError
 from spsbench.models.download import download
-from spsbench.models.weights import weight_files
+from spsbench.models.weights import head_files
 from spsbench.settings.models import ModelSpec
 
 _silent: set[str] = set()  # hubs that did not answer this process when it last asked
@@ -161,7 +161,7 @@ def _cached(
     if isinstance(found, str):
         folder = Path(found).parent
         try:
-            weight_files(folder, allow_pickle=allow_pickle)
+            head_files(folder, allow_pickle=allow_pickle)
         except (MissingError, DataError) as error:
             if "pickled" in str(error):
                 raise

@@ -10,6 +10,9 @@ from spsbench.models.jsonfile import read_object
 
 INDEX = "model.safetensors.index.json"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
+HEADS = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+"""Weights of a drafter's head that are called otherwise than a model's; the last is a pickle."""
+
 INDEX_LIMIT = 64 << 20  # bytes
 _HEADER_LIMIT = 100 << 20  # bytes, the format's own
 _BITS = {
@@ -77,6 +80,27 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
     raise MissingError(
         f"{named} ({folder}): expected model.safetensors or {INDEX}. Fetch the model again"
     )
+
+
+def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
+    """The weight files of a model or of a drafter's head.
+
+    Raises:
+        MissingError, DataError: as `weight_files`.
+    """
+    safe, pickle = (folder / name for name in HEADS)
+    try:
+        return weight_files(folder, allow_pickle=allow_pickle)
+    except MissingError:
+        found = safe if safe.is_file() else pickle
+        if not found.is_file():
+            raise
+    if found == pickle and not allow_pickle:
+        raise DataError(
+            f"only pickled weights such as {pickle.name} ({folder}): expected safetensors, "
+            "as a pickle can run code. Convert the head, or trust its author with --allow-pickle"
+        )
+    return [found]
 
 
 def _shards(index: Path) -> list[Path]:

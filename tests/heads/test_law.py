@@ -97,6 +97,12 @@ def test_the_law_of_a_tree_is_the_target_s(sites: dict[str, HeadSite], target: A
     exact(sites, target, "eagle", Traversal(), tokens=2, more=more)
 
 
+def test_the_law_of_siblings_is_the_target_s(sites: dict[str, HeadSite], target: Any) -> None:
+    """The same in short: one round, one depth."""
+    more = {"shape": "2", "siblings": "distinct"}
+    exact(sites, target, "eagle3", Traversal(), tokens=2, more=more, one_round=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["2x1", "2x2"])
 @pytest.mark.parametrize(("siblings", "rule"), TREES, ids=str)

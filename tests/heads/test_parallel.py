@@ -338,6 +338,11 @@ def test_every_head_with_every_rule(
     exact(small, head, rule, tokens=3, more=more, real=real)
 
 
+def test_siblings_of_a_head_in_short(small: Any) -> None:
+    more = {"shape": "2", "siblings": "iid"}
+    exact(small, "medusa", Recursive(), tokens=2, more=more, one_round=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "more"), TREES, ids=str)
 @pytest.mark.parametrize("head", FAMILIES)

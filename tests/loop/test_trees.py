@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.loop.trees import additive_mask, depths, visible
+from spsbench.loop.trees import additive_mask, depths, levels_of, visible
 from spsbench.methods.verifiers.shape import Shape, path_to, tables, walked_down
 
 PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
@@ -25,6 +25,7 @@ def test_a_node_sees_itself_and_its_ancestors() -> None:
         assert [set(row.nonzero()[:, 0].tolist()) for row in sees] == above
         deep = depths(torch.tensor(parents, dtype=torch.int64)).tolist()
         assert deep == [len(nodes) - 1 for nodes in above]
+        assert levels_of(parents) == [len(nodes) for nodes in above]
 
 
 @pytest.mark.parametrize("parents", [[0], [-2], [-1, 1], [-1, 2, 0]])

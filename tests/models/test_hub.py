@@ -99,6 +99,13 @@ def address(llama: Path, gpt2: Path) -> Iterator[str]:
         "org/sharded": sharded | extra,
         "org/gated": whole,
         "org/pickles": {"config.json": whole["config.json"], "pytorch_model.bin": b"x"},
+        "org/medusa": {"config.json": b"{}", "medusa_lm_head.pt": b"x"},
+        "org/tgi": {
+            "config.json": b"{}",
+            "medusa_lm_head.safetensors": b"x",
+            "medusa_lm_head.pt": b"x",
+        },
+        "org/eagle": {"config.json": b"{}", "pytorch_model.bin": b"x", "model.safetensors": b"x"},
         "org/empty": {"README.md": b""},
     }
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
@@ -158,6 +165,29 @@ def test_shards_and_code(address: str, gpt2: Path, tmp_path: Path) -> None:
     (answer,) = fetch(address, tmp_path, {"id": "org/sharded", "trust": True})
     names = {path.name for path in Path(answer["folder"]).iterdir()}
     assert names == {path.name for path in gpt2.iterdir()} | {"own.py"}
+
+
+def test_heads_by_the_names_of_their_writers(address: str, tmp_path: Path) -> None:
+    """Downloaded once, and found again without a network; no pickle where there are safetensors."""
+    expected = {
+        "org/medusa": "medusa_lm_head.pt",
+        "org/tgi": "medusa_lm_head.safetensors",
+        "org/eagle": "model.safetensors",
+        "org/pickles": "pytorch_model.bin",
+    }
+    tasks = [{"id": name, "allow_pickle": True} for name in expected]
+    safe = {"id": "org/tgi", "allow_pickle": False}
+    offline = [task | {"offline": True} for task in (*tasks, safe)]
+    *found, _, pickled = fetch(address, tmp_path, *tasks, *offline, safe | {"id": "org/medusa"})
+    for (name, weights), *answers in zip(
+        expected.items(), found, found[len(tasks) :], strict=False
+    ):
+        for answer in answers:
+            there = {path.name for path in Path(answer["folder"]).iterdir()}
+            assert there == {"config.json", weights}, name
+    assert found[1]["said"][0].startswith("downloading org/tgi")
+    assert pickled["error"] == "DataError"
+    assert "--allow-pickle" in pickled["line"]
 
 
 def test_what_a_hub_may_refuse(address: str, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ GRID = tuple(i / 12 for i in range(12))
 MOST = 24  # changes along one uniform: more cannot be walked
 LAST = 1.0 - 2.0**-53  # the largest uniform there is
 TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
+EQUAL = 1e-14  # difference of two probabilities that is a rounding
 NEAR = 2e-15  # a change this near to a likely threshold is at it
 
 Ask = Callable[[float], Ruling]
@@ -153,7 +154,14 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
     for token, parent in zip(tokens, above, strict=True):
         paths.append((*(paths[parent] if parent >= 0 else ()), token))
     rows = [facts.q((*facts.text, *path)) for path in ((), *paths)]
-    return torch.tensor(rows, dtype=torch.float64)
+    q = torch.tensor(rows, dtype=torch.float64)
+    if draft.probs is None or not paths:
+        return q
+    # Laws that are equal are the same numbers in the loop: what is a tie there is one here.
+    at = torch.tensor([parent + 1 for parent in above])
+    same = (q[at] - draft.probs).abs() < EQUAL
+    q[at] = draft.probs.where(same, q[at])
+    return q
 
 
 def shape(draft: Draft) -> tuple[Any, ...]:

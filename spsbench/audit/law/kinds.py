@@ -16,6 +16,7 @@ from spsbench.audit.law.rounds import GREEDY, OneRound
 from spsbench.audit.law.tables import Pair
 from spsbench.audit.law.thresholds import Facts
 from spsbench.loop.sampling import sample
+from spsbench.loop.trees import levels_of
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 
 
@@ -113,10 +114,7 @@ class TreeDrafter(Drafter):
 
 def shallow(parents: Sequence[int], k: int) -> list[int]:
     """The nodes down to depth `k`."""
-    deep: list[int] = []
-    for parent in parents:
-        deep.append(1 if parent < 0 else deep[parent] + 1)
-    return [node for node, depth in enumerate(deep) if depth <= k]
+    return [node for node, depth in enumerate(levels_of(parents)) if depth <= k]
 
 
 def along(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from spsbench.loop.sampling import unsharpened
 from spsbench.loop.siblings import independent, without_replacement
 from spsbench.loop.site import Weights
 from spsbench.loop.transfer import send
+from spsbench.loop.trees import levels_of
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
@@ -48,10 +49,9 @@ class ShapedDrafter(Drafter):
         self.limit = lm.limit
         self._frontier = frontier_over(lm)
         self._children: dict[int, list[int]] = {}
-        deep: list[int] = []
         for node, parent in enumerate(shape):
             self._children.setdefault(parent, []).append(node)
-            deep.append(1 if parent < 0 else deep[parent] + 1)
+        deep = levels_of(shape)
         self._upto = list(accumulate(map(deep.count, range(max(deep, default=0) + 1))))
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:

@@ -1,16 +1,27 @@
 """Block verification (Sun et al. 2024, arXiv 2403.10444, Algorithm 2)."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import residual, row, sample
-from spsbench.loop.transfer import send
+from spsbench.loop.transfer import at_hand, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.ladder import excesses
-from spsbench.methods.verifiers.sps import law_of, ratios, refuses_unless_sampled_chain
+from spsbench.methods.verifiers.shape import shape_of, verdict_at
+from spsbench.methods.verifiers.sps import (
+    chain_law,
+    law_of,
+    ratios,
+    refuses_unless_sampled_chain,
+)
+
+Laws = Callable[[int], tuple[Tensor, Tensor | None]]
+"""A slot -> q and p there, both [V]; no p after the last token."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +41,15 @@ class Block:
         chance to keep exactly that prefix rather than a shorter one, given no longer one is kept.
         """
         n = len(draft.tokens)
-        slots = torch.arange(n, device=q.device)
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
-
         ratio = ratios(draft, q).nan_to_num(0.0)
+        if (seen := at_hand(u)) is not None:
+            judged = Prefixes(ratio.tolist(), lambda slot: (q[slot], chain_law(draft, slot)))
+            kept, left = judged.longest(seen)
+            return verdict_at(shape_of(draft), kept, sample(left, last), -1)
+
+        slots = torch.arange(n, device=q.device)
         weights = [q.new_ones(())]
         for i in range(n):
             weights.append((weights[-1] * ratio[i]).clamp(max=1.0))
@@ -50,3 +65,32 @@ class Block:
         a = torch.where(passed, torch.arange(n + 1, device=q.device), 0).amax()
         token = sample(residual(row(weight, a) * row(q, a), law_of(draft, q, a)), last)
         return Verdict(slots.where(slots < a, -1), token, torch.full_like(a, -1))
+
+
+class Prefixes:
+    """The prefixes of a chain, looked at from the longest on."""
+
+    def __init__(self, ratio: Sequence[float], laws: Laws) -> None:
+        """`ratio` [N] is q / p of each token, `laws` both laws [V] of a slot."""
+        self.laws = laws
+        self.weight = list(accumulate(ratio, lambda w, x: min(1.0, w * x), initial=1.0))  # [N + 1]
+
+    def longest(self, u: Sequence[float]) -> tuple[int, Tensor]:
+        """How long the one that is kept is, and the weights [V] of the token after it."""
+        a = len(u)
+        while a > 0 and not self.passes(a, u[a - 1]):
+            a -= 1
+        q, p = self.laws(a)
+        return a, q if p is None else residual(self.weight[a] * q, p)
+
+    def passes(self, i: int, u: float) -> bool:
+        """Whether u < h_i. S is at most the weight, and so is h: most need no look at the laws."""
+        weight = self.weight[i]
+        if not u < weight:
+            return False
+        q, p = self.laws(i)
+        if p is None:  # nothing was drafted after the last
+            return True
+        excess = -float(torch.sub(p, q, alpha=weight).clamp_(max=0).sum())  # S_i
+        room = excess + (1 - weight)
+        return u < excess / room if room > 0 else True

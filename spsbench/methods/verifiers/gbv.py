@@ -2,33 +2,30 @@
 
 Of several paths that were drawn independently, one is chosen by the laws alone: at each place the
 token with the greatest q / p of those drawn there, of equal ones that with the greatest id. The law
-of the chosen path is known, and block verification is exact for any law that a chain was really
-drawn from: so the chosen path is judged by `block`, against its own law.
-
-That law: order the paths token by token in this way, and let L be p's mass of the smaller tokens.
-A path of branching k_1, k_2, ... is below (x_1, x_2, ...) with the chance
-
-    (L(x_1) + p(x_1) (L(x_2) + p(x_2) (...)^k_3)^k_2)^k_1
-
-so the chance that the chosen path begins with a prefix is the difference of two of these: with all
-that may follow counted, and with none of it. Differences of powers are written as a product, since
-a long prefix has little mass. K chains are the branching (K, 1, 1, ...) of the paper.
+of the chosen path is known (`chosen`), and block verification is exact for any law that a chain was
+really drawn from: so the chosen path is judged by `block`, against its own law.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
-import numpy
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import row
-from spsbench.loop.transfer import send
-from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict
-from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.shape import KEPT, Shape, numbers, shape_of, tables
+from spsbench.loop.sampling import row, sample
+from spsbench.loop.transfer import at_hand, send
+from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.methods.verifiers.block import Block, Prefixes
+from spsbench.methods.verifiers.chosen import ChosenPath, chosen_laws
+from spsbench.methods.verifiers.shape import (
+    KEPT,
+    Shape,
+    numbers,
+    shape_of,
+    tables,
+    verdict_at,
+)
 from spsbench.methods.verifiers.spectr import refuses_unless_independent
 
 
@@ -51,109 +48,82 @@ class Gbv:
         if draft.probs is None or not len(draft.tokens):  # without laws nothing was drafted
             return Block()(draft, q, noise)
         shape = shape_of(draft)
-        known = tables(shape, q.device)
-        levels = even(shape, q.device)
-        end = chosen(draft, q, levels, known.above)
-        path = row(known.paths, end)  # [N]
-        nodes = path[: len(levels)]
-
-        rows = torch.cat([known.above[nodes], end[None]])
-        own, laws, tokens = q[rows], draft.probs[nodes], draft.tokens[nodes]
+        levels = even(shape)
         branching = [level.branching for level in levels]
+        u = send(noise.uniform(Purpose.ACCEPT, len(levels)), q.device)
+        if (seen := at_hand(u)) is not None:
+            nodes = best_path(draft, q, shape)
+            rows = [0, *(node + 1 for node in nodes)]
+            laws = [q[at] for at in rows], [draft.probs[node] for node in nodes]
+            path = ChosenPath(*laws, draft.tokens[nodes].tolist(), branching)
+            a, left = Prefixes(path.ratios(), path.laws).longest(seen)
+            token = sample(left, noise.uniform(Purpose.FINAL, 1)[0])
+            return verdict_at(shape, rows[a], token, -1)
+
+        known = tables(shape, q.device)
+        end = chosen(draft, q, shape, known.above)
+        on = row(known.paths, end)  # [N]
+        used = on[: len(levels)]
+        own = q[torch.cat([known.above[used], end[None]])]
+        law, tokens = draft.probs[used], draft.tokens[used]
         if max(branching) > 1:  # else there was nothing to choose from
-            laws = chosen_laws(own[:-1], laws, tokens, branching)
-            own = own.double()
-        ruled = Block()(Draft(tokens, laws), own, noise)
-        kept = torch.cat([ruled.path, ruled.path.new_full((len(path) - len(nodes),), -1)])
-        return Verdict(path.where(kept >= 0, -1), ruled.token, ruled.tested)
+            law = chosen_laws(own[:-1], law, tokens, branching)
+        ruled = Block()(Draft(tokens, law), own, noise)
+        kept = torch.cat([ruled.path, ruled.path.new_full((len(on) - len(used),), -1)])
+        return Verdict(on.where(kept >= 0, -1), ruled.token, ruled.tested)
 
 
 class Level(NamedTuple):
     """One depth of what is used of a tree."""
 
     branching: int  # children that each node above has here
-    nodes: Tensor  # [n]
-    parents: Tensor  # [n] places in the level above
+    nodes: tuple[int, ...]  # [n]
+    parents: tuple[int, ...]  # [n] places in the level above
 
 
 @lru_cache(KEPT)
-def even(shape: Shape, device: torch.device) -> tuple[Level, ...]:
+def even(shape: Shape) -> tuple[Level, ...]:
     """The greatest part of a tree whose nodes of one depth have the same number of children."""
     rows, levels = [0], list[Level]()
     while branching := min(len(shape.children[at]) for at in rows):
         nodes = [node for at in rows for node in shape.children[at][:branching]]
         parents = [place for place in range(len(rows)) for _ in range(branching)]
-        levels.append(
-            Level(branching, send(numbers(nodes), device), send(numbers(parents), device))
-        )
+        levels.append(Level(branching, tuple(nodes), tuple(parents)))
         rows = [node + 1 for node in nodes]
     return tuple(levels)
 
 
-def chosen(draft: Draft, q: Tensor, levels: Sequence[Level], above: Tensor) -> Tensor:
-    """[] the row at the end of the chosen path; equal paths are one."""
+def best_path(draft: Draft, q: Tensor, shape: Shape) -> list[int]:
+    """[D] the nodes of the chosen path, on the host; equal paths are one."""
+    above = numbers([parent + 1 for parent in shape.parents])
+    drawn = draft.probs.gather(1, draft.tokens[:, None])[:, 0]  # type: ignore[union-attr]
+    ratio = (q[above, draft.tokens] / drawn).nan_to_num(0.0).tolist()
+    tokens: list[int] = draft.tokens.tolist()
+    alive, levels = {0}, even(shape)  # places in the level above
+    for level in levels:
+        here = [at for at, parent in enumerate(level.parents) if parent in alive]
+        token = max((ratio[level.nodes[at]], tokens[level.nodes[at]]) for at in here)[1]
+        alive = {at for at in here if tokens[level.nodes[at]] == token}
+    return shape.path(levels[-1].nodes[min(alive)] + 1)
+
+
+def chosen(draft: Draft, q: Tensor, shape: Shape, above: Tensor) -> Tensor:
+    """[] the row at the end of the chosen path, on the device."""
     tokens, probs = draft.tokens, draft.probs
     alive = torch.ones(1, dtype=torch.bool, device=q.device)
-    for level in levels:
-        x = tokens[level.nodes]
-        alive = alive[level.parents]
-        ratio = (q[above[level.nodes], x] / probs[level.nodes, x]).nan_to_num(0.0)  # type: ignore[index]
+    levels = sent(shape, q.device)
+    for nodes, parents in levels:
+        x = tokens[nodes]
+        alive = alive[parents]
+        ratio = (q[above[nodes], x] / probs[nodes, x]).nan_to_num(0.0)  # type: ignore[index]
         best = ratio.where(alive, -1.0).amax()
         token = x.where(alive & (ratio == best), -1).amax()
         alive = alive & (x == token)
-    return row(levels[-1].nodes, alive.long().argmax()) + 1
+    return row(levels[-1][0], alive.long().argmax()) + 1
 
 
-def chosen_laws(q: Tensor, p: Tensor, tokens: Tensor, branching: Sequence[int]) -> Tensor:
-    """[D, V] the law of each token of the chosen path, given those before it.
-
-    Args:
-        q, p: [D, V] both models' laws along it.
-        tokens: [D] it.
-        branching: [D] of the tree at each depth.
-    """
-    smaller, p = masses_below(q, p), p.double()
-    at = tokens[:, None]
-    low, width = smaller.gather(1, at)[:, 0], p.gather(1, at)[:, 0]  # [D] L and p of its tokens
-    found = []
-    for i, k in enumerate(branching):
-        inner = factor(smaller[i] + p[i], smaller[i], k)  # [V] what may follow, and what is below
-        outer = factor(low.new_ones(()), low.new_zeros(()), 1)
-        for j in range(i)[::-1]:
-            inner, outer = (
-                factor(low[j] + width[j] * high, low[j] + width[j] * less, branching[j], so_far)
-                for high, less, so_far in (inner, outer)
-            )
-        found.append((p[i] * inner[2] / outer[2]).nan_to_num(0.0))
-    return torch.stack(found)
-
-
-Powers = tuple[Tensor, Tensor, Tensor]
-"""a^k, b^k, and the quotient (a^k - b^k) / (a - b) times those of the deeper places."""
-
-
-def factor(a: Tensor, b: Tensor, k: int, so_far: Tensor | float = 1.0) -> Powers:
-    """One place of the nested powers; the quotient is a sum, so that nothing cancels."""
-    if k == 1:
-        return a, b, torch.ones_like(a) * so_far
-    between = torch.stack([a**j * b ** (k - 1 - j) for j in range(k)]).sum(0)
-    return a**k, b**k, between * so_far
-
-
-def masses_below(q: Tensor, p: Tensor) -> Tensor:
-    """[D, V] float64, p's mass of the tokens before each one, in the order of q / p and of ids."""
-    order = by_ratio((q / p).nan_to_num(0.0))
-    p = p.double()
-    running = p.gather(1, order).cumsum(-1)
-    before = torch.cat([running.new_zeros(len(p), 1), running[:, :-1]], -1)
-    return torch.zeros_like(p).scatter(1, order, before)
-
-
-def by_ratio(ratio: Tensor) -> Tensor:
-    """[D, V] the ids in the order of their ratios, none of them negative, then of ids."""
-    if ratio.device.type != "cpu" or ratio.dtype != torch.float32:
-        return ratio.sort(dim=-1, stable=True).indices
-    # Bits of numbers that are not negative are in their order: one whole number holds both keys,
-    # and numpy sorts those ten times faster than torch sorts anything.
-    keys = (ratio.view(torch.int32).long() << 32) | torch.arange(ratio.shape[-1])
-    return torch.from_numpy(numpy.sort(keys.numpy(), axis=-1)) & 0xFFFFFFFF
+@lru_cache(KEPT)
+def sent(shape: Shape, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
+    """The nodes of each level and the places of their parents, on a device."""
+    both = ((level.nodes, level.parents) for level in even(shape))
+    return tuple((send(numbers(a), device), send(numbers(b), device)) for a, b in both)

@@ -14,16 +14,15 @@ independent, the law without the earlier ones where they are distinct, and all o
 rule. No state depends on a uniform.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from spsbench.loop.sampling import pieces
 from spsbench.loop.transfer import send
 from spsbench.loop.types import Draft, Drawn
 from spsbench.methods.verifiers.shape import Shape, numbers
-
-PIECE = 1 << 17  # numbers handled at once on a CPU: what is written stays in its cache
 
 
 class Ladder:
@@ -127,10 +126,3 @@ def excesses(weight: Tensor, q: Tensor, p: Tensor) -> Tensor:
         under = torch.addcmul(p[some], q[some], weight[some, None], value=-1).clamp_(max=0)
         found[some] = -under.sum(-1)
     return found
-
-
-def pieces(n: int, law: Tensor) -> Iterator[slice]:
-    """`n` rows as wide as `law`, in pieces that a CPU's cache holds; elsewhere all at once."""
-    step = n if law.device.type != "cpu" else max(1, PIECE // law.shape[-1])
-    for start in range(0, n, max(step, 1)):
-        yield slice(start, min(start + step, n))

@@ -12,8 +12,15 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.sampling import row, sample
+from spsbench.loop.transfer import at_hand
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.shape import path_to, shape_of, tables, walked_down
+from spsbench.methods.verifiers.shape import (
+    path_to,
+    shape_of,
+    tables,
+    verdict_at,
+    walked_down,
+)
 
 
 @dataclass(frozen=True)
@@ -29,11 +36,26 @@ class Match:
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         """`q` [N+1, V]; the token after row i uses PLAIN's uniform i, so one draw a node."""
         n = len(draft.tokens)
+        u = noise.uniform(Purpose.PLAIN, n + 1)
+        if q.device.type == "cpu" and at_hand(u) is not None:
+            return walked(draft, q, u)
         slots = torch.arange(n, device=q.device)
-        own = sample(q, noise.uniform(Purpose.PLAIN, n + 1))  # [N + 1]
+        own = sample(q, u)  # [N + 1]
         if draft.parents is None:
             a = (own[:-1] == draft.tokens).long().cumprod(0).sum()
             return Verdict(slots.where(slots < a, -1), row(own, a), (a + 1).clamp(max=n))
         known = tables(shape_of(draft), q.device)
         end = walked_down(own[known.above] == draft.tokens, known)
         return Verdict(path_to(end, known), row(own, end), row(known.tested, end))
+
+
+def walked(draft: Draft, q: Tensor, u: Tensor) -> Verdict:
+    """The same, with draws for those rows alone that the walk comes to."""
+    shape, tokens = shape_of(draft), draft.tokens.tolist()
+    at: int | None = 0
+    while at is not None:
+        end, own = at, sample(q[at], u[at])
+        drawn = int(own)
+        at = next((node + 1 for node in shape.children[end] if tokens[node] == drawn), None)
+    tested = len(shape.path(end)) + bool(shape.children[end])
+    return verdict_at(shape, end, own, tested)

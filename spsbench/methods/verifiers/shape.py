@@ -1,7 +1,8 @@
 """The shape of a draft as a rule plans by it: on the host, once for each shape there is.
 
-What a rule decides stays on the device, where it is read off tables: the path to a node, its
-ancestors, the siblings drawn before it. They are made from the parents alone and sent once.
+What a rule decides stays on a device, where it is read off tables: the path to a node, its
+ancestors, the siblings drawn before it. They are made from the parents alone and sent once. On the
+CPU a rule walks, and needs no tables.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from spsbench.loop.sampling import row
 from spsbench.loop.transfer import send
-from spsbench.loop.types import Draft
+from spsbench.loop.trees import levels_of
+from spsbench.loop.types import Draft, Verdict
 
 KEPT = 64  # shapes whose tables are kept: a drafter with a fixed tree has a few
 
@@ -36,10 +38,15 @@ class Shape:
     @cached_property
     def depth(self) -> tuple[int, ...]:
         """[N + 1] tokens on the way to each row: 0 for the context."""
-        deep = [0]
-        for parent in self.parents:
-            deep.append(deep[parent + 1] + 1)
-        return tuple(deep)
+        return (0, *levels_of(self.parents))
+
+    def path(self, at: int) -> list[int]:
+        """The nodes on the way to row `at`."""
+        found: list[int] = []
+        while at:
+            found.append(at - 1)
+            at = self.parents[at - 1] + 1
+        return found[::-1]
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
@@ -112,6 +119,13 @@ def tables(shape: Shape, device: torch.device) -> Tables:
         numbers(deep),
     )
     return Tables(*(send(table, device) for table in made))
+
+
+def verdict_at(shape: Shape, end: int, token: Tensor, tested: int) -> Verdict:
+    """The ruling of a walk that ended at row `end`, where the [] token after it was drawn."""
+    path = shape.path(end)
+    padded = path + [-1] * (len(shape.parents) - len(path))
+    return Verdict(numbers(padded), token, torch.tensor(tested))
 
 
 def numbers(values: Sequence[int]) -> Tensor:

@@ -9,17 +9,25 @@ Chains that begin alike stay together: after a token was kept, all that was draw
 is tried, which is how the paper goes through k chains.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import residual, row, sample
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import pieces, residual, row, sample
+from spsbench.loop.transfer import at_hand, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.ladder import pieces, taken
-from spsbench.methods.verifiers.shape import Shape, numbers, path_to, shape_of, tables
+from spsbench.methods.verifiers.ladder import taken
+from spsbench.methods.verifiers.shape import (
+    Shape,
+    numbers,
+    path_to,
+    shape_of,
+    tables,
+    verdict_at,
+)
 from spsbench.methods.verifiers.sps import WHENCE
 
 STEPS = 6  # towards rho from above: each is a number that is exact, and smaller
@@ -38,19 +46,23 @@ class SpecTr:
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         """Tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
         shape = shape_of(draft)
-        known = tables(shape, q.device)
         u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
+        if (seen := at_hand(u)) is not None:
+            at, left, tested = walked(draft, q, shape, seen)
+            return verdict_at(shape, at, sample(left, last), tested)
+        known = tables(shape, q.device)
         if draft.probs is None or not len(draft.tokens):  # without laws nothing was drafted
             return Verdict(draft.tokens, sample(q[0], last), known.tested[0])
-        p, above, at = draft.probs, known.above, draft.tokens[:, None]
+        p, above = draft.probs, known.above
 
         alike = same_text(draft.tokens, known.paths)  # [N + 1, N + 1] rows
         below = alike[:, above]  # [N + 1, N] what was drawn after the text of each row
         k = below.sum(-1)  # [N + 1]
         rho = rhos(draft, q, shape, k)  # [N + 1]
 
-        passed = u < (q[above].gather(1, at) / p.gather(1, at))[:, 0] / rho[above]  # NaN rejects
+        own = q[above, draft.tokens] / p.gather(1, draft.tokens[:, None])[:, 0]
+        passed = u < own / rho[above]  # NaN rejects
         together = below[above]  # [N, N]
         first = passed & ~(together.tril(-1) & passed).any(-1)
         won = (alike[1:, 1:] & first).any(-1)  # the text of a node ends with the one that was kept
@@ -67,6 +79,41 @@ class SpecTr:
         token = sample(torch.where(row(k, end) > 0, left, row(q, end)), last)
         deepest = row(known.ancestors.sum(-1), (end - 1).clamp(min=0)).where(end > 0, 0)
         return Verdict(path_to(end, known), token, deepest + (row(k, end) > 0))
+
+
+def walked(draft: Draft, q: Tensor, shape: Shape, u: Sequence[float]) -> tuple[int, Tensor, int]:
+    """The row where the walk down ends, the weights [V] of the token after it, depths tested."""
+    tokens: list[int] = draft.tokens.tolist()
+    alike, depth = [0], 0  # rows after the same text
+    while True:
+        at, own = alike[0], q[alike[0]]
+        drawn = sorted(node for each in alike for node in shape.children[each])
+        if draft.probs is None or not drawn:
+            return at, own, depth
+        depth += 1
+        law, k = draft.probs[drawn[0]], len(drawn)  # any of those drawn there has it
+        rho = rho_of(law, own, k)
+        for node in drawn:
+            place = shape.parents[node] + 1, tokens[node]
+            if u[node] * float(draft.probs[node, tokens[node]]) * rho < float(q[place]):
+                alike = [other + 1 for other in drawn if tokens[other] == tokens[node]]
+                alike.sort(key=(node + 1).__ne__)  # the one that was kept is the first
+                break
+        else:
+            some = torch.minimum(law, own / rho)
+            left = residual(own, some * tries(some.sum(), some.new_tensor(k)))
+            return at, left, depth
+
+
+def rho_of(law: Tensor, own: Tensor, k: int) -> float:
+    """Rho for `k` tokens drawn from `law` [V] where the target's law is `own` [V]."""
+    rho = float(k)  # of k itself the condition holds, and so it does of what follows
+    if k > 1:
+        held = torch.empty_like(own)
+        for _ in range(STEPS):
+            torch.minimum(law, torch.div(own, rho, out=held), out=held)
+            rho = float(tries(held.sum(), held.new_tensor(k)))
+    return rho
 
 
 def rhos(draft: Draft, q: Tensor, shape: Shape, k: Tensor) -> Tensor:

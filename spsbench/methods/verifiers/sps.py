@@ -57,6 +57,13 @@ def law_of(draft: Draft, q: Tensor, slot: Tensor) -> Tensor:
     return torch.where(slot < n, row(draft.probs, slot.clamp(max=n - 1)), 0.0)
 
 
+def chain_law(draft: Draft, slot: int) -> Tensor | None:
+    """[V] the law of the token in a slot of a chain, None after the last."""
+    if draft.probs is None or slot == len(draft.tokens):
+        return None
+    return draft.probs[slot]
+
+
 def refuses_unless_sampled_chain(name: str, drawn: Drawn, tree: bool) -> str | None:
     """The reason of every rule that tests one chain against the law it was drawn from."""
     if tree:

@@ -262,6 +262,19 @@ def test_chains_are_exact_with_the_rules_that_are_made_for_them(spec: str, rule:
     assert found.distance < 1e-12
 
 
+@pytest.mark.parametrize("rule", ["spectr", "gbv"])
+def test_chains_are_exact_in_short(rule: str) -> None:
+    """One round of two chains of one token, over the loop and its drafter."""
+    pair, verifier, spec = (
+        Pair(2, 3, ("plain",)),
+        make_plug_in("verifiers", Spec(rule)),
+        "chains:n=2",
+    )
+    rules = DiscoveredRule(verifier, cells_of(Spec.parse(spec)))
+    more = {"drafter": lambda lm: open_over(lm, Spec.parse(spec)), "schedule": Constant(1)}
+    assert prove(Case(verifier, rules, pair.q, pair.p, 2, tokens=2, one_round=True, **more)).exact
+
+
 CASES = {
     "tree:shape=2x1,siblings=iid": 2,
     "tree:shape=2x1,siblings=distinct": 2,

@@ -4,16 +4,16 @@ The law of each rule is proved in `tests/test_exactness.py`; here each single ve
 """
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from spsbench.audit.law.asking import Given, quietly
+from spsbench.loop import sampling
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import residual, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict, Verifier
-from spsbench.methods.verifiers import ladder
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.match import Match
@@ -161,35 +161,60 @@ def test_a_tree_without_nodes_is_a_plain_step() -> None:
         assert verdict.path.dtype == torch.int64
 
 
-def a_tree(rng: random.Random, parents: list[int], vocab: int) -> tuple[Draft, Tensor]:
-    """Distinct siblings, of laws that are near enough to keep some."""
-    q = laws(rng, len(parents) + 1, vocab)
-    own = 0.6 * q + 0.4 * laws(rng, len(parents) + 1, vocab)
-    tokens: list[int] = []
+def a_tree(
+    rng: random.Random, parents: list[int], vocab: int, drawn: Drawn
+) -> tuple[Draft, Tensor]:
+    """Siblings of laws that are near enough to keep some; equal texts have equal laws."""
+    texts: list[tuple[int, ...]] = [()]
+    known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    def laws_after(text: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        if text not in known:
+            q, p = laws(rng, 2, vocab)
+            known[text] = q, 0.6 * q + 0.4 * p
+        return known[text]
+
     for node, parent in enumerate(parents):
-        law = own[parent + 1].clone()
-        law[[x for x, above in zip(tokens, parents[:node], strict=True) if above == parent]] = 0.0
-        tokens.append(int(sample(law, torch.tensor(rng.random(), dtype=torch.float64))))
-    return Draft(torch.tensor(tokens), own[[p + 1 for p in parents]], torch.tensor(parents)), q
+        law = laws_after(texts[parent + 1])[1].clone()
+        if drawn is not Drawn.IID:
+            law[[t[-1] for t, p in zip(texts[1:], parents[:node], strict=True) if p == parent]] = 0
+        token = sample(law, torch.tensor(rng.random(), dtype=torch.float64))
+        texts.append((*texts[parent + 1], int(token)))
+    probs = torch.stack([laws_after(texts[parent + 1])[1] for parent in parents])
+    rows = torch.stack([laws_after(text)[0] for text in texts])
+    tokens = torch.tensor([text[-1] for text in texts[1:]])
+    above = None if parents == list(range(-1, len(parents) - 1)) else torch.tensor(parents)
+    return Draft(tokens, None if drawn is Drawn.POINT else probs, above, drawn), rows
 
 
-@pytest.mark.parametrize("drawn", Drawn)
-@pytest.mark.parametrize("rule", [Traversal(), Recursive()], **by_name)
-def test_a_large_vocabulary_gone_through_in_pieces_is_judged_alike(
-    rule: Verifier, drawn: Drawn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng, kept = random.Random(3), set()
-    for index in range(40):
-        made, q = a_tree(rng, [-1, -1, -1, 0, 0, 1, 4, 4, 2], 6)
-        draft = replace(made, drawn=drawn)
-        noise = PhiloxStream(1).round(index)
-        monkeypatch.setattr(ladder, "PIECE", 1 << 17)
-        at_once = rule(draft, q, noise)
-        monkeypatch.setattr(ladder, "PIECE", 1)
-        apart = rule(draft, q, noise)
-        assert [x.tolist() for x in at_once] == [x.tolist() for x in apart]
-        kept.add(tuple(path(apart)))
-    assert len(kept) > 4
+TREES = (
+    [-1, -1, -1, 0, 0, 1, 4, 4, 2],
+    [-1, -1, 0, 0, 1, 1, 4],
+    [-1, -1, 0, 1, 2, 3],
+    [-1, 0, 1, 2],
+)
+WALKS = [Traversal(), Recursive(), SpecTr(), Gbv(), Block(), Match()]
+
+
+@pytest.mark.parametrize("rule", WALKS, **by_name)
+def test_a_walk_ends_where_the_tables_say(rule: Verifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device all is decided by tables, in one piece or in many; so it is under vmap."""
+    rng, ends = random.Random(3), set()
+    settings = torch.rand(40, len(Purpose), 12, generator=torch.Generator().manual_seed(1)).double()
+    settings[0], settings[1] = 0.0, 1 - 2**-53
+    for index in range(24):
+        parents, drawn = TREES[index % len(TREES)], list(Drawn)[index // len(TREES) % 3]
+        draft, q = a_tree(rng, parents, 6, drawn)
+        if rule.refuses(draft.drawn, draft.parents is not None):
+            continue
+        monkeypatch.setattr(sampling, "PIECE", 1 if index % 2 else 1 << 17)
+        with quietly():
+            found = torch.func.vmap(lambda u: tuple(rule(draft, q, Given(u))))(settings)  # noqa: B023
+        for setting, *tables in zip(settings, *found, strict=True):
+            walk = rule(draft, q, Given(setting))
+            assert [x.tolist() for x in walk] == [x.tolist() for x in tables]
+            ends.add(tuple(path(walk)))
+    assert len(ends) > 2
 
 
 @pytest.mark.slow

@@ -21,12 +21,17 @@ GRACE = 10  # seconds between asking ranks to end and ending them
 def led(command: Callable[[], int]) -> int:
     """Rank 0, or a single process: `command`, and the other ranks are let go when it is over."""
     code = command()
-    if ranks().size > 1 and code == Exit.OK:
+    if ranks().size > 1 and code == Exit.OK and not learns():
         dismiss()
     return code
 
 
-def followed() -> int:
+def learns() -> bool:
+    """Whether this command is run by each of its ranks, which learn together."""
+    return sys.argv[1:2] == ["train"]
+
+
+def followed(work: Callable[[], object] = follow) -> int:
     """Another rank: work for rank 0 in silence; how it failed is left for who started the ranks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and ends the others by its end
     if not debugging():
@@ -34,7 +39,7 @@ def followed() -> int:
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
     try:
-        follow()
+        work()
     except Exception as error:
         line, code = described(error)
         leave(line)

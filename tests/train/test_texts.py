@@ -26,7 +26,7 @@ def target():
 def writer(target, asked=ASKED, chat=False, tokenizer=None):
     tokenizer = tokenizer or byte_tokenizer(TEMPLATE if chat else None)
     eos = frozenset({tokenizer.eos_token_id})
-    return Writer(target, tokenizer, eos, len(tokenizer), asked, chat)
+    return Writer(target, tokenizer, eos, len(tokenizer), asked, chat, Overlap(()))
 
 
 def quiet(line):
@@ -123,23 +123,25 @@ def test_a_benchmarks_prompt_is_known_again(overlap, problem):
     assert overlap.of("from typing import List\n\n\ndef mine(xs: List[int]) -> int:") is None
 
 
-def test_prompts_of_a_benchmark_are_refused(problem, tmp_path):
+def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"id": "a", "prompt": problem.prompt}) + "\n")
     for named in (str(path), "humaneval"):
         with pytest.raises(DataError, match=r"is a prompt of the benchmark, humaneval Human"):
-            asking.prompts_of(HeadTraining(prompts=named), byte_tokenizer(), False)
+            asking.prompts_of(HeadTraining(prompts=named), byte_tokenizer(), False, overlap)
 
 
 def test_prompts_of_a_file(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
-    found = asking.prompts_of(HeadTraining(prompts=str(path)), byte_tokenizer(), False)
+    found = asking.prompts_of(HeadTraining(prompts=str(path)), byte_tokenizer(), False, Overlap(()))
     assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
         "the cat sat on the mat",
         "the dog ran",
     ]
     with pytest.raises(MissingError):
-        asking.prompts_of(HeadTraining(prompts=str(tmp_path / "no.txt")), byte_tokenizer(), False)
+        asking.prompts_of(
+            HeadTraining(prompts=str(tmp_path / "no.txt")), byte_tokenizer(), False, Overlap(())
+        )
     with pytest.raises(UsageError, match="--chat on"):
         asking.in_chat(byte_tokenizer(), "on")

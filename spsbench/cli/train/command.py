@@ -10,6 +10,7 @@ from spsbench.library.load import OF_ACCESS
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 
 PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
+MANY = ("not_from",)
 
 train = typer.Typer(
     no_args_is_help=True,
@@ -18,7 +19,7 @@ train = typer.Typer(
 
 
 @train.command("draft")
-@o.takes(OF_TRAINED.values(), OF_DRAFT.values(), PLACES.values(), OF_ACCESS.values())
+@o.takes(OF_TRAINED.values(), OF_DRAFT.values(), PLACES.values(), OF_ACCESS.values(), many=MANY)
 def draft(
     format: o.TableFormat = "table",
     json: o.Json = False,
@@ -32,7 +33,7 @@ def draft(
 
 
 @train.command("head")
-@o.takes(OF_TRAINED.values(), OF_HEAD.values(), PLACES.values(), OF_ACCESS.values())
+@o.takes(OF_TRAINED.values(), OF_HEAD.values(), PLACES.values(), OF_ACCESS.values(), many=MANY)
 def head(
     format: o.TableFormat = "table",
     json: o.Json = False,

@@ -1,7 +1,7 @@
 """A draft model: a smaller causal model over the same tokens."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.views import PER_LAYER, layers_of
 from spsbench.errors import DataError, UsageError, WriteError
 from spsbench.models.boundary import silent, translated
+from spsbench.train.students.recomputed import in_layers
 from spsbench.train.students.student import Batch, Guess, Lesson, Student, wanted_rows
 
 WATCHED = 8
@@ -25,17 +26,28 @@ class DraftStudent(Student):
     network: PreTrainedModel
     drafter = "model"
     rate = 1e-3
+    recomputes = True
 
     def __init__(self, network: PreTrainedModel, tokenizer: Any, vocab: int) -> None:
         self.network, self.depth, self.most = network, 1, WATCHED
         self._tokenizer, self._vocab = tokenizer, vocab
         network.requires_grad_(True)
 
+    @property
+    def passes(self) -> int:
+        """Its layers."""
+        return len(layers_of(self.network)[2])
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """None: it is fed tokens."""
+        return ()
+
     def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
         """The same guess for every depth."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, kept = wanted_rows(batch, rows)
-        out = self.network(input_ids=batch.ids, use_cache=False)
+        with in_layers(self.network, self.recompute):
+            out = self.network(input_ids=batch.ids, use_cache=False)
         logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
         yield from repeat(Guess(kept, logits), depth)
 

@@ -11,8 +11,7 @@ from spsbench.settings.training import Training
 from spsbench.spec import Spec
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.train.text.overlap import Overlap
-
-LIMIT = 1 << 30  # bytes of a file of plain text
+from spsbench.train.text.paragraphs import paragraphs
 
 
 def in_chat(tokenizer: Any, chat: str) -> bool:
@@ -27,14 +26,13 @@ def in_chat(tokenizer: Any, chat: str) -> bool:
     return has and chat != "off"
 
 
-def prompts_of(asked: Training, tokenizer: Any, chat: bool) -> list[list[int]]:
+def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
     """The prompts of a file or a task, each once, cut to what is allowed.
 
     Raises:
         DataError: none, or one that is a task's own.
         MissingError: no such file.
     """
-    overlap = Overlap()
     found: dict[tuple[int, ...], None] = {}
     for where, text in _texts(str(asked.prompts)):
         if (task := overlap.of(text)) is not None:
@@ -91,7 +89,8 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
     """Where each text is, and itself."""
     path = Path(name).expanduser()
     if path.suffix == ".txt":
-        yield from _paragraphs(path)
+        for number, part in enumerate(paragraphs(path, "--prompts"), start=1):
+            yield f"{path}, paragraph {number}", part
         return
     if path.is_file():
         task: Any = Jsonl(path=str(path))
@@ -104,22 +103,3 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
             raise UsageError(f"--prompts {error}") from error
     for sample in task.samples(lambda prompt: True):
         yield f"{name}: {sample.id}", sample.prompt
-
-
-def _paragraphs(path: Path) -> Iterator[tuple[str, str]]:
-    """Plain text, cut at empty lines.
-
-    Raises:
-        MissingError, DataError: no such file, or no text.
-    """
-    try:
-        if path.stat().st_size > LIMIT:
-            raise DataError(f"{path} is larger than 1 GB: expected less. Split it")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise MissingError(f"no such file ({path}): expected prompts. Check --prompts") from error
-    except (UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}): expected UTF-8 text") from error
-    parts = (part.strip() for part in text.replace("\r\n", "\n").split("\n\n"))
-    for number, part in enumerate((part for part in parts if part), start=1):
-        yield f"{path}, paragraph {number}", part

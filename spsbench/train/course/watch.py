@@ -111,7 +111,7 @@ def _coins(
 ) -> tuple[Tensor, Tensor]:
     """[B, T] min(1, p/q) of the token that the text has, and sum of min(p, q); on the host."""
     q = warp(lesson.logits.flatten(0, 1)[guess.rows])
-    logits = guess.logits.float()
+    logits = guess.logits.to(q.dtype)
     if ids is not None:
         logits = q.new_full(q.shape, -torch.inf).index_copy(1, ids, logits)
     p = warp(logits)

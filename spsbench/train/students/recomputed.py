@@ -50,6 +50,6 @@ def step(
         return pass_over(features, mine), mine
 
     made: Tensor
-    made, grown = again(run, features, cache)
+    made, grown = again(run, features, cache.copy())
     cache.take(grown)
     return made

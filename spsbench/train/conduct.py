@@ -1,7 +1,7 @@
 """The conduct of a training: models, texts, the course, and what is left in its folder."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,37 +9,28 @@ from typing import Any
 
 import torch
 
-from spsbench.errors import UsageError
-from spsbench.loop.sampling import Warp
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.settings.access import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
-from spsbench.settings.training import DraftTraining, HeadTraining, Training
-from spsbench.spec import Spec
+from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.provenance import digest, hash_files
-from spsbench.train.course.batches import Batches, together
 from spsbench.train.course.course import Course
-from spsbench.train.course.estimate import check_room, needed
-from spsbench.train.course.features import Features, Remembering
+from spsbench.train.course.features import Remembering
 from spsbench.train.course.outlook import Prices
-from spsbench.train.course.own import Key, OwnTexts
-from spsbench.train.course.rules import Rules
 from spsbench.train.course.teacher import Teacher
 from spsbench.train.folder import Folder, begin, opened
 from spsbench.train.identity import identity, of_texts, usual
-from spsbench.train.losses.table import ACCEPTANCES, loss_of
-from spsbench.train.students.student import Student
+from spsbench.train.outset import Outset, loss_spec
 from spsbench.train.students.table import made_student
 from spsbench.train.team import Team, device_of
 from spsbench.train.text.asking import in_chat
-from spsbench.train.text.many import continued
-from spsbench.train.text.overlap import Overlap, tested
+from spsbench.train.text.overlap import Overlap, kept_apart
 from spsbench.train.text.texts import Texts, check_target, parted, read, read_head, written
-from spsbench.train.text.writing import Text, Writer
+from spsbench.train.text.writing import Writer
 from spsbench.train.written.result import Trained, finish
 
 Price = Callable[[Path, str], Prices | None]
@@ -82,13 +73,7 @@ class Conduct:
         asked, team = self.asked, self.team
         if self.access.threads is not None:
             torch.set_num_threads(self.access.threads)
-        loss = asked.loss or Spec.parse(_loss(asked))
-        rule = loss_of(loss)
-        if asked.on_policy and loss.name == "ce":
-            raise UsageError(
-                f"--on-policy {asked.on_policy:g} with --loss ce: expected a loss of laws, since "
-                "the tokens of such texts are not the target's. Choose another --loss"
-            )
+        loss = loss_spec(asked)
         target = replace(self.target, device=device_of(self.target.device))
         source = source_of(
             target,
@@ -107,7 +92,7 @@ class Conduct:
                 mine = identity(self.target, asked, digest(files), loss)
                 begin(folder, mine, usual(asked), bool(self.place.resume))
             checks = team.leads or asked.prompts  # the others are told what was read
-            overlap = Overlap(tested(asked.not_from) if checks else ())
+            overlap = Overlap(kept_apart(asked.not_from) if checks else ())
             model = source.model(found)
             vocab = source.vocab_size(model, model, tokenizer)
             eos = source.eos(model, tokenizer)
@@ -130,13 +115,25 @@ class Conduct:
                 torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab
             )
             student = made_student(asked, teacher, tokenizer, self.target.id, counts, self._load)
-            self._recompute(student)
-            self._estimate(student, teacher, learnt, folder)
-            of = {"target": str(self.target), "files": digest(files)}
-            features = self._features(teacher, student, [*learnt, *kept], of, folder)
+            outset = Outset(
+                asked=asked,
+                loss=loss,
+                student=student,
+                teacher=teacher,
+                learnt=learnt,
+                kept=kept,
+                eos=eos,
+                folder=folder,
+                team=team,
+                say=self.say,
+            )
+            outset.check()
+            features = outset.features({"target": str(self.target), "files": digest(files)})
             if features is not None:
                 teacher = Remembering(teacher, features)
-            course = self._course(student, teacher, learnt, kept, folder, rule, loss, eos)
+            course = outset.course(
+                teacher, self.price, lambda course: self._told(course, folder), self.stop
+            )
             if not course.run():
                 return None
             if features is not None:
@@ -160,114 +157,6 @@ class Conduct:
             allow_pickle=False,
         )
 
-    def _recompute(self, student: Student) -> None:
-        if self.asked.recompute and not student.recomputes:
-            raise UsageError(
-                f"--recompute with --kind {student.drafter}: expected a student of several layers "
-                "or passes; this one has none to compute again. Leave it out"
-            )
-        student.recompute = self.asked.recompute
-
-    def _estimate(
-        self, student: Student, teacher: Teacher, texts: Sequence[Text], folder: Folder
-    ) -> None:
-        rows = min(
-            self.asked.micro_tokens + max(len(p) + len(t) for p, t in texts),
-            2 * self.asked.micro_tokens,
-        )
-        need = needed(
-            student.describe()["parameters"],
-            rows,
-            teacher.vocab,
-            teacher.width,
-            teacher.layers,
-            student.depth,
-            student.passes,
-            student.recompute,
-        )
-        self.say(f"{student.describe()['parameters']:,} parameters learn; it needs about {need}")
-        check_room(need, folder.path, teacher.parts.device)
-
-    def _features(
-        self,
-        teacher: Teacher,
-        student: Student,
-        texts: Sequence[Text],
-        of: Mapping[str, str],
-        folder: Folder,
-    ) -> Features | None:
-        """The target's hidden states, on disk; rank 0 computes them, all read them."""
-        if not self.asked.store_features:
-            return None
-        layers = sorted({*student.reads(teacher.layers), teacher.layers})
-        place = self.team.told(folder.features.absolute())
-        found = Features(place, teacher, texts, layers, of)
-        if self.team.leads:
-            found.check_room()
-            self.say(f"hidden states of {found.tokens:,} tokens are kept while it learns")
-            found.write()
-        self.team.told(None)
-        found.open()
-        return found
-
-    def _course(
-        self,
-        student: Student,
-        teacher: Teacher,
-        learnt: Sequence[Text],
-        kept: Sequence[Text],
-        folder: Folder,
-        rule: Any,
-        loss: Spec,
-        eos: frozenset[int],
-    ) -> Course:
-        asked, device = self.asked, teacher.parts.device
-        warp = Warp(asked.temperature, 0, asked.top_p)
-        rules = Rules(
-            loss=rule,
-            warp=warp,
-            warped=loss.name in ACCEPTANCES,
-            rate=asked.rate or student.rate,
-            steps=asked.steps,
-            minutes=asked.minutes,
-            micro_tokens=asked.micro_tokens,
-            evaluations=asked.evaluations,
-            patience=asked.patience,
-            worth=asked.worth,
-        )
-        each = max(1, asked.micro_tokens // max(len(p) + len(t) for p, t in kept))
-        held = [together(kept[i : i + each], device) for i in range(0, len(kept), each)]
-        prices = None
-        if self.team.leads:
-            student.write(folder.result, getattr(torch, asked.save_as))
-            prices = self.price(folder.result, student.drafter)
-
-        def write(writer: Any, prompts: Sequence[list[int]], key: Key, most: int) -> Any:
-            seed = ((asked.seed * 1_000_003 + key[0]) * 1_000_003 + key[1]) * 2 + 1
-            return continued(
-                writer.network,
-                prompts,
-                most=most,
-                warp=warp,
-                ends=eos,
-                vocab=teacher.vocab,
-                seed=seed,
-            )
-
-        return Course(
-            student,
-            teacher,
-            Batches(learnt, asked.batch_tokens, asked.seed, device),
-            held,
-            rules,
-            folder.checkpoints,
-            prices=prices,
-            own=OwnTexts(asked.on_policy, write, device) if asked.on_policy else None,
-            team=self.team,
-            told=lambda course: self._told(course, folder),
-            stop=self.stop,
-        )
-
     def _told(self, course: Course, folder: Folder) -> None:
         if self.team.leads:
             lines = "".join(json.dumps(look.to_json()) + "\n" for look in course.looks)
@@ -276,7 +165,3 @@ class Conduct:
 
 
 _NONE = Texts({}, ())
-
-
-def _loss(asked: Training) -> str:
-    return "kl" if isinstance(asked, HeadTraining) and asked.kind == "eagle" else "hybrid"

@@ -74,8 +74,10 @@ def begin(
     """
     path = folder.manifest
     mine = json.loads(json.dumps(identity))
-    if not path.exists():
-        if others := [each.name for each in folder.path.iterdir() if each != folder.lock]:
+    known = {folder.lock.name, path.name}
+    others = [each.name for each in folder.path.iterdir() if each.name not in known]
+    if not path.exists() or not others:  # a first try that was refused has left nothing else
+        if others:
             raise MismatchError(
                 f"{folder.path} has {others[0]} in it: expected an empty folder. Name another with "
                 "--out"

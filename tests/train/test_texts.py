@@ -7,9 +7,10 @@ import torch
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.settings.training import HeadTraining
+from spsbench.tasks import hubfile
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.train.text import asking
-from spsbench.train.text.overlap import Overlap
+from spsbench.train.text.overlap import Overlap, kept_apart
 from spsbench.train.text.texts import check_target, read, read_head, written
 from spsbench.train.text.writing import Writer
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
@@ -121,6 +122,22 @@ def test_a_benchmarks_prompt_is_known_again(overlap, problem):
     assert overlap.of("  ".join(problem.prompt.split())) == f"humaneval {problem.id}"
     assert overlap.of(f"{problem.prompt}\n    pass\n") == f"humaneval {problem.id}"
     assert overlap.of("from typing import List\n\n\ndef mine(xs: List[int]) -> int:") is None
+
+
+def test_what_a_user_will_test_on_is_known_again(tmp_path, monkeypatch):
+    words = [f"word{i}" for i in range(60)]
+    articles, plain = tmp_path / "articles.jsonl", tmp_path / "plain.txt"
+    articles.write_text(json.dumps({"id": "a", "document": " ".join(words), "summary": "x"}))
+    plain.write_text("short\n\n" + " ".join(words[::-1]))
+    found = Overlap([str(articles), str(plain)])
+    assert found.of(" ".join(words[:30])) == f"{articles} 1"  # all of its own words
+    assert found.of(" ".join([*words[10:50], *map(str, range(99))])) == f"{articles} 1"
+    assert found.of(" ".join([*words[:20], *map(str, range(99))])) is None
+    assert found.of(" ".join(words[::-1])) == f"{plain} paragraph 2"
+    assert found.of("Short") is None
+    assert kept_apart(["x"])[-1] == "x"
+    monkeypatch.setattr(hubfile, "cached", lambda: articles)
+    assert kept_apart([]) == ["humaneval", "xsum:data=mini", "xsum:data=hub"]
 
 
 def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):

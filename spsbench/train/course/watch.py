@@ -103,7 +103,8 @@ def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Ten
     width = batch.ids.shape[1]
     own = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
     low = int(own.min()) if len(own) else last + 1
-    return torch.arange(max(first, low), last - depth + 2)
+    begin = max(first, low)
+    return torch.arange(begin, max(begin, last - depth + 2))
 
 
 def _coins(

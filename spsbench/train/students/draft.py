@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.views import PER_LAYER, layers_of
-from spsbench.errors import DataError, UsageError, WriteError
+from spsbench.errors import DataError, UsageError, WriteError, first_line
 from spsbench.models.boundary import silent, translated
 from spsbench.train.students.recomputed import in_layers
 from spsbench.train.students.student import Batch, Guess, Lesson, Student, wanted_rows
@@ -61,6 +62,8 @@ class DraftStudent(Student):
                 self._tokenizer.save_pretrained(folder)
         except OSError as error:
             raise WriteError.of(error, folder) from error
+        except SafetensorError as error:  # what it makes of a system call that failed
+            raise WriteError.of(OSError(first_line(error)), folder) from error
 
     def describe(self) -> dict[str, Any]:
         """Its size."""

@@ -67,7 +67,7 @@ class Overlap:
         return self._places[int(known[most])] if part[most] >= SHARE else None
 
 
-def tested(named: Iterable[str]) -> list[str]:
+def kept_apart(named: Iterable[str]) -> list[str]:
     """What no text may be of: the package's tasks, XSum if it is cached, what a user names."""
     return [*TASKS, *([HUB] if hubfile.cached() is not None else []), *named]
 

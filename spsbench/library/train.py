@@ -84,18 +84,16 @@ def train(
         arm = next((name for name in costs.arms if name != "none"), None)
         return None if arm is None else Prices(costs, arm)
 
-    learners = team()
-    made = Conduct(
-        target=cell.models.target,
-        asked=training,
-        place=place,
-        access=access,
-        price=price,
-        say=say if learners.leads else quiet,
-        watch=watch,
-        stop=stop,
-        command=command,
-        team=learners,
-    ).run()
-    learners.close()
-    return made
+    with team() as learners:
+        return Conduct(
+            target=cell.models.target,
+            asked=training,
+            place=place,
+            access=access,
+            price=price,
+            say=say if learners.leads else quiet,
+            watch=watch,
+            stop=stop,
+            command=command,
+            team=learners,
+        ).run()

@@ -1,6 +1,7 @@
 """The conduct of a training: models, texts, the course, and what is left in its folder."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -136,12 +137,10 @@ class Conduct:
             )
             if not course.run():
                 return None
-            if features is not None:
-                team.gathered(None)  # nobody reads them any more
-                if team.leads:
-                    features.remove()
+            team.gathered(None)  # nobody reads hidden states any more
             if not team.leads:
                 return None
+            shutil.rmtree(folder.features, ignore_errors=True)
             return finish(course, folder, texts, asked, self.target, loss, chat, self.command)
 
     def _alone(self, folder: Folder) -> AbstractContextManager[Any]:

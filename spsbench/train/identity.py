@@ -13,11 +13,11 @@ from spsbench.store.provenance import digest
 
 FREE = (
     *("patience", "worth", "costs", "cost_seconds", "texts", "save_as", "minutes"),
-    *("recompute", "parallel"),
+    *("recompute", "parallel", "store_features"),
 )
-"""May be another on resume: none of them changes what a step does."""
+"""May be another on resume: none of them changes what a step does, but for rounding."""
 
-LATER = ("not_from", "on_policy", "store_features")
+LATER = ("not_from", "on_policy")
 """Were not noted at first: a training without them has the usual value."""
 
 OF_TEXTS = ("prompts", "count", "tokens", "prompt_tokens", "temperature", "top_p", "seed")

@@ -6,7 +6,7 @@ called by their parts, so the gradients are added where a step ends.
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -52,8 +52,11 @@ class Team:
     def add(self, network: nn.Module) -> None:
         """Give all of them the sum of their gradients."""
 
-    def close(self) -> None:
-        """Part."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Part; where all is well, none before all are done."""
 
 
 class Ranks(Team):
@@ -100,10 +103,10 @@ class Ranks(Team):
                     weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
                     dist.all_reduce(weight.grad)
 
-    def close(self) -> None:
-        """As `Team.close`: none goes before all are done."""
-        with lost():
-            dist.all_gather_object([None] * self.size, None)
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """As `Team` does."""
+        if kind is None:
+            self.gathered(None)
         dist.destroy_process_group()
 
 

@@ -140,11 +140,6 @@ class Features:
         found[-1] = found[self._layers[-1]]
         return found
 
-    def remove(self) -> None:
-        """Take them away."""
-        self._rows.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     @property
     def _paths(self) -> dict[int, Path]:
         return {layer: self.folder / f"layer-{layer}.bin" for layer in self._layers}

@@ -49,7 +49,7 @@ def train(
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
     if isinstance(training, DraftTraining) and training.layers and training.start:
         raise UsageError("--layers with --from: expected one of the two. Leave one out")
-    if training.texts is not None and training.prompts is not None:
+    if training.texts is not None and training.prompts:
         raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
     cell = make_cell(**rest, k=0)
     if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":

@@ -38,11 +38,12 @@ from spsbench.train.course.batches import Batches, together
 from spsbench.train.course.course import Course, Look, Rules
 from spsbench.train.course.estimate import check_room, needed
 from spsbench.train.course.outlook import Prices
+from spsbench.train.course.precision import BFLOAT16, FLOAT32, quicker
 from spsbench.train.course.teacher import Teacher
 from spsbench.train.losses.table import ACCEPTANCES, loss_of
 from spsbench.train.students.student import Student
 from spsbench.train.students.table import made_student
-from spsbench.train.text.asking import in_chat
+from spsbench.train.text.asking import SELF, in_chat
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.texts import Texts, check_target, read, read_head, written
 from spsbench.train.text.writing import Text, Writer
@@ -59,6 +60,7 @@ MANIFEST, TEXTS, LOG, CURVE, PAGE, RESULT = (
     "result",
 )
 CHECKPOINTS = "checkpoints"
+PRODUCTS = "products"
 LARGE = 1 << 20
 FREE = ("patience", "worth", "costs", "cost_seconds", "texts", "save_as", "minutes")
 """May be another on resume: none of them changes what a step does."""
@@ -114,15 +116,17 @@ class Conduct:
         tokenizer = source.tokenizer(found)
         chat = in_chat(tokenizer, asked.chat)
         files = hash_files(found)
-        identity = self._identity(digest(files), loss)
         folder = self._folder()
+        identity = self._identity(digest(files), loss, folder)
         with Lock(folder / "lock"):
             self._begin(folder, identity)
             model = source.model(found)
+            if identity[PRODUCTS] == BFLOAT16 and self.target.dtype == "auto":
+                model = model.to(torch.bfloat16)
             vocab = source.vocab_size(model, model, tokenizer)
             eos = source.eos(model, tokenizer)
             teacher = Teacher(model, vocab)
-            made = self._texts_of(files, vocab, chat)
+            made = self._texts_of(files, vocab, chat, str(model.dtype).removeprefix("torch."))
             path = asked.texts or folder / TEXTS
             if asked.texts is not None:
                 check_target(read_head(path), made, path)
@@ -141,13 +145,15 @@ class Conduct:
                 asked, teacher, tokenizer, self.target.id, counts, self._loader()
             )
             self._estimate(student, teacher, learnt, folder)
-            course = self._course(student, teacher, learnt, kept, folder, rule, loss)
+            numbers = identity[PRODUCTS]
+            course = self._course(student, teacher, learnt, kept, folder, rule, loss, numbers)
             if not course.run():
                 return None
             return self._finish(course, folder, texts, loss, chat)
 
-    def _identity(self, files: str, loss: Spec) -> dict[str, Any]:
+    def _identity(self, files: str, loss: Spec, folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = {"target": str(self.target), "files": files, "loss": str(loss)}
+        found[PRODUCTS] = self._products(folder)
         for each in fields(self.asked):
             if each.name not in (*FREE, "loss"):
                 value = getattr(self.asked, each.name)
@@ -158,6 +164,15 @@ class Conduct:
         for name in ("torch", "transformers"):
             found[f"version.{name}"] = ".".join(version(name).split(".")[:2])
         return found
+
+    def _products(self, folder: Path) -> str:
+        """The numbers of products: those that it was begun with, else what is faster here."""
+        if (folder / MANIFEST).is_file() and self.place.resume:
+            begun = read_object(folder / MANIFEST, LARGE)
+            return str(begun.get(PRODUCTS, FLOAT32))
+        chosen = quicker(torch.device(self.target.device))
+        self.say(f"products in {chosen}; weights and losses in float32")
+        return chosen
 
     def _folder(self) -> Path:
         folder = Path(self.place.out or "trained")
@@ -200,7 +215,9 @@ class Conduct:
                 + "".join(f"\n  {line}" for line in lines)
             )
 
-    def _texts_of(self, files: Mapping[str, str], vocab: int, chat: bool) -> dict[str, Any]:
+    def _texts_of(
+        self, files: Mapping[str, str], vocab: int, chat: bool, numbers: str
+    ) -> dict[str, Any]:
         asked = self.asked
         own = {name: value for name, value in files.items() if "token" in name or "vocab" in name}
         return {
@@ -209,11 +226,13 @@ class Conduct:
             "tokenizer": digest(own),
             "vocab": vocab,
             "chat": chat,
+            "numbers": numbers,
             **{
                 name: getattr(asked, name)
                 for name in (
                     "prompts",
                     "count",
+                    "together",
                     "tokens",
                     "prompt_tokens",
                     "temperature",
@@ -288,6 +307,7 @@ class Conduct:
         folder: Path,
         rule: Any,
         loss: Spec,
+        numbers: str,
     ) -> Course:
         asked, device = self.asked, teacher.parts.device
         rules = Rules(
@@ -301,6 +321,7 @@ class Conduct:
             evaluations=asked.evaluations,
             patience=asked.patience,
             worth=asked.worth,
+            products=numbers,
         )
         each = max(1, asked.micro_tokens // max(len(p) + len(t) for p, t in kept))
         held = [together(kept[i : i + each], device) for i in range(0, len(kept), each)]
@@ -330,10 +351,9 @@ class Conduct:
         course.student.network.load_state_dict(course.best)
         out = folder / RESULT
         course.student.write(out, getattr(torch, asked.save_as))
-        if asked.prompts:
-            how = f"asked the prompts of {asked.prompts}"
-        else:
-            how = "which asked itself the questions" if chat else "from nothing"
+        own = "which asked itself the questions" if chat else "from nothing"
+        named = ", ".join(asked.prompts)
+        how = f"asked the prompts of {named}" if named not in ("", SELF) else own
         facts = {
             "target": str(self.target),
             "what": f"A drafter of kind {course.student.drafter}",

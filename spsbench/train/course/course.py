@@ -14,6 +14,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.train.course.batches import Batches
 from spsbench.train.course.checkpoint import newest, save, there
 from spsbench.train.course.outlook import Gain, Prices, foreseen
+from spsbench.train.course.precision import FLOAT32, products
 from spsbench.train.course.teacher import Teacher, laws_of
 from spsbench.train.course.watch import Seen, Share, watch
 from spsbench.train.losses.laws import Loss
@@ -42,6 +43,7 @@ class Rules:
     evaluations: int
     patience: int
     worth: float
+    products: str = FLOAT32
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ class Course:
         rows = sum(int(batch.wanted.sum()) for _, batch in parts)
         total = 0.0
         for numbers, batch in parts:
-            with _narrow(batch.ids.device):
+            with products(batch.ids.device, self.rules.products):
                 each = list(self._losses(batch))
             summed = sum(
                 (values.sum() * FADES**d for d, values in enumerate(each)), torch.zeros(())
@@ -196,7 +198,7 @@ class Course:
         )
 
     def _look(self, loss: float) -> None:
-        seen = watch(self.student, self.teacher, self.held_out, self.rules.warp)
+        seen = self._watched()
         if not seen.reach:
             raise UsageError(
                 "texts held out are shorter than a draft: expected longer ones. Give more --tokens,"
@@ -215,6 +217,10 @@ class Course:
             weights = self.student.network.state_dict()
             self.best = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
         self.told(self)
+
+    def _watched(self) -> Seen:
+        with products(self.teacher.parts.device, self.rules.products):
+            return watch(self.student, self.teacher, self.held_out, self.rules.warp)
 
     def _reason(self) -> str:
         """Why it is to end now, if it is."""
@@ -246,7 +252,7 @@ class Course:
         """
         before = {k: v.detach().clone() for k, v in self.student.network.state_dict().items()}
         began = time.perf_counter()
-        watch(self.student, self.teacher, self.held_out, self.rules.warp)
+        self._watched()
         look = time.perf_counter() - began
         began = time.perf_counter()
         for _ in range(PROBED):
@@ -292,8 +298,3 @@ class Course:
         self.looks = [Look.of(each) for each in held["looks"]]
         self.losses, self.seconds = held["losses"], held["seconds"]
         self.ended = held["ended"]
-
-
-def _narrow(device: torch.device) -> Any:
-    """bfloat16 for the products on a GPU."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

@@ -1,6 +1,5 @@
 """What the target is asked, in its tokens."""
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ def asks_itself(asked: Training) -> bool:
 
 
 def prompts_of(asked: Training, tokenizer: Any, chat: bool) -> list[list[int]]:
-    """The prompts of files and tasks, each once, cut to what is allowed, in the order of a seed.
+    """The prompts of files and tasks, each once, cut to what is allowed, the shortest first.
 
     Raises:
         DataError: none, or one that is a task's own.
@@ -66,10 +65,7 @@ def prompts_of(asked: Training, tokenizer: Any, chat: bool) -> list[list[int]]:
                 f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {name}): expected "
                 "one or more. Name another file, or give more --prompt-tokens"
             )
-    each = [list(ids) for ids in found]
-    if len(named) > 1:  # so that what was written before a stop is of every kind
-        random.Random(asked.seed).shuffle(each)
-    return each
+    return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
 
 
 def user_mark(tokenizer: Any) -> list[int]:

@@ -10,12 +10,21 @@ from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
 from spsbench.loop.sampling import Warp, sample
 
-MORE = 64  # tokens that a cache grows by
 ENDED = 8  # of so many rows one that has ended is waited for
 
 
 class Roomy(DynamicLayer):
-    """A layer of transformers' cache that is not copied whole for every token."""
+    """A layer of transformers' cache with room from the start: no token copies it whole.
+
+    Args:
+        room: tokens that it will hold.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._most = room
+        self._room: list[Tensor] = []
+        self._length = 0
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -23,26 +32,25 @@ class Roomy(DynamicLayer):
         """Append [B, heads, m, width]; everything, as a view."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self._room: list[Tensor] = []
-        length, new = self.get_seq_length(), key_states.shape[-2]
-        if not self._room or length + new > self._room[0].shape[-2]:
-            before = (self.keys, self.values) if length else ()
             self._room = [
-                each.new_empty(*each.shape[:2], length + new + MORE, each.shape[3])
+                each.new_empty(*each.shape[:2], self._most, each.shape[3])
                 for each in (key_states, value_states)
             ]
-            for room, old in zip(self._room, before, strict=False):
-                room[:, :, :length] = old
+        before, self._length = self._length, self._length + key_states.shape[-2]
         for room, each in zip(self._room, (key_states, value_states), strict=True):
-            room[:, :, length : length + new] = each
-        self.keys, self.values = (room[:, :, : length + new] for room in self._room)
-        return self.keys, self.values
+            room[:, :, before : self._length] = each
+        return self._views()
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows of the batch."""
-        length = self.get_seq_length()
-        self._room = [room[indices] for room in self._room]
-        self.keys, self.values = (room[:, :, :length] for room in self._room)
+        """Keep these rows of the batch, in ascending order."""
+        for room in self._room:
+            room[: len(indices), :, : self._length] = room[indices, :, : self._length]
+        self._room = [room[: len(indices)] for room in self._room]
+        self._views()
+
+    def _views(self) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = (room[:, :, : self._length] for room in self._room)
+        return self.keys, self.values
 
 
 @torch.inference_mode()
@@ -72,7 +80,7 @@ def continued(
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
     draws = torch.Generator().manual_seed(seed % (1 << 62))
     uniforms = torch.rand(len(prompts), most, generator=draws, dtype=torch.float64)
-    cache = _cache(model)
+    cache = _cache(model, longest + most)
     takes = signature(model.forward).parameters
     texts: list[list[int]] = [[] for _ in prompts]
     rows = torch.arange(len(prompts))  # the prompt of each row that is left
@@ -100,8 +108,8 @@ def continued(
     return texts
 
 
-def _cache(model: PreTrainedModel) -> DynamicCache:
+def _cache(model: PreTrainedModel, room: int) -> DynamicCache:
     made = DynamicCache(config=model.config)
     if all(type(layer) is DynamicLayer for layer in made.layers):
-        made.layers = [Roomy() for _ in made.layers]
+        made.layers = [Roomy(room) for _ in made.layers]
     return made

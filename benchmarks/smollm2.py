@@ -8,7 +8,7 @@
 Each goes on where it was stopped. Prompts are made from what every Python has, and are none of a
 benchmark's (`sps train` compares them): functions to complete, generated ones and those of the
 standard library; paragraphs of the language's reference and generated news to sum up; functions and
-paragraphs to repeat or to edit. A third of the texts answers questions that the target asks itself.
+paragraphs to repeat or to edit. `--prompts self` beside the file adds the target's own questions.
 Modules held out (`tasks/corpora/stdlib.py`) are not used: `benchmarks/methods.py` copies from them.
 """
 
@@ -33,7 +33,6 @@ SEED = 16
 WORDS = (60, 130)  # of a paragraph
 LINES = (3, 14)  # of a function that is repeated
 COUNTS = {"generated": 244, "library": 290, "reference": 160, "news": 90, "copies": 240}
-TEXTS = 1528  # in all
 COPY = (
     "Repeat this text word for word.\n\n{text}",
     "Write this again, and change nothing.\n\n{text}",
@@ -45,15 +44,15 @@ EDIT = (
     "Rename the function to `compute`. Write all of it.\n\n```python\n{text}\n```",
 )
 KINDS = {
-    "draft-ce": "draft --layers 3 --loss ce --minutes 5 --evaluations 4",
-    "eagle3": "head --kind eagle3 --draft-vocab 8192 --depth 4 --minutes 20 --evaluations 12",
-    "draft": "draft --from {work}/draft-ce/result --rate 6e-4 --minutes 11 --evaluations 8",
-    "medusa": "head --kind medusa --draft-vocab 8192 --depth 4 --minutes 7 --evaluations 6",
-    "mlp": "head --kind mlp --inner 288 --depth 3 --minutes 7 --evaluations 6",
+    "draft-ce": "draft --layers 3 --loss ce --minutes 4 --evaluations 3",
+    "eagle3": "head --kind eagle3 --draft-vocab 8192 --depth 4 --minutes 14 --evaluations 7",
+    "draft": "draft --from {work}/draft-ce/result --rate 6e-4 --minutes 8 --evaluations 4",
+    "medusa": "head --kind medusa --draft-vocab 8192 --depth 4 --rate 2e-3 --minutes 4 --evaluations 3",
+    "mlp": "head --kind mlp --inner 288 --depth 3 --rate 2e-3 --minutes 4 --evaluations 3",
 }
-OF_TEXTS = f"--count {TEXTS} --tokens 192 --prompt-tokens 288 --together 256"
+OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
 OF_ALL = (
-    f"--temperature 0.8 --seed {SEED} --held-out 48 --batch-tokens 2048 --micro-tokens 1024 "
+    f"--temperature 0.8 --seed {SEED} --held-out 32 --batch-tokens 2048 --micro-tokens 1024 "
     "--worth 0 --cost-seconds 0"
 )
 
@@ -116,7 +115,7 @@ def prompts() -> Iterator[dict[str, str]]:
 
 def commands(work: Path) -> dict[str, list[str]]:
     """Of each drafter; the first one makes the texts of all."""
-    own = f"--prompts {work}/prompts.jsonl --prompts self {OF_TEXTS}"
+    own = f"--prompts {work}/prompts.jsonl {OF_TEXTS}"
     theirs = f"--texts {work}/draft-ce/texts.jsonl"
     return {
         name: shlex.split(

@@ -13,7 +13,7 @@ from spsbench.loop.sampling import Warp, sample
 ENDED = 8  # of so many rows one that has ended is waited for
 
 
-class Roomy(DynamicLayer):
+class Roomy(DynamicLayer):  # type: ignore[misc]
     """A layer of transformers' cache with room from the start: no token copies it whole.
 
     Args:

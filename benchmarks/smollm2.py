@@ -47,13 +47,13 @@ KINDS = {
     "draft-ce": "draft --layers 3 --loss ce --minutes 4 --evaluations 3",
     "eagle3": "head --kind eagle3 --draft-vocab 8192 --depth 4 --minutes 14 --evaluations 7",
     "draft": "draft --from {work}/draft-ce/result --rate 6e-4 --minutes 8 --evaluations 4",
-    "medusa": "head --kind medusa --draft-vocab 8192 --depth 4 --rate 2e-3 --minutes 4 --evaluations 3",
-    "mlp": "head --kind mlp --inner 288 --depth 3 --rate 2e-3 --minutes 4 --evaluations 3",
+    "medusa": "head --kind medusa --draft-vocab 8192 --rate 2e-3 --minutes 4 --evaluations 3",
+    "mlp": "head --kind mlp --inner 288 --rate 2e-3 --minutes 4 --evaluations 3",
 }
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
+MICRO = {"draft-ce": 512}  # tokens at a time; laws of 256 fit into memory that is kept
 OF_ALL = (
-    f"--temperature 0.8 --seed {SEED} --held-out 32 --batch-tokens 2048 --micro-tokens 1024 "
-    "--worth 0 --cost-seconds 0"
+    f"--temperature 0.8 --seed {SEED} --held-out 32 --batch-tokens 2048 --worth 0 --cost-seconds 0"
 )
 
 
@@ -120,7 +120,8 @@ def commands(work: Path) -> dict[str, list[str]]:
     return {
         name: shlex.split(
             f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} "
-            f"{own if name == 'draft-ce' else theirs} {OF_ALL}"
+            f"{own if name == 'draft-ce' else theirs} {OF_ALL} "
+            f"--micro-tokens {MICRO.get(name, 256)}"
         )
         for name, how in KINDS.items()
     }

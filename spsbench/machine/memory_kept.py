@@ -3,15 +3,17 @@
 import ctypes
 import sys
 
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # malloc.h of glibc
-LARGEST = (1 << 31) - 1
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+KEPT = 1 << 30
+OWN = 32 << 20  # the most that glibc allows; larger ones come from the system each time
 
 
 def keep_memory() -> bool:
     """Let this process keep what it frees, where the C library is glibc; whether it will.
 
-    A law over 49,152 tokens at 1,024 places is 200 MB: without this every product of such a size
-    is first cleared by the kernel. Two to three times as long was seen (`docs/train.md`).
+    Pages that come anew from the system are cleared by it first: products of 10 MB took two to
+    three times as long. Larger blocks than `OWN` still come and go, or what is between them would
+    never be given back: without that bound a training grew to 19 GB.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -19,4 +21,4 @@ def keep_memory() -> bool:
         option = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(option(MMAP_MAX, 0)) and bool(option(TRIM_THRESHOLD, LARGEST))
+    return bool(option(MMAP_THRESHOLD, OWN)) and bool(option(TRIM_THRESHOLD, KEPT))

@@ -45,7 +45,7 @@ EDIT = (
 )
 KINDS = {
     "draft-ce": "draft --layers 3 --loss ce --minutes 4 --evaluations 3",
-    "eagle3": "head --kind eagle3 --draft-vocab 8192 --depth 4 --minutes 14 --evaluations 7",
+    "eagle3": "head --kind eagle3 --draft-vocab 8192 --depth 4 --minutes 12 --evaluations 6",
     "draft": "draft --from {work}/draft-ce/result --rate 6e-4 --minutes 8 --evaluations 4",
     "medusa": "head --kind medusa --draft-vocab 8192 --rate 2e-3 --minutes 4 --evaluations 3",
     "mlp": "head --kind mlp --inner 288 --rate 2e-3 --minutes 4 --evaluations 3",

@@ -51,7 +51,8 @@ KINDS = {
     "mlp": "head --kind mlp --inner 288 --rate 2e-3 --minutes 4 --evaluations 3",
 }
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
-MICRO = {"draft-ce": 512}  # tokens at a time; laws of 256 fit into memory that is kept
+BATCHES = {"draft-ce": (2048, 512)}  # tokens a step and at a time; of the others:
+SMALL = (1024, 256)  # many steps, and laws that fit into memory that is kept
 OF_ALL = (
     f"--temperature 0.8 --seed {SEED} --held-out 32 --batch-tokens 2048 --worth 0 --cost-seconds 0"
 )
@@ -117,14 +118,15 @@ def commands(work: Path) -> dict[str, list[str]]:
     """Of each drafter; the first one makes the texts of all."""
     own = f"--prompts {work}/prompts.jsonl {OF_TEXTS}"
     theirs = f"--texts {work}/draft-ce/texts.jsonl"
-    return {
-        name: shlex.split(
-            f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} "
-            f"{own if name == 'draft-ce' else theirs} {OF_ALL} "
-            f"--micro-tokens {MICRO.get(name, 256)}"
+    made = {}
+    for name, how in KINDS.items():
+        texts = own if name == "draft-ce" else theirs
+        step, part = BATCHES.get(name, SMALL)
+        made[name] = shlex.split(
+            f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} {texts} "
+            f"{OF_ALL} --batch-tokens {step} --micro-tokens {part}"
         )
-        for name, how in KINDS.items()
-    }
+    return made
 
 
 def main() -> None:

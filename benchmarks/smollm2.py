@@ -53,9 +53,7 @@ KINDS = {
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
 BATCHES = {"draft-ce": (2048, 512)}  # tokens a step and at a time; of the others:
 SMALL = (1024, 256)  # many steps, and laws that fit into memory that is kept
-OF_ALL = (
-    f"--temperature 0.8 --seed {SEED} --held-out 32 --batch-tokens 2048 --worth 0 --cost-seconds 0"
-)
+OF_ALL = f"--temperature 0.8 --seed {SEED} --held-out 32 --worth 0 --cost-seconds 0"
 
 
 def heads_and_bodies() -> Iterator[tuple[str, str]]:

@@ -51,7 +51,7 @@ def train(
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
     if isinstance(training, DraftTraining) and training.layers and training.start:
         raise UsageError("--layers with --from: expected one of the two. Leave one out")
-    if training.texts is not None and training.prompts is not None:
+    if training.texts is not None and training.prompts:
         raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
     if isinstance(training, HeadTraining) and training.on_policy:
         raise UsageError(

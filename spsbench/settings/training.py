@@ -33,13 +33,15 @@ class Training:
     """Of `sps train draft` and `sps train head`."""
 
     prompts: Annotated[
-        str | None,
+        tuple[str, ...],
         Option(
-            "What the target is asked: a file (.jsonl, .txt) or a task; none: it asks itself.",
+            "What the target is asked: a file (.jsonl, .txt), a task, or self: it asks the rest of "
+            "--count itself; repeatable.",
             WORK,
-            metavar="FILE|TASK",
+            metavar="FILE|TASK|self",
+            shown="self",
         ),
-    ] = None
+    ] = ()
     texts: Annotated[
         Path | None, Option("Texts of an earlier training of this target.", WORK, metavar="FILE")
     ] = None
@@ -57,6 +59,7 @@ class Training:
     count: Annotated[int, Option("Texts that the target writes.", SIZE, COUNT)] = 1024
     tokens: Annotated[int, Option("Of each text at most.", SIZE, between(2, 1 << 20))] = 160
     prompt_tokens: Annotated[int, Option("Of a prompt at most.", SIZE, between(1, 1 << 20))] = 96
+    together: Annotated[int, Option("Texts written at a time.", SIZE, COUNT)] = 32
     held_out: Annotated[int, Option("Texts on which acceptance is watched.", SIZE, COUNT)] = 48
     minutes: Annotated[
         float, Option("Time to learn; the texts not counted.", SIZE, between(0.001, 1e6))

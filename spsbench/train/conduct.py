@@ -22,9 +22,10 @@ from spsbench.store.provenance import digest, hash_files
 from spsbench.train.course.course import Course
 from spsbench.train.course.features import Remembering
 from spsbench.train.course.outlook import Prices
+from spsbench.train.course.precision import BFLOAT16, FLOAT32, quicker
 from spsbench.train.course.teacher import Teacher
-from spsbench.train.folder import Folder, begin, opened
-from spsbench.train.identity import identity, of_texts, usual
+from spsbench.train.folder import Folder, begin, noted, opened
+from spsbench.train.identity import PRODUCTS, identity, of_texts, usual
 from spsbench.train.outset import Outset, loss_spec
 from spsbench.train.students.table import made_student
 from spsbench.train.team import Team, device_of
@@ -88,17 +89,20 @@ class Conduct:
         chat = in_chat(tokenizer, asked.chat)
         files = hash_files(found)
         folder = opened(self.place) if team.leads else Folder(Path())
+        numbers = team.told(self._products(folder, target.device) if team.leads else "")
         with self._alone(folder):
             if team.leads:
-                mine = identity(self.target, asked, digest(files), loss)
+                mine = identity(self.target, asked, digest(files), loss, numbers)
                 begin(folder, mine, usual(asked), bool(self.place.resume))
             checks = team.leads or asked.prompts  # the others are told what was read
             overlap = Overlap(kept_apart(asked.not_from) if checks else ())
             model = source.model(found)
+            if numbers == BFLOAT16 and target.dtype == "auto":
+                model = model.to(torch.bfloat16)
             vocab = source.vocab_size(model, model, tokenizer)
             eos = source.eos(model, tokenizer)
             teacher = Teacher(model, vocab)
-            made = of_texts(self.target, asked, files, vocab, chat)
+            made = of_texts(self.target, asked, files, vocab, chat, str(model.dtype)[6:])
             path = asked.texts or folder.texts
             if asked.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, asked, chat, overlap)
@@ -126,6 +130,7 @@ class Conduct:
                 eos=eos,
                 folder=folder,
                 team=team,
+                numbers=numbers,
                 say=self.say,
             )
             outset.check()
@@ -142,6 +147,14 @@ class Conduct:
                 return None
             shutil.rmtree(folder.features, ignore_errors=True)
             return finish(course, folder, texts, asked, self.target, loss, chat, self.command)
+
+    def _products(self, folder: Folder, device: str) -> str:
+        """The numbers of products: those that it was begun with, else what is faster here."""
+        if begun := noted(folder, bool(self.place.resume)):
+            return str(begun.get(PRODUCTS, FLOAT32))
+        chosen = quicker(torch.device(device))
+        self.say(f"products in {chosen}; weights and losses in float32")
+        return chosen
 
     def _alone(self, folder: Folder) -> AbstractContextManager[Any]:
         return Lock(folder.lock) if self.team.leads else nullcontext()

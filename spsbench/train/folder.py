@@ -59,6 +59,13 @@ def opened(place: Place) -> Folder:
     return Folder(path)
 
 
+def noted(folder: Folder, resume: bool) -> Mapping[str, Any]:
+    """What the training was begun with that is to be gone on with; else nothing."""
+    if not resume or not folder.manifest.is_file():
+        return {}
+    return read_object(folder.manifest, LARGE)
+
+
 def begin(
     folder: Folder, identity: Mapping[str, Any], usual: Mapping[str, Any], resume: bool
 ) -> None:

@@ -20,19 +20,29 @@ FREE = (
 LATER = ("not_from", "on_policy")
 """Were not noted at first: a training without them has the usual value."""
 
-OF_TEXTS = ("prompts", "count", "tokens", "prompt_tokens", "temperature", "top_p", "seed")
+OF_TEXTS = (
+    *("prompts", "count", "together", "tokens", "prompt_tokens"),
+    *("temperature", "top_p", "seed"),
+)
+PRODUCTS = "products"
 
 
 def identity(
-    target: ModelSpec, asked: DraftTraining | HeadTraining, files: str, loss: Spec
+    target: ModelSpec,
+    asked: DraftTraining | HeadTraining,
+    files: str,
+    loss: Spec,
+    numbers: str,
 ) -> dict[str, Any]:
     """Everything that a step depends on.
 
     Args:
         files: digest of the target's.
         loss: that is lowered.
+        numbers: that products are computed in.
     """
     found: dict[str, Any] = {"target": str(target), "files": files, "loss": str(loss)}
+    found[PRODUCTS] = numbers
     for each in fields(asked):
         if each.name not in (*FREE, "loss"):
             value = getattr(asked, each.name)
@@ -56,6 +66,7 @@ def of_texts(
     files: Mapping[str, str],
     vocab: int,
     chat: bool,
+    numbers: str,
 ) -> dict[str, Any]:
     """What the texts of a target depend on; and what others must share to learn from them."""
     own = {name: value for name, value in files.items() if "token" in name or "vocab" in name}
@@ -65,5 +76,6 @@ def of_texts(
         "tokenizer": digest(own),
         "vocab": vocab,
         "chat": chat,
+        "numbers": numbers,
         **{name: getattr(asked, name) for name in OF_TEXTS},
     }

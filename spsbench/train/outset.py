@@ -53,6 +53,7 @@ class Outset:
         learnt: texts to learn from.
         kept: texts held out.
         eos: tokens that end a text.
+        numbers: that products are computed in.
     """
 
     asked: DraftTraining | HeadTraining
@@ -64,6 +65,7 @@ class Outset:
     eos: frozenset[int]
     folder: Folder
     team: Team
+    numbers: str
     say: Callable[[str], None]
 
     def check(self) -> None:
@@ -106,7 +108,7 @@ class Outset:
         count = self.teacher.layers
         layers = sorted({*self.student.reads(count), count})
         place = self.team.told(self.folder.features.absolute())
-        found = Features(place, self.teacher, [*self.learnt, *self.kept], layers, of)
+        found = Features(place, self.teacher, [*self.learnt, *self.kept], layers, of, self.numbers)
         if self.team.leads:
             found.check_room()
             self.say(f"hidden states of {found.tokens:,} tokens are kept while it learns")
@@ -142,6 +144,7 @@ class Outset:
             evaluations=asked.evaluations,
             patience=asked.patience,
             worth=asked.worth,
+            products=self.numbers,
         )
         kept = self.kept
         each = max(1, asked.micro_tokens // max(len(p) + len(t) for p, t in kept))

@@ -145,20 +145,22 @@ def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):
     path.write_text(json.dumps({"id": "a", "prompt": problem.prompt}) + "\n")
     for named in (str(path), "humaneval"):
         with pytest.raises(DataError, match=r"is a prompt of the benchmark, humaneval Human"):
-            asking.prompts_of(HeadTraining(prompts=named), byte_tokenizer(), False, overlap)
+            asking.prompts_of(HeadTraining(prompts=(named,)), byte_tokenizer(), False, overlap)
 
 
 def test_prompts_of_a_file(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
-    found = asking.prompts_of(HeadTraining(prompts=str(path)), byte_tokenizer(), False, Overlap(()))
+    found = asking.prompts_of(
+        HeadTraining(prompts=(str(path),)), byte_tokenizer(), False, Overlap(())
+    )
     assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
         "the cat sat on the mat",
         "the dog ran",
     ]
     with pytest.raises(MissingError):
         asking.prompts_of(
-            HeadTraining(prompts=str(tmp_path / "no.txt")), byte_tokenizer(), False, Overlap(())
+            HeadTraining(prompts=(str(tmp_path / "no.txt"),)), byte_tokenizer(), False, Overlap(())
         )
     with pytest.raises(UsageError, match="--chat on"):
         asking.in_chat(byte_tokenizer(), "on")

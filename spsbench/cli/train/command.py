@@ -10,8 +10,6 @@ from spsbench.library.load import OF_ACCESS
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 
 PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
-MANY = ("not_from",)
-
 train = typer.Typer(
     no_args_is_help=True,
     help="Make a drafter for a target: its own texts, and acceptance while it learns.",
@@ -19,7 +17,7 @@ train = typer.Typer(
 
 
 @train.command("draft")
-@o.takes(OF_TRAINED.values(), OF_DRAFT.values(), PLACES.values(), OF_ACCESS.values(), many=MANY)
+@o.takes(OF_TRAINED.values(), OF_DRAFT.values(), PLACES.values(), OF_ACCESS.values())
 def draft(
     format: o.TableFormat = "table",
     json: o.Json = False,
@@ -33,7 +31,7 @@ def draft(
 
 
 @train.command("head")
-@o.takes(OF_TRAINED.values(), OF_HEAD.values(), PLACES.values(), OF_ACCESS.values(), many=MANY)
+@o.takes(OF_TRAINED.values(), OF_HEAD.values(), PLACES.values(), OF_ACCESS.values())
 def head(
     format: o.TableFormat = "table",
     json: o.Json = False,

@@ -16,9 +16,10 @@ from spsbench.train.course.look import Look, why_end
 from spsbench.train.course.optimiser import adamw, pace
 from spsbench.train.course.outlook import Prices, foreseen
 from spsbench.train.course.own import OwnTexts
+from spsbench.train.course.precision import products
 from spsbench.train.course.rules import Rules
 from spsbench.train.course.teacher import Teacher
-from spsbench.train.course.watch import watch
+from spsbench.train.course.watch import Seen, watch
 from spsbench.train.students.student import Batch, Student
 from spsbench.train.team import Team
 
@@ -122,7 +123,7 @@ class Course:
         return pace(done, left, WARMUP * self.steps, COOLDOWN * self.steps)
 
     def _look(self, loss: float) -> None:
-        seen = watch(self.student, self.teacher, self.held_out, self.rules.warp, self.team)
+        seen = self._watched()
         if not seen.reach:
             raise UsageError(
                 "texts held out are shorter than a draft: expected longer ones. Give more --tokens,"
@@ -142,6 +143,10 @@ class Course:
         self.looks.append(look)
         self.told(self)
 
+    def _watched(self) -> Seen:
+        with products(self.teacher.parts.device, self.rules.products):
+            return watch(self.student, self.teacher, self.held_out, self.rules.warp, self.team)
+
     def _is_late(self) -> bool:
         """Whether it takes far longer than was reckoned."""
         counted = self.rules.steps is None and self.step < self.steps
@@ -154,7 +159,7 @@ class Course:
             UsageError: not even one look and one step.
         """
         began = time.perf_counter()
-        watch(self.student, self.teacher, self.held_out, self.rules.warp, self.team)
+        self._watched()
         look = time.perf_counter() - began
         began = time.perf_counter()
         for step in self._probed():

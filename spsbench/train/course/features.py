@@ -24,6 +24,7 @@ from spsbench.models.jsonfile import read_object
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import differences
 from spsbench.train.course.batches import together
+from spsbench.train.course.precision import FLOAT32, products
 from spsbench.train.course.teacher import Teacher
 from spsbench.train.students.student import Batch, Lesson
 from spsbench.train.text.writing import Text
@@ -43,6 +44,7 @@ class Features:
         texts: all of a training.
         layers: hidden states that are kept, as transformers numbers them; the last among them.
         of: which target it is.
+        numbers: that products are computed in.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Features:
         texts: Sequence[Text],
         layers: Sequence[int],
         of: Mapping[str, Any],
+        numbers: str = FLOAT32,
     ) -> None:
+        self._numbers = numbers
         self.folder, self._teacher, self._layers = folder, teacher, list(layers)
         self._texts = [tuple(prompt + text) for prompt, text in texts]
         starts = [0]
@@ -66,6 +70,7 @@ class Features:
             "layers": self._layers,
             "tokens": self.tokens,
             "width": self._width,
+            "products": numbers,
             "dtype": str(teacher.parts.dtype).removeprefix("torch."),
         }
         self._rows: dict[int, Tensor] = {}
@@ -151,6 +156,7 @@ class Features:
             ends.append(ends[-1] + sum(map(len, self._texts[at : at + TOGETHER])) * self._row)
         sizes = [path.stat().st_size if path.exists() else 0 for path in self._paths.values()]
         done = max(n for n, end in enumerate(ends) if end <= min(sizes))
+        dtype = self._teacher.parts.dtype
         with ExitStack() as stack:
             files = {}
             for layer, path in self._paths.items():
@@ -163,14 +169,16 @@ class Features:
                 lesson = self._seen(texts, first=at == 0)
                 for layer, file in files.items():
                     for row, text in enumerate(texts):
-                        kept = lesson.hidden[layer][row, : len(text)].cpu().contiguous()
+                        kept = lesson.hidden[layer][row, : len(text)].to(dtype).cpu().contiguous()
                         file.write(kept.view(torch.uint8).numpy().tobytes())
 
     def _seen(self, texts: Sequence[tuple[int, ...]], first: bool) -> Lesson:
         device = self._teacher.parts.device
-        lesson = self._teacher.teach(together([([], list(text)) for text in texts], device))
-        if first:
-            made = self._teacher.parts.head(lesson.hidden[self._layers[-1]])
+        batch = together([([], list(text)) for text in texts], device)
+        with torch.no_grad(), products(device, self._numbers):
+            lesson = self._teacher.teach(batch)
+            made = self._teacher.parts.head(lesson.hidden[self._layers[-1]]) if first else None
+        if made is not None:
             off = (made - lesson.logits).abs().max()
             if not float(off) <= CLOSE * float(lesson.logits.abs().max()):
                 raise DataError(

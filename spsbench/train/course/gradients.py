@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from spsbench.errors import DataError
 from spsbench.train.course.batches import Batches
 from spsbench.train.course.own import OwnTexts
+from spsbench.train.course.precision import products
 from spsbench.train.course.rules import Rules
 from spsbench.train.course.teacher import Teacher, laws_of
 from spsbench.train.students.student import Batch, Student
@@ -47,7 +47,7 @@ class Gradients:
         rows = sum(self.team.gathered(sum(int(batch.wanted.sum()) for _, batch in parts)))
         total, broken = 0.0, ""
         for numbers, batch in parts:
-            with narrow(batch.ids.device):
+            with products(batch.ids.device, self.rules.products):
                 each = list(self._losses(batch))
             summed = sum(
                 (values.sum() * FADES**d for d, values in enumerate(each)), torch.zeros(())
@@ -87,8 +87,3 @@ class Gradients:
             laws = laws_of(guess, batch, lesson, self.student.ids, warp, heat)
             values = rules.loss(laws)
             yield values if guess.extra is None else values + guess.extra
-
-
-def narrow(device: torch.device) -> Any:
-    """bfloat16 for the products on a GPU."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from spsbench.loop.sampling import Warp
+from spsbench.train.course.precision import FLOAT32
 from spsbench.train.losses.laws import Loss
 
 
@@ -16,6 +17,7 @@ class Rules:
         evaluations: looks at acceptance.
         patience: looks without a rise until it ends; 0: never.
         worth: ends where less speed-up is foreseen; 0: never.
+        products: the numbers that they are computed in.
     """
 
     loss: Loss
@@ -28,3 +30,4 @@ class Rules:
     evaluations: int
     patience: int
     worth: float
+    products: str = FLOAT32

@@ -13,6 +13,8 @@ from spsbench.tasks.jsonl import Jsonl
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.paragraphs import paragraphs
 
+SELF = "self"  # among the prompts: questions of the target's own
+
 
 def in_chat(tokenizer: Any, chat: str) -> bool:
     """Whether the target is asked by its template.
@@ -26,35 +28,43 @@ def in_chat(tokenizer: Any, chat: str) -> bool:
     return has and chat != "off"
 
 
+def asks_itself(asked: Training) -> bool:
+    """Whether the target asks what no prompt does."""
+    return not asked.prompts or SELF in asked.prompts
+
+
 def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
-    """The prompts of a file or a task, each once, cut to what is allowed.
+    """The prompts of files and tasks, each once, cut to what is allowed, the shortest first.
 
     Raises:
         DataError: none, or one that is a task's own.
         MissingError: no such file.
     """
     found: dict[tuple[int, ...], None] = {}
-    for where, text in _texts(str(asked.prompts)):
-        if (task := overlap.of(text)) is not None:
+    named = [name for name in asked.prompts if name != SELF]
+    for name in named:
+        before = len(found)
+        for where, text in _texts(name):
+            if (task := overlap.of(text)) is not None:
+                raise DataError(
+                    f"{where} is a prompt of the benchmark, {task} (--prompts {name}): expected "
+                    "texts that nothing is measured on. Take it out"
+                )
+            if chat:
+                ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
+                if len(ids) > asked.prompt_tokens:
+                    continue
+            else:
+                ids = encode(tokenizer, text)[: asked.prompt_tokens]
+            found[tuple(ids)] = None
+            if len(found) == asked.count:
+                break
+        if len(found) == before < asked.count:
             raise DataError(
-                f"{where} is a prompt of the benchmark, {task} (--prompts {asked.prompts}): "
-                "expected texts that nothing is measured on. Take it out"
+                f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {name}): expected "
+                "one or more. Name another file, or give more --prompt-tokens"
             )
-        if chat:
-            ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
-            if len(ids) > asked.prompt_tokens:
-                continue
-        else:
-            ids = encode(tokenizer, text)[: asked.prompt_tokens]
-        found[tuple(ids)] = None
-        if len(found) == asked.count:
-            break
-    if not found:
-        raise DataError(
-            f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {asked.prompts}): "
-            "expected one or more. Name another file, or give more --prompt-tokens"
-        )
-    return [list(ids) for ids in found]
+    return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
 
 
 def user_mark(tokenizer: Any) -> list[int]:

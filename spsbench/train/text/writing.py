@@ -8,11 +8,10 @@ from transformers import PreTrainedModel
 from spsbench.loop.sampling import Warp
 from spsbench.models.loader import encode_chat
 from spsbench.settings.training import Training
-from spsbench.train.text.asking import nothing, prompts_of, user_mark
+from spsbench.train.text.asking import asks_itself, nothing, prompts_of, user_mark
 from spsbench.train.text.many import continued
 from spsbench.train.text.overlap import Overlap
 
-TOGETHER = 32  # texts in a batch
 Text = tuple[list[int], list[int]]  # a prompt and what was written
 
 
@@ -40,10 +39,10 @@ class Writer:
     ) -> None:
         self._model, self._tokenizer, self._asked, self._chat = model, tokenizer, asked, chat
         self._eos, self._vocab = eos, vocab
-        self._prompts = prompts_of(asked, tokenizer, chat, overlap) if asked.prompts else None
-        self.batches = -(
-            -(asked.count if self._prompts is None else len(self._prompts)) // TOGETHER
-        )
+        self._prompts = prompts_of(asked, tokenizer, chat, overlap)
+        self._asked_self = max(0, asked.count - len(self._prompts)) if asks_itself(asked) else 0
+        self._given = -(-len(self._prompts) // asked.together)
+        self.batches = self._given + -(-self._asked_self // asked.together)
 
     def batch(self, index: int) -> list[Text]:
         """Batch number `index`: prompts, and what the target wrote after each."""
@@ -51,10 +50,12 @@ class Writer:
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _asking(self, index: int) -> Iterator[list[int]]:
-        if self._prompts is not None:
-            yield from self._prompts[index * TOGETHER : (index + 1) * TOGETHER]
+        """Prompts that were given; after them, those that the target asks itself."""
+        together, own = self._asked.together, index - self._given
+        if own < 0:
+            yield from self._prompts[index * together : (index + 1) * together]
             return
-        count = min(TOGETHER, self._asked.count - index * TOGETHER)
+        count = min(together, self._asked_self - own * together)
         if not self._chat:
             yield from [nothing(self._tokenizer, self._eos)] * count
             return

@@ -16,6 +16,7 @@ from spsbench.store.atomic import replace_file
 from spsbench.train.course.course import Course
 from spsbench.train.course.look import Look
 from spsbench.train.folder import Folder
+from spsbench.train.text.asking import SELF
 from spsbench.train.text.texts import Texts
 from spsbench.train.written.card import card
 from spsbench.train.written.curve import curve
@@ -51,10 +52,9 @@ def finish(
     student, out = course.student, folder.result
     student.network.load_state_dict(course.best)
     student.write(out, getattr(torch, asked.save_as))
-    if asked.prompts:
-        how = f"asked the prompts of {asked.prompts}"
-    else:
-        how = "which asked itself the questions" if chat else "from nothing"
+    own = "which asked itself the questions" if chat else "from nothing"
+    named = ", ".join(asked.prompts)
+    how = f"asked the prompts of {named}" if named not in ("", SELF) else own
     facts = {
         "target": str(target),
         "what": f"A drafter of kind {student.drafter}",

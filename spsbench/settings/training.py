@@ -25,7 +25,7 @@ from spsbench.spec import Spec
 
 COUNT = between(1, 1 << 24)
 LEARNERS = re.compile(r"dp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
-KINDS = ("eagle3", "eagle", "medusa", "mlp")
+KINDS = ("eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Training:
         Option(
             "ce, kl, reverse-kl, jsd:beta=0.5, tv, acceptance, hybrid or top-k:k=10.",
             METHOD,
-            shown="hybrid; eagle: kl",
+            shown="hybrid; eagle, falcon: kl",
         ),
     ] = None
     rate: Annotated[
@@ -164,6 +164,9 @@ class HeadTraining(Training):
             COUNT,
             shown="32000 or all",
         ),
+    ] = None
+    block: Annotated[
+        int | None, Option("falcon: tokens a pass.", METHOD, between(1, 16), shown="2")
     ] = None
     inner: Annotated[
         int | None,

@@ -33,8 +33,8 @@ def loss_spec(asked: Training) -> Spec:
     Raises:
         UsageError: one that texts of the student's own cannot have.
     """
-    eagle = isinstance(asked, HeadTraining) and asked.kind == "eagle"
-    loss = asked.loss or Spec("kl" if eagle else "hybrid")
+    features = isinstance(asked, HeadTraining) and asked.kind in ("eagle", "falcon")
+    loss = asked.loss or Spec("kl" if features else "hybrid")
     loss_of(loss)
     if asked.on_policy and loss.name == "ce":
         raise UsageError(

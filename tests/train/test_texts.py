@@ -151,12 +151,11 @@ def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):
 def test_prompts_of_a_file(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
-    found = asking.prompts_of(
-        HeadTraining(prompts=(str(path),)), byte_tokenizer(), False, Overlap(())
-    )
+    asked = HeadTraining(prompts=(str(path),))
+    found = asking.prompts_of(asked, byte_tokenizer(), False, Overlap(()))
     assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
-        "the cat sat on the mat",
         "the dog ran",
+        "the cat sat on the mat",
     ]
     with pytest.raises(MissingError):
         asking.prompts_of(

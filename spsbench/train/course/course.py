@@ -86,7 +86,7 @@ class Course:
         while self.step < self.steps and not self.ended:
             for group in optimiser.param_groups:
                 group["lr"] = self.rules.rate * self._pace()
-            self.losses.append(gradients.add(self.step, self.saved))
+            self.losses.append(gradients.add(self.step, self.steps, self.saved))
             nn.utils.clip_grad_norm_(network.parameters(), CLIP)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
@@ -163,7 +163,7 @@ class Course:
         look = time.perf_counter() - began
         began = time.perf_counter()
         for step in self._probed():
-            gradients.add(step, 0)
+            gradients.add(step, self.steps)
             self.student.network.zero_grad(set_to_none=True)
         each = (time.perf_counter() - began) / PROBED
         look, each = self.team.told((look, each))

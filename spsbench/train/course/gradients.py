@@ -12,7 +12,7 @@ from spsbench.train.course.own import OwnTexts
 from spsbench.train.course.precision import products
 from spsbench.train.course.rules import Rules
 from spsbench.train.course.teacher import Teacher, laws_of
-from spsbench.train.students.student import Batch, Student
+from spsbench.train.students.student import Batch, Moment, Student
 from spsbench.train.team import Team
 
 FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
@@ -34,10 +34,11 @@ class Gradients:
     team: Team
     own: OwnTexts | None = None
 
-    def add(self, step: int, kept: int) -> float:
+    def add(self, step: int, steps: int, kept: int = 0) -> float:
         """Add those of a step, the same on all ranks; the mean loss of a row at depth 1.
 
         Args:
+            steps: of the whole course.
             kept: the step of the last checkpoint, for the message.
 
         Raises:
@@ -46,9 +47,10 @@ class Gradients:
         parts = self._parts(step)
         rows = sum(self.team.gathered(sum(int(batch.wanted.sum()) for _, batch in parts)))
         total, broken = 0.0, ""
+        moment = Moment(min(step / max(steps, 1), 1.0), self.batches.seed + step)
         for numbers, batch in parts:
             with products(batch.ids.device, self.rules.products):
-                each = list(self._losses(batch))
+                each = list(self._losses(batch, moment))
             summed = sum(
                 (values.sum() * FADES**d for d, values in enumerate(each)), torch.zeros(())
             )
@@ -79,11 +81,11 @@ class Gradients:
             for numbers in parts
         ]
 
-    def _losses(self, batch: Batch) -> Iterable[Tensor]:
+    def _losses(self, batch: Batch, moment: Moment) -> Iterable[Tensor]:
         lesson, rules = self.teacher.teach(batch), self.rules
         warp = rules.warp if rules.warped else None
         heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
-        for guess in self.student.guesses(batch, lesson, self.student.depth):
+        for guess in self.student.taught(batch, lesson, moment):
             laws = laws_of(guess, batch, lesson, self.student.ids, warp, heat)
             values = rules.loss(laws)
             yield values if guess.extra is None else values + guess.extra

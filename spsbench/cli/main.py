@@ -13,7 +13,7 @@ from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.models import models
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.plan.command import plan
-from spsbench.cli.ranks import followed, gone, led
+from spsbench.cli.ranks import followed, gone, learns, led
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
@@ -65,9 +65,14 @@ app.add_typer(train, name="train")
 app.add_typer(models, name="models")
 
 
+def command() -> object:
+    """What the flags say."""
+    return app(standalone_mode=False)
+
+
 def main() -> None:
     """Run the command line and exit."""
     show_what_can_be_shown()
     if ranks().rank > 0:
-        gone(followed())
-    sys.exit(led(lambda: exit_code(lambda: app(standalone_mode=False))))
+        gone(followed(command) if learns() else followed())
+    sys.exit(led(lambda: exit_code(command)))

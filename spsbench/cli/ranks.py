@@ -31,17 +31,30 @@ _terminals: list[tuple[int, Any]] = []  # as they were when it began
 
 
 def led(command: Callable[[], int]) -> int:
-    """Rank 0, or a single process: `command`, and the other ranks are let go when it is over."""
+    """Rank 0, or a single process: `command`; ranks that serve it are let go after it."""
     if ranks().size == 1:
         return command()
     end_with_launcher()
+    if learns():
+        return command()
     with suppress(termios.error):
         _terminals.append((0, termios.tcgetattr(0)))
     code = exit_code(lambda: meet(ends=end_at_once)) or command()
     return code or exit_code(dismiss)
 
 
-def followed() -> int:
+def learns() -> bool:
+    """Whether this command is run by each of its ranks, which learn together."""
+    return sys.argv[1:2] == ["train"]
+
+
+def served() -> None:
+    """Another rank: meet the others, and work for rank 0 to its end."""
+    meet(ends=end_at_once)
+    follow()
+
+
+def followed(work: Callable[[], object] = served) -> int:
     """Another rank: work for rank 0 in silence; how it failed is left for who started the ranks."""
     end_with_launcher()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and ends the others by its end
@@ -50,8 +63,7 @@ def followed() -> int:
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
     try:
-        meet(ends=end_at_once)
-        follow()
+        work()
     except Exception as error:
         line, code = described(error)
         leave(line)

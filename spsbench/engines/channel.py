@@ -55,7 +55,7 @@ class Channel:
         self._closed: list[int] = []
         self._meeting: Meeting | None = None
         try:
-            with self._told():
+            with lost(lambda: self._why):
                 self._meeting = Meeting(self._here, _terms.within, self._lose)
         except TimeoutError as error:
             raise LostRankError(
@@ -110,7 +110,7 @@ class Channel:
             raise LostRankError(self._why or _line("a shared pass broke off"))
         self.broken = self.busy = True
         try:
-            with self._told():
+            with lost(lambda: self._why):
                 yield
                 if self._why:  # a device may have gone on without sense
                     raise LostRankError(self._why)
@@ -149,18 +149,6 @@ class Channel:
             self._last.daemon = True
             self._last.start()
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turn what the libraries say of a rank that has gone into one line."""
-        try:
-            yield
-        except LostRankError:
-            raise
-        except Exception as error:
-            if not any(map(_is_of_ranks, _behind(error))):
-                raise
-            raise LostRankError(self._why or _line("its connection closed")) from error
-
 
 class Terms(NamedTuple):
     """How long ranks wait for each other to come, and who ends a process that cannot go on."""
@@ -192,6 +180,26 @@ def end() -> None:
             made.say(Word.END)
     made.end()
     dist.destroy_process_group()
+
+
+@contextmanager
+def lost(why: Callable[[], str] = str) -> Iterator[None]:
+    """Turn what the libraries say of a rank that has gone into one line.
+
+    Args:
+        why: what else is known of it by then.
+
+    Raises:
+        LostRankError: it has.
+    """
+    try:
+        yield
+    except LostRankError:
+        raise
+    except Exception as error:
+        if not any(map(_is_of_ranks, _behind(error))):
+            raise
+        raise LostRankError(why() or _line("its connection closed")) from error
 
 
 def _behind(error: BaseException | None) -> Iterator[BaseException]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.library.bench import OF_PLACE, Say
+from spsbench.library.learners import check_learners
 from spsbench.library.load import access_of, load, quiet
 from spsbench.library.prepare import prepare
 from spsbench.settings.asked import make_cell
@@ -33,11 +34,12 @@ def train(
         what: `draft` or `head`.
         say: is told, a line each, what a user should know.
         watch: is told after each look at acceptance.
-        stop: asked now and then whether to end.
+        stop: asked now and then whether to end; rank 0's word counts.
         command: for the card.
 
     Returns:
-        A `spsbench.train.conduct.Trained`; None if it was stopped.
+        A `spsbench.train.written.result.Trained`; None if it was stopped, and on all ranks but
+        the first.
 
     Raises:
         SpsError: with a line that says what was wrong and what to do.
@@ -49,9 +51,15 @@ def train(
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
     if isinstance(training, DraftTraining) and training.layers and training.start:
         raise UsageError("--layers with --from: expected one of the two. Leave one out")
-    if training.texts is not None and training.prompts is not None:
+    if training.texts is not None and training.prompts:
         raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
+    if isinstance(training, HeadTraining) and training.on_policy:
+        raise UsageError(
+            "--on-policy with a head: expected a draft model. A head writes no text of its own: "
+            "each of its rounds begins in the target's. Leave it out"
+        )
     cell = make_cell(**rest, k=0)
+    check_learners(training.parallel, cell.models.target.device)
     if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
         say("note: texts and laws are computed in the target's dtype; what learns is float32")
     prepare(cell, access, say)
@@ -60,6 +68,7 @@ def train(
     from spsbench.library.costs import measure_costs
     from spsbench.train.conduct import Conduct
     from spsbench.train.course.outlook import Prices
+    from spsbench.train.team import team
 
     def price(folder: Path, drafter: str) -> Prices | None:
         """Measure a round of what begins to learn: its shape is what takes the time."""
@@ -75,14 +84,16 @@ def train(
         arm = next((name for name in costs.arms if name != "none"), None)
         return None if arm is None else Prices(costs, arm)
 
-    return Conduct(
-        target=cell.models.target,
-        asked=training,
-        place=place,
-        access=access,
-        price=price,
-        say=say,
-        watch=watch,
-        stop=stop,
-        command=command,
-    ).run()
+    with team() as learners:
+        return Conduct(
+            target=cell.models.target,
+            asked=training,
+            place=place,
+            access=access,
+            price=price,
+            say=say if learners.leads else quiet,
+            watch=watch,
+            stop=stop,
+            command=command,
+            team=learners,
+        ).run()

@@ -1,16 +1,19 @@
 """What a training is asked: which text, how long, by which loss, and when it is to stop."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from spsbench.settings.option import (
+    MACHINE,
     METHOD,
     RUN,
     SAMPLING,
     SIZE,
     WORK,
+    Check,
     Option,
     at_least,
     between,
@@ -21,6 +24,7 @@ from spsbench.settings.table import TARGET
 from spsbench.spec import Spec
 
 COUNT = between(1, 1 << 24)
+LEARNERS = re.compile(r"dp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
 KINDS = ("eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 
@@ -29,22 +33,33 @@ class Training:
     """Of `sps train draft` and `sps train head`."""
 
     prompts: Annotated[
-        str | None,
+        tuple[str, ...],
         Option(
-            "What the target is asked: a file (.jsonl, .txt) or a task; none: it asks itself.",
+            "What the target is asked: a file (.jsonl, .txt), a task, or self: it asks the rest of "
+            "--count itself; repeatable.",
             WORK,
-            metavar="FILE|TASK",
+            metavar="FILE|TASK|self",
+            shown="self",
         ),
-    ] = None
+    ] = ()
     texts: Annotated[
         Path | None, Option("Texts of an earlier training of this target.", WORK, metavar="FILE")
     ] = None
+    not_from: Annotated[
+        tuple[str, ...],
+        Option(
+            "What it will be tested on: no text of it is learnt.",
+            WORK,
+            metavar="FILE|TASK",
+        ),
+    ] = ()
     chat: Annotated[
         str, Option("In the target's chat template.", WORK, one_of("auto", "on", "off"))
     ] = "auto"
     count: Annotated[int, Option("Texts that the target writes.", SIZE, COUNT)] = 1024
     tokens: Annotated[int, Option("Of each text at most.", SIZE, between(2, 1 << 20))] = 160
     prompt_tokens: Annotated[int, Option("Of a prompt at most.", SIZE, between(1, 1 << 20))] = 96
+    together: Annotated[int, Option("Texts written at a time.", SIZE, COUNT)] = 32
     held_out: Annotated[int, Option("Texts on which acceptance is watched.", SIZE, COUNT)] = 48
     minutes: Annotated[
         float, Option("Time to learn; the texts not counted.", SIZE, between(0.001, 1e6))
@@ -73,6 +88,10 @@ class Training:
         int | None,
         Option("Tokens ahead that are learnt.", METHOD, between(1, 16), shown="by kind"),
     ] = None
+    on_policy: Annotated[
+        float,
+        Option("Share of the steps on texts of the draft model's own.", METHOD, between(0, 1)),
+    ] = 0.0
     temperature: Annotated[
         float, Option("Of the texts, and of the use that is made of it.", SAMPLING, at_least(0))
     ] = 1.0
@@ -90,6 +109,24 @@ class Training:
     cost_seconds: Annotated[
         float, Option("What measuring the costs may take; 0: not at all.", RUN, between(0, 1e5))
     ] = 10.0
+    store_features: Annotated[
+        bool, Option("Keep the target's hidden states on disk while it learns.", RUN)
+    ] = False
+    recompute: Annotated[
+        bool, Option("Compute activations again for the gradient: less memory.", MACHINE)
+    ] = False
+    parallel: Annotated[
+        str | None,
+        Option(
+            "Processes that learn together: dp:2; under torchrun dp.",
+            MACHINE,
+            Check(
+                lambda value: LEARNERS.fullmatch(value) is not None,
+                "dp:N with N of 2 or more, or dp under torchrun",
+            ),
+            metavar="dp:N",
+        ),
+    ] = None
     save_as: Annotated[
         str, Option("Numbers of the result.", RUN, one_of("bfloat16", "float16", "float32"))
     ] = "bfloat16"
@@ -137,8 +174,10 @@ class HeadTraining(Training):
     ] = None
 
 
+NO_CHOICE = ("engine", "weights", "parallel")  # what learns is run by transformers, whole
+
 OF_TRAINED: Mapping[str, Setting] = {
-    each.name: each for each in TARGET.values() if each.name not in ("engine", "weights")
+    each.name: each for each in TARGET.values() if each.name not in NO_CHOICE
 }
 OF_DRAFT: Mapping[str, Setting] = {each.name: each for each in settings_of(DraftTraining)}
 OF_HEAD: Mapping[str, Setting] = {each.name: each for each in settings_of(HeadTraining)}

@@ -78,6 +78,13 @@ def test_every_kind_is_read_again(sps, target, kind, tmp_path):
         (("draft", "--from", "nowhere"), "no config.json (nowhere)"),
         (("draft", "--from", "x", "--layers", "2"), "--layers with --from"),
         (("head", "--target", "nowhere"), "nowhere"),
+        (("head", "--tokens", "2", "--held-out", "2"), "texts held out are shorter than a draft"),
+        (("head", "--on-policy", "0.5"), "--on-policy with a head: expected a draft model"),
+        (("draft", "--on-policy", "0.5", "--loss", "ce"), "expected a loss of laws"),
+        (("head", "--parallel", "tp:2"), "--parallel is tp:2: expected dp:N"),
+        (("head", "--parallel", "dp"), "--parallel dp without torchrun"),
+        (("head", "--not-from", "nowhere.jsonl"), "no such file (nowhere.jsonl)"),
+        (("head", "--kind", "medusa", "--recompute"), "--recompute with --kind medusa"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(sps, target, what, said, tmp_path):

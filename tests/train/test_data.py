@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from spsbench.train.data import Mix, Stream, encode, function_texts, news_texts
-from spsbench.train.tokenizer import train
+from spsbench.train.nano.data import Mix, Stream, encode, function_texts, news_texts
+from spsbench.train.nano.tokenizer import train
 
 STREAM = Stream(torch.arange(1000), seed=5)
 

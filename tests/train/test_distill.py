@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from spsbench.train import distill
-from spsbench.train.data import Stream
-from spsbench.train.llama import Llama, LlamaShape
+from spsbench.train.nano import distill
+from spsbench.train.nano.data import Stream
+from spsbench.train.nano.llama import Llama, LlamaShape
 
 TARGET = LlamaShape(layers=2, width=16, hidden=24, heads=2, vocab=30, context=32)
 LESSON = distill.Lesson(

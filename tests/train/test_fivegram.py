@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spsbench.train.fivegram import fit
+from spsbench.train.nano.fivegram import fit
 
 IDS = np.random.default_rng(0).integers(0, 7, 400)
 

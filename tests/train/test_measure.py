@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from spsbench.train.measure import measure, windows
+from spsbench.train.nano.measure import measure, windows
 
 Q = torch.tensor([0.5, 0.3, 0.2])
 P = torch.tensor([0.2, 0.2, 0.6])

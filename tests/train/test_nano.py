@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spsbench.train import data, distill, llama, nano
-from spsbench.train.data import Mix
-from spsbench.train.figures import Sampling
-from spsbench.train.llama import LlamaShape
-from spsbench.train.pretrain import Stage
+from spsbench.train.nano import data, distill, llama, recipe
+from spsbench.train.nano.data import Mix
+from spsbench.train.nano.figures import Sampling
+from spsbench.train.nano.llama import LlamaShape
+from spsbench.train.nano.pretrain import Stage
 
 
 @pytest.fixture
@@ -20,23 +20,23 @@ def toy(monkeypatch):
     monkeypatch.setattr(llama, "compile_layers", lambda: None)
     monkeypatch.setattr(distill, "compile_loss", lambda: None)
     monkeypatch.setattr(data, "library_texts", lambda split, *, pinned: [f"import {split}\n" * 300])
-    monkeypatch.setattr(nano, "VOCAB", 300)
-    monkeypatch.setattr(nano, "MIX", Mix(0, 30, 20))
-    monkeypatch.setattr(nano, "HELDOUT_MIX", Mix(0, 20, 0))
-    monkeypatch.setattr(nano, "TARGET", LlamaShape(2, 16, 24, 2, vocab=300, context=512))
-    monkeypatch.setattr(nano, "KEPT", (1,))
+    monkeypatch.setattr(recipe, "VOCAB", 300)
+    monkeypatch.setattr(recipe, "MIX", Mix(0, 30, 20))
+    monkeypatch.setattr(recipe, "HELDOUT_MIX", Mix(0, 20, 0))
+    monkeypatch.setattr(recipe, "TARGET", LlamaShape(2, 16, 24, 2, vocab=300, context=512))
+    monkeypatch.setattr(recipe, "KEPT", (1,))
     stages = (Stage(1, 32, 128, 4), Stage(2, 64, 128, 4))
-    monkeypatch.setattr(nano, "PLAN", replace(nano.PLAN, stages=stages, cooldown=512))
-    short = replace(nano.LESSONS[0], tokens=4 * 128, batch_tokens=128, length=32, cooldown=256)
-    monkeypatch.setattr(nano, "LESSONS", (short, replace(short, length=64)))
-    monkeypatch.setattr(nano, "OWN", Sampling(prompts=8, prompt=4, tokens=12))
-    monkeypatch.setattr(nano, "JUDGED", Sampling(prompts=4, prompt=8, tokens=8))
+    monkeypatch.setattr(recipe, "PLAN", replace(recipe.PLAN, stages=stages, cooldown=512))
+    short = replace(recipe.LESSONS[0], tokens=4 * 128, batch_tokens=128, length=32, cooldown=256)
+    monkeypatch.setattr(recipe, "LESSONS", (short, replace(short, length=64)))
+    monkeypatch.setattr(recipe, "OWN", Sampling(prompts=8, prompt=4, tokens=12))
+    monkeypatch.setattr(recipe, "JUDGED", Sampling(prompts=4, prompt=8, tokens=8))
 
 
 @pytest.mark.usefixtures("toy")
 def test_recipe(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
-    nano.build(tmp_path / "out", tmp_path / "work", scale=1.0, pinned=True)
+    recipe.build(tmp_path / "out", tmp_path / "work", scale=1.0, pinned=True)
     folder = tmp_path / "out" / "nano"
     weights = (folder / "model.safetensors").read_bytes()
     told = json.loads((folder / "training.json").read_text())
@@ -47,20 +47,20 @@ def test_recipe(tmp_path, caplog):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert model.config.vocab_size == len(words) == 300
     assert caplog.records == []
-    nano.build(tmp_path / "out", tmp_path / "work", scale=1.0, pinned=True)
+    recipe.build(tmp_path / "out", tmp_path / "work", scale=1.0, pinned=True)
     assert (folder / "model.safetensors").read_bytes() == weights
     assert json.loads((folder / "training.json").read_text()) == told
 
 
 def test_scaled():
-    plan = nano.scaled(nano.PLAN, 0.01)
-    assert plan.cooldown == round(nano.PLAN.cooldown * 0.01)
+    plan = recipe.scaled(recipe.PLAN, 0.01)
+    assert plan.cooldown == round(recipe.PLAN.cooldown * 0.01)
     assert [stage.steps for stage in plan.stages] == [
-        round(stage.steps * 0.01) or 1 for stage in nano.PLAN.stages
+        round(stage.steps * 0.01) or 1 for stage in recipe.PLAN.stages
     ]
 
 
 def test_shortened():
-    lesson = nano.shortened(nano.LESSONS[0], 0.01)
-    assert lesson.tokens == round(nano.LESSONS[0].tokens * 0.01 / 2048) * 2048
-    assert nano.shortened(nano.LESSONS[0], 1.0) == nano.LESSONS[0]
+    lesson = recipe.shortened(recipe.LESSONS[0], 0.01)
+    assert lesson.tokens == round(recipe.LESSONS[0].tokens * 0.01 / 2048) * 2048
+    assert recipe.shortened(recipe.LESSONS[0], 1.0) == recipe.LESSONS[0]

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from spsbench.train.data import Stream
-from spsbench.train.export import rounded, save, to_transformers
-from spsbench.train.llama import Llama, LlamaShape
-from spsbench.train.muon import orthogonalise
-from spsbench.train.pretrain import Plan, Stage, start, train
-from spsbench.train.tokenizer import train as train_tokenizer
+from spsbench.train.nano.data import Stream
+from spsbench.train.nano.export import rounded, save, to_transformers
+from spsbench.train.nano.llama import Llama, LlamaShape
+from spsbench.train.nano.muon import orthogonalise
+from spsbench.train.nano.pretrain import Plan, Stage, start, train
+from spsbench.train.nano.tokenizer import train as train_tokenizer
 
 SHAPE = LlamaShape(layers=4, width=16, hidden=24, heads=2, vocab=40, context=64)
 PLAN = Plan(

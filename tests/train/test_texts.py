@@ -7,9 +7,10 @@ import torch
 
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.settings.training import HeadTraining
+from spsbench.tasks import hubfile
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.train.text import asking
-from spsbench.train.text.overlap import Overlap
+from spsbench.train.text.overlap import Overlap, kept_apart
 from spsbench.train.text.texts import check_target, read, read_head, written
 from spsbench.train.text.writing import Writer
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
@@ -26,7 +27,7 @@ def target():
 def writer(target, asked=ASKED, chat=False, tokenizer=None):
     tokenizer = tokenizer or byte_tokenizer(TEMPLATE if chat else None)
     eos = frozenset({tokenizer.eos_token_id})
-    return Writer(target, tokenizer, eos, len(tokenizer), asked, chat)
+    return Writer(target, tokenizer, eos, len(tokenizer), asked, chat, Overlap(()))
 
 
 def quiet(line):
@@ -123,23 +124,42 @@ def test_a_benchmarks_prompt_is_known_again(overlap, problem):
     assert overlap.of("from typing import List\n\n\ndef mine(xs: List[int]) -> int:") is None
 
 
-def test_prompts_of_a_benchmark_are_refused(problem, tmp_path):
+def test_what_a_user_will_test_on_is_known_again(tmp_path, monkeypatch):
+    words = [f"word{i}" for i in range(60)]
+    articles, plain = tmp_path / "articles.jsonl", tmp_path / "plain.txt"
+    articles.write_text(json.dumps({"id": "a", "document": " ".join(words), "summary": "x"}))
+    plain.write_text("short\n\n" + " ".join(words[::-1]))
+    found = Overlap([str(articles), str(plain)])
+    assert found.of(" ".join(words[:30])) == f"{articles} 1"  # all of its own words
+    assert found.of(" ".join([*words[10:50], *map(str, range(99))])) == f"{articles} 1"
+    assert found.of(" ".join([*words[:20], *map(str, range(99))])) is None
+    assert found.of(" ".join(words[::-1])) == f"{plain} paragraph 2"
+    assert found.of("Short") is None
+    assert kept_apart(["x"])[-1] == "x"
+    monkeypatch.setattr(hubfile, "cached", lambda: articles)
+    assert kept_apart([]) == ["humaneval", "xsum:data=mini", "xsum:data=hub"]
+
+
+def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"id": "a", "prompt": problem.prompt}) + "\n")
     for named in (str(path), "humaneval"):
         with pytest.raises(DataError, match=r"is a prompt of the benchmark, humaneval Human"):
-            asking.prompts_of(HeadTraining(prompts=named), byte_tokenizer(), False)
+            asking.prompts_of(HeadTraining(prompts=(named,)), byte_tokenizer(), False, overlap)
 
 
 def test_prompts_of_a_file(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
-    found = asking.prompts_of(HeadTraining(prompts=str(path)), byte_tokenizer(), False)
+    asked = HeadTraining(prompts=(str(path),))
+    found = asking.prompts_of(asked, byte_tokenizer(), False, Overlap(()))
     assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
-        "the cat sat on the mat",
         "the dog ran",
+        "the cat sat on the mat",
     ]
     with pytest.raises(MissingError):
-        asking.prompts_of(HeadTraining(prompts=str(tmp_path / "no.txt")), byte_tokenizer(), False)
+        asking.prompts_of(
+            HeadTraining(prompts=(str(tmp_path / "no.txt"),)), byte_tokenizer(), False, Overlap(())
+        )
     with pytest.raises(UsageError, match="--chat on"):
         asking.in_chat(byte_tokenizer(), "on")

@@ -3,7 +3,7 @@
 import pytest
 from transformers import AutoTokenizer
 
-from spsbench.train.tokenizer import END, train
+from spsbench.train.nano.tokenizer import END, train
 
 TEXT = "def f(x):\n    return x + 1\n\n\nclass A:\n\tpass  \n" * 3
 

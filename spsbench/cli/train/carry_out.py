@@ -12,6 +12,7 @@ from spsbench.cli.notes import say
 from spsbench.cli.safe import write
 from spsbench.errors import Exit
 from spsbench.library.train import OUT, train
+from spsbench.machine.memory_kept import keep_memory
 from spsbench.machine.sizes import clock
 from spsbench.store.interrupt import graceful
 
@@ -51,6 +52,7 @@ def carry_out(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
         SpsError: models, texts, settings or a folder that cannot be used.
     """
     command = ["sps", *sys.argv[1:]]
+    keep_memory()  # here and not in the library: the process is ours
     with graceful() as interrupt:
         made = train(
             what,

@@ -10,7 +10,6 @@ from spsbench.library.load import OF_ACCESS
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 
 PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
-
 train = typer.Typer(
     no_args_is_help=True,
     help="Make a drafter for a target: its own texts, and acceptance while it learns.",

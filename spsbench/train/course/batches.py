@@ -20,7 +20,7 @@ class Batches:
     """
 
     def __init__(self, texts: Sequence[Text], tokens: int, seed: int, device: torch.device) -> None:
-        self.texts, self.seed, self._device = list(texts), seed, device
+        self.texts, self.tokens, self.seed, self._device = list(texts), tokens, seed, device
         longest = max(len(prompt) + len(text) for prompt, text in texts)
         self.each = max(1, tokens // longest)
         self.epoch = -(-len(self.texts) // self.each)
@@ -32,7 +32,7 @@ class Batches:
         shuffled = torch.randperm(len(self.texts), generator=order).tolist()
         return shuffled[place * self.each : (place + 1) * self.each]
 
-    def parts(self, step: int, tokens: int) -> list[tuple[list[int], Batch]]:
+    def parts(self, step: int, tokens: int) -> list[list[int]]:
         """The texts of a step, a few at a time: as many as `tokens` hold, longest together."""
         numbers = sorted(self.chosen(step), key=lambda i: (sum(map(len, self.texts[i])), i))
         parts: list[list[int]] = []
@@ -41,7 +41,11 @@ class Batches:
             count = max(1, tokens // longest)
             parts.append(numbers[-count:])
             numbers = numbers[:-count]
-        return [(part, together([self.texts[i] for i in part], self._device)) for part in parts]
+        return parts
+
+    def together(self, numbers: Sequence[int]) -> Batch:
+        """Some of the texts as one batch."""
+        return together([self.texts[i] for i in numbers], self._device)
 
 
 def together(texts: Sequence[Text], device: torch.device) -> Batch:

@@ -20,15 +20,30 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
     Raises:
         WriteError: no room; those of before are untouched.
     """
-    held = io.BytesIO()
-    torch.save(state, held)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteError.of(error, folder) from error
-    replace_file(folder / f"step-{step:08d}.pt", held.getvalue())
+    write(folder / f"step-{step:08d}.pt", state)
     for _, path in there(folder)[:-KEPT]:
         path.unlink(missing_ok=True)
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """A whole file, or the one that was there.
+
+    Raises:
+        WriteError: no room.
+    """
+    held = io.BytesIO()
+    torch.save(state, held)
+    replace_file(path, held.getvalue())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `write` wrote, on the CPU; whatever an unpickler raises."""
+    held: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return held
 
 
 def there(folder: Path) -> list[tuple[int, Path]]:
@@ -46,10 +61,9 @@ def newest(folder: Path) -> dict[str, Any] | None:
     files = there(folder)
     for _, path in reversed(files):
         try:
-            held: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            return read(path)
         except Exception:  # whatever an unpickler raises: an older one may be whole
             continue
-        return held
     if files:
         raise DataError(
             f"no checkpoint can be read ({folder}): expected one of {len(files)}. Start over with "

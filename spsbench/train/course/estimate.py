@@ -12,6 +12,7 @@ from spsbench.models.devices import free_bytes
 from spsbench.train.course.checkpoint import KEPT
 
 OPTIMISER = 3  # the weights and two moments, float32
+ACTIVATIONS = 40  # rows of hidden states that a layer leaves for its gradient
 PASS = 6  # float32 rows of laws that are alive at once
 
 
@@ -25,7 +26,16 @@ class Need(NamedTuple):
         return f"{in_words(self.memory)} of memory and {in_words(self.disk)} of disk"
 
 
-def needed(parameters: int, rows: int, vocab: int, width: int, layers: int, depth: int) -> Need:
+def needed(
+    parameters: int,
+    rows: int,
+    vocab: int,
+    width: int,
+    layers: int,
+    depth: int,
+    passes: int,
+    recompute: bool = False,
+) -> Need:
     """For weights, gradients and moments; the laws of a part of a batch; and what is written.
 
     Args:
@@ -34,11 +44,14 @@ def needed(parameters: int, rows: int, vocab: int, width: int, layers: int, dept
         vocab: columns of a law.
         width: of hidden states.
         layers: of the target, all of whose hidden states are there.
-        depth: passes whose activations are kept for the gradient.
+        depth: guesses whose laws are kept for the gradient.
+        passes: layers, or passes over them, whose activations are.
+        recompute: of all but one of them only what went in is kept.
     """
     learnt = parameters * 4 * (OPTIMISER + 1)
     laws = rows * vocab * 4 * (PASS + 2 * depth)
-    states = rows * width * 4 * (layers + 40 * depth)
+    inner = ACTIVATIONS + passes if recompute else ACTIVATIONS * passes
+    states = rows * width * 4 * (layers + inner)
     written = parameters * 4 * OPTIMISER * (KEPT + 1) + parameters * 8
     return Need(learnt + laws + states, written)
 

@@ -36,6 +36,18 @@ class Teacher:
             head=logits,
         )
 
+    @property
+    def layers(self) -> int:
+        """Of the target."""
+        return int(
+            getattr(self.parts.config, "num_hidden_layers", None) or self.parts.config.n_layer
+        )
+
+    @property
+    def width(self) -> int:
+        """Of its hidden states."""
+        return int(getattr(self.parts.config, "hidden_size", None) or self.parts.config.n_embd)
+
     @torch.no_grad()
     def teach(self, batch: Batch) -> Lesson:
         """What it computes over a batch: padding at the ends changes nothing before it."""

@@ -11,9 +11,11 @@ from spsbench.loop.sampling import Warp
 from spsbench.train.course.teacher import Teacher
 from spsbench.train.losses.laws import overlap
 from spsbench.train.students.student import Batch, Guess, Lesson, Student
+from spsbench.train.team import Team
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
+Row = tuple[Tensor, Tensor]  # a text: [D] sums of reach, and [D] of what reached
 
 
 class Share(NamedTuple):
@@ -44,42 +46,56 @@ class Seen(NamedTuple):
         return 1.0 + sum(share.value for share in self.reach[:k])
 
 
-@torch.no_grad()
-def watch(student: Student, teacher: Teacher, batches: Sequence[Batch], warp: Warp) -> Seen:
-    """Acceptance along texts that the target wrote by the same warp.
+def watch(
+    student: Student,
+    teacher: Teacher,
+    batches: Sequence[Batch],
+    warp: Warp,
+    team: Team | None = None,
+) -> Seen:
+    """Acceptance along texts that the target wrote by the same warp; a team shares them out.
 
     A round that begins at a place keeps its first d tokens with chance E[c_1 ... c_(d-1) s_d], over
     texts drawn from q, where c = min(1, p/q) of the text's own token and s = sum min(p, q): the sum
     over all drafts x of min(p(x), q(x)) is that expectation. Nothing in it is drawn but the texts.
     """
+    together = team or Team()
+    mine = [_along(student, teacher, batch, warp) for batch in together.mine(batches)]
+    parts = together.all(mine, len(batches))
+    rows = [row for part, _ in parts for row in part]
+    return _summed(rows, sum(count for _, count in parts))
+
+
+@torch.no_grad()
+def _along(student: Student, teacher: Teacher, batch: Batch, warp: Warp) -> tuple[list[Row], int]:
+    """Of the texts of a batch, and at how many places rounds begin."""
     depth = min(student.most, max(student.depth, 8)) if student.most > 1 else 1
-    held: list[tuple[Tensor, Tensor]] = []  # a text: [D] sums of reach, and [D] of what reached
+    held: list[Row] = []
     count = 0
-    for batch in batches:
-        lesson = teacher.teach(batch)
-        found = list(student.guesses(batch, lesson, depth))
-        made: list[tuple[Tensor, Tensor]] = []
-        for d, guess in enumerate(found):
-            same = d > 0 and guess is found[d - 1]  # a draft model foretells every depth alike
-            made.append(made[-1] if same else _coins(guess, batch, lesson, student.ids, warp))
-        coins, shares = zip(*made, strict=True)
-        wanted = batch.wanted.view(batch.ids.shape)
-        for row in range(len(batch.ids)):
-            places = wanted[row].nonzero()[:, 0]
-            first, last = int(places[0]), int(places[-1])
-            begins = _begins(first, last, len(found), batch, row, found[0].rows)
-            if not len(begins):
-                continue
-            arrived = torch.ones(len(begins), dtype=torch.float64)
-            reached, came = [], []
-            for d in range(len(found)):
-                at = begins + d
-                came.append(arrived.sum())
-                reached.append((arrived * shares[d][row, at]).sum())
-                arrived = arrived * coins[d][row, at]
-            held.append((torch.stack(reached), torch.stack(came)))
-            count += len(begins)
-    return _summed(held, count)
+    lesson = teacher.teach(batch)
+    found = list(student.guesses(batch, lesson, depth))
+    made: list[tuple[Tensor, Tensor]] = []
+    for d, guess in enumerate(found):
+        same = d > 0 and guess is found[d - 1]  # a draft model foretells every depth alike
+        made.append(made[-1] if same else _coins(guess, batch, lesson, student.ids, warp))
+    coins, shares = zip(*made, strict=True)
+    wanted = batch.wanted.view(batch.ids.shape)
+    for row in range(len(batch.ids)):
+        places = wanted[row].nonzero()[:, 0]
+        first, last = int(places[0]), int(places[-1])
+        begins = _begins(first, last, len(found), batch, row, found[0].rows)
+        if not len(begins):
+            continue
+        arrived = torch.ones(len(begins), dtype=torch.float64)
+        reached, came = [], []
+        for d in range(len(found)):
+            at = begins + d
+            came.append(arrived.sum())
+            reached.append((arrived * shares[d][row, at]).sum())
+            arrived = arrived * coins[d][row, at]
+        held.append((torch.stack(reached), torch.stack(came)))
+        count += len(begins)
+    return held, count
 
 
 def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Tensor) -> Tensor:
@@ -87,7 +103,8 @@ def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Ten
     width = batch.ids.shape[1]
     own = rows[(rows >= row * width) & (rows < (row + 1) * width)] - row * width
     low = int(own.min()) if len(own) else last + 1
-    return torch.arange(max(first, low), last - depth + 2)
+    begin = max(first, low)
+    return torch.arange(begin, max(begin, last - depth + 2))
 
 
 def _coins(
@@ -95,7 +112,7 @@ def _coins(
 ) -> tuple[Tensor, Tensor]:
     """[B, T] min(1, p/q) of the token that the text has, and sum of min(p, q); on the host."""
     q = warp(lesson.logits.flatten(0, 1)[guess.rows])
-    logits = guess.logits.float()
+    logits = guess.logits.to(q.dtype)
     if ids is not None:
         logits = q.new_full(q.shape, -torch.inf).index_copy(1, ids, logits)
     p = warp(logits)

@@ -1,7 +1,7 @@
 """Heads that foretell several tokens from the target's last hidden state alone."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,10 @@ class Chained(Student):
     """
 
     network: nn.Module
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """The last one."""
+        return (layers,)
 
     @abstractmethod
     def states(

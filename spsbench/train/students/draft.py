@@ -1,19 +1,21 @@
 """A draft model: a smaller causal model over the same tokens."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.views import PER_LAYER, layers_of
-from spsbench.errors import DataError, UsageError, WriteError
+from spsbench.errors import DataError, UsageError, WriteError, first_line
 from spsbench.models.boundary import silent, translated
+from spsbench.train.students.recomputed import in_layers
 from spsbench.train.students.student import Batch, Guess, Lesson, Student, wanted_rows
 
 WATCHED = 8
@@ -25,17 +27,28 @@ class DraftStudent(Student):
     network: PreTrainedModel
     drafter = "model"
     rate = 1e-3
+    recomputes = True
 
     def __init__(self, network: PreTrainedModel, tokenizer: Any, vocab: int) -> None:
         self.network, self.depth, self.most = network, 1, WATCHED
         self._tokenizer, self._vocab = tokenizer, vocab
         network.requires_grad_(True)
 
+    @property
+    def passes(self) -> int:
+        """Its layers."""
+        return len(layers_of(self.network)[2])
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """None: it is fed tokens."""
+        return ()
+
     def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
         """The same guess for every depth."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, kept = wanted_rows(batch, rows)
-        out = self.network(input_ids=batch.ids, use_cache=False)
+        with in_layers(self.network, self.recompute):
+            out = self.network(input_ids=batch.ids, use_cache=False)
         logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
         yield from repeat(Guess(kept, logits), depth)
 
@@ -49,6 +62,8 @@ class DraftStudent(Student):
                 self._tokenizer.save_pretrained(folder)
         except OSError as error:
             raise WriteError.of(error, folder) from error
+        except SafetensorError as error:  # what it makes of a system call that failed
+            raise WriteError.of(OSError(first_line(error)), folder) from error
 
     def describe(self) -> dict[str, Any]:
         """Its size."""

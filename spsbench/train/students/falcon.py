@@ -1,6 +1,6 @@
 """A head of Falcon, from nothing (Gao et al. 2024, arXiv 2412.12639, section 3.2)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,10 @@ class FalconStudent(Student):
         begun(self.network, seed)
         self.network.to(target.device)
         self.target, self.depth, self.most, self._name = target, depth or 2 * k, 16, name
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """The last one."""
+        return (layers,)
 
     def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
         """Of every place, as in a round that begins there."""

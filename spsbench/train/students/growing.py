@@ -25,6 +25,16 @@ class Growing:
         self._held[layer_idx] = key_states, value_states
         return key_states, value_states
 
+    def copy(self) -> "Growing":
+        """Another one over the same keys and values."""
+        made = Growing()
+        made.take(self)
+        return made
+
+    def take(self, other: "Growing") -> None:
+        """Hold what another one does."""
+        self._held = dict(other._held)
+
     def keep(self, length: int, rows: object = ()) -> None:
         """Nothing is rolled back while a text is read."""
 

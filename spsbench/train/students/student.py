@@ -1,7 +1,7 @@
 """What is taught, as the course sees it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,11 +45,11 @@ class Lesson:
     """What the target has computed over a batch, without gradients.
 
     Attributes:
-        hidden: as transformers numbers them, each [B, T, D].
+        hidden: as transformers numbers them, each [B, T, D]; -1 is the last.
         logits: [B, T, V].
     """
 
-    hidden: tuple[Tensor, ...]
+    hidden: Mapping[int, Tensor] | Sequence[Tensor]
     logits: Tensor
 
 
@@ -90,6 +90,8 @@ class Student(ABC):
         most: guesses that it can make: tokens that a round may draft by it.
         ids: [Vd] the target's token of each column; None: the same.
         drafter: what reads it.
+        recomputes: whether it is deep enough to forget activations.
+        recompute: whether it does.
     """
 
     network: nn.Module
@@ -98,6 +100,17 @@ class Student(ABC):
     ids: Tensor | None = None
     drafter: str
     rate: ClassVar[float]
+    recomputes: ClassVar[bool] = False
+    recompute: bool = False
+
+    @property
+    def passes(self) -> int:
+        """Layers, or passes over them, whose activations a gradient needs."""
+        return self.depth
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """Hidden states that it reads of a target of `layers` layers, the embeddings being 0."""
+        return range(layers + 1)
 
     @abstractmethod
     def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:

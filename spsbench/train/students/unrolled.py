@@ -1,6 +1,6 @@
 """Heads of EAGLE's kind, fed their own features as while they draft."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.network import HeadNetwork
 from spsbench.train.losses.feature import feature
+from spsbench.train.students import recomputed
 from spsbench.train.students.growing import Growing, seen
 from spsbench.train.students.student import Batch, Guess, Lesson, Student, wanted_rows
 
@@ -22,11 +23,21 @@ class Unrolled(Student):
     """
 
     network: HeadNetwork
+    recomputes = True
     regresses = 0.0  # weight of the feature regression
 
     def __init__(self, network: HeadNetwork, target: TargetParts, depth: int) -> None:
         self.network, self.target, self.depth, self.most = network, target, depth, 16
         self.ids = network.ids
+
+    @property
+    def passes(self) -> int:
+        """One a depth."""
+        return self.depth
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """Its features, and the last one."""
+        return sorted({*self.network.layers, layers})
 
     def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
         """All passes over the same rows, each fed the features that the one before it made."""
@@ -41,9 +52,12 @@ class Unrolled(Student):
         place = torch.arange(rows, device=device)
         cache, told = Growing(), lesson.hidden[-1]
         for d in range(depth):
-            made = self.network.step(
-                features, embedded, place.repeat(texts), cache, seen(texts, rows, d, device)
-            )
+            sees = seen(texts, rows, d, device)
+
+            def pass_over(features: Tensor, cache: Growing, sees: Tensor = sees) -> Tensor:
+                return self.network.step(features, embedded, place.repeat(texts), cache, sees)
+
+            made = recomputed.step(pass_over, features, cache, self.recompute)
             # row t tells the token after row t + 1; a draft of d tokens has d rows before it
             ahead = (torch.arange(texts, device=device)[:, None] * length + place[d:] + 1).flatten()
             at, kept = wanted_rows(batch, ahead)

@@ -11,8 +11,9 @@ from spsbench.settings.training import Training
 from spsbench.spec import Spec
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.train.text.overlap import Overlap
+from spsbench.train.text.paragraphs import paragraphs
 
-LIMIT = 1 << 30  # bytes of a file of plain text
+SELF = "self"  # among the prompts: questions of the target's own
 
 
 def in_chat(tokenizer: Any, chat: str) -> bool:
@@ -27,36 +28,43 @@ def in_chat(tokenizer: Any, chat: str) -> bool:
     return has and chat != "off"
 
 
-def prompts_of(asked: Training, tokenizer: Any, chat: bool) -> list[list[int]]:
-    """The prompts of a file or a task, each once, cut to what is allowed.
+def asks_itself(asked: Training) -> bool:
+    """Whether the target asks what no prompt does."""
+    return not asked.prompts or SELF in asked.prompts
+
+
+def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
+    """The prompts of files and tasks, each once, cut to what is allowed, the shortest first.
 
     Raises:
         DataError: none, or one that is a task's own.
         MissingError: no such file.
     """
-    overlap = Overlap()
     found: dict[tuple[int, ...], None] = {}
-    for where, text in _texts(str(asked.prompts)):
-        if (task := overlap.of(text)) is not None:
+    named = [name for name in asked.prompts if name != SELF]
+    for name in named:
+        before = len(found)
+        for where, text in _texts(name):
+            if (task := overlap.of(text)) is not None:
+                raise DataError(
+                    f"{where} is a prompt of the benchmark, {task} (--prompts {name}): expected "
+                    "texts that nothing is measured on. Take it out"
+                )
+            if chat:
+                ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
+                if len(ids) > asked.prompt_tokens:
+                    continue
+            else:
+                ids = encode(tokenizer, text)[: asked.prompt_tokens]
+            found[tuple(ids)] = None
+            if len(found) == asked.count:
+                break
+        if len(found) == before < asked.count:
             raise DataError(
-                f"{where} is a prompt of the benchmark, {task} (--prompts {asked.prompts}): "
-                "expected texts that nothing is measured on. Take it out"
+                f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {name}): expected "
+                "one or more. Name another file, or give more --prompt-tokens"
             )
-        if chat:
-            ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
-            if len(ids) > asked.prompt_tokens:
-                continue
-        else:
-            ids = encode(tokenizer, text)[: asked.prompt_tokens]
-        found[tuple(ids)] = None
-        if len(found) == asked.count:
-            break
-    if not found:
-        raise DataError(
-            f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {asked.prompts}): "
-            "expected one or more. Name another file, or give more --prompt-tokens"
-        )
-    return [list(ids) for ids in found]
+    return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
 
 
 def user_mark(tokenizer: Any) -> list[int]:
@@ -91,7 +99,8 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
     """Where each text is, and itself."""
     path = Path(name).expanduser()
     if path.suffix == ".txt":
-        yield from _paragraphs(path)
+        for number, part in enumerate(paragraphs(path, "--prompts"), start=1):
+            yield f"{path}, paragraph {number}", part
         return
     if path.is_file():
         task: Any = Jsonl(path=str(path))
@@ -104,22 +113,3 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
             raise UsageError(f"--prompts {error}") from error
     for sample in task.samples(lambda prompt: True):
         yield f"{name}: {sample.id}", sample.prompt
-
-
-def _paragraphs(path: Path) -> Iterator[tuple[str, str]]:
-    """Plain text, cut at empty lines.
-
-    Raises:
-        MissingError, DataError: no such file, or no text.
-    """
-    try:
-        if path.stat().st_size > LIMIT:
-            raise DataError(f"{path} is larger than 1 GB: expected less. Split it")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise MissingError(f"no such file ({path}): expected prompts. Check --prompts") from error
-    except (UnicodeDecodeError, OSError) as error:
-        raise DataError(f"{path} cannot be read ({error}): expected UTF-8 text") from error
-    parts = (part.strip() for part in text.replace("\r\n", "\n").split("\n\n"))
-    for number, part in enumerate((part for part in parts if part), start=1):
-        yield f"{path}, paragraph {number}", part

@@ -1,14 +1,18 @@
 """A file of the target's texts: where they come from stands in its first line."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spsbench.errors import DataError, MismatchError, MissingError, WriteError
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import differences
+from spsbench.train.team import Team
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.writing import Text, Writer
 
@@ -35,19 +39,48 @@ def written(
     writer: Writer,
     say: Callable[[str], None],
     stop: Callable[[], bool],
+    team: Team | None = None,
 ) -> bool:
     """Let the target write into `path`, or go on where it was stopped; whether it is finished.
 
-    A batch is a line, so that what a kill has torn is the last line.
+    A batch is a line, so that what a kill has torn is the last line. A team shares the batches out;
+    its rank 0 writes them down.
 
     Raises:
         MismatchError: there are texts of other settings.
         WriteError: they cannot be written.
     """
+    us = team or Team()
     partial = path.with_suffix(".partial")
+    done = us.told(_begun(path, partial, made) if us.leads else 0)
+    if done is None:
+        return True
+    try:
+        with partial.open("ab") if us.leads else nullcontext() as file:
+            for index in range(done, writer.batches, us.size):
+                if us.told(stop()):
+                    return False
+                own = index + us.rank
+                written = us.gathered(writer.batch(own) if own < writer.batches else [])
+                if file is not None:
+                    for number, texts in enumerate(written[: writer.batches - index]):
+                        file.write(_line(index + number, texts))
+                    file.flush()
+                done = min(index + us.size, writer.batches)
+                if done * 10 // writer.batches > index * 10 // writer.batches:
+                    say(f"texts: {done} of {writer.batches} batches")
+        if us.leads:
+            partial.replace(path)
+    except OSError as error:
+        raise WriteError.of(error, path) from error
+    return True
+
+
+def _begun(path: Path, partial: Path, made: Mapping[str, Any]) -> int | None:
+    """Batches that are there already; None: all of them."""
     if path.exists():
         refuse_other(read_head(path), made, path)
-        return True
+        return None
     done = 0
     head = json.dumps({"schema": SCHEMA, **made}, sort_keys=True) + "\n"
     if partial.exists():
@@ -59,20 +92,12 @@ def written(
             replace_file(partial, b"".join(whole))
     if not done:
         replace_file(partial, head.encode())
-    try:
-        with partial.open("ab") as file:
-            for index in range(done, writer.batches):
-                if stop():
-                    return False
-                batch = [{"prompt": p, "text": t} for p, t in writer.batch(index)]
-                file.write((json.dumps({"batch": index, "texts": batch}) + "\n").encode())
-                file.flush()
-                if (index + 1) % max(1, writer.batches // 10) == 0:
-                    say(f"texts: {index + 1} of {writer.batches} batches")
-        partial.replace(path)
-    except OSError as error:
-        raise WriteError.of(error, path) from error
-    return True
+    return done
+
+
+def _line(number: int, texts: Sequence[Text]) -> bytes:
+    batch = [{"prompt": p, "text": t} for p, t in texts]
+    return (json.dumps({"batch": number, "texts": batch}) + "\n").encode()
 
 
 def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
@@ -101,6 +126,25 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
             "with --prompts"
         )
     return Texts({**made, "left_out": {"empty": empty, "of tasks": shared}}, tuple(found.values()))
+
+
+def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Text]]:
+    """Those to learn from, and those to watch on: no text is in both.
+
+    Raises:
+        DataError: too few for both.
+    """
+    count = min(held_out, len(texts.texts) // 4)
+    if count < 1:
+        raise DataError(
+            f"{len(texts.texts)} texts: expected 4 or more, some of them to watch on. Give more "
+            "--prompts, or a higher --count"
+        )
+    order = torch.randperm(len(texts.texts), generator=torch.Generator().manual_seed(seed))
+    held = sorted(order[:count].tolist())
+    chosen = set(held)
+    learnt = [text for i, text in enumerate(texts.texts) if i not in chosen]
+    return learnt, [texts.texts[i] for i in held]
 
 
 def read_head(path: Path) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""The target writes: prompts in batches, by transformers' own generate."""
+"""The target writes: prompts in batches."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
+from spsbench.loop.sampling import Warp
 from spsbench.models.loader import encode_chat
 from spsbench.settings.training import Training
-from spsbench.train.text.asking import nothing, prompts_of, user_mark
+from spsbench.train.text.asking import asks_itself, nothing, prompts_of, user_mark
+from spsbench.train.text.many import continued
+from spsbench.train.text.overlap import Overlap
 
-TOGETHER = 32  # texts in a batch
 Text = tuple[list[int], list[int]]  # a prompt and what was written
 
 
@@ -23,6 +24,7 @@ class Writer:
         eos: tokens that end a text.
         asked: how many texts, how long, at which temperature.
         chat: in the target's template.
+        overlap: texts that are nobody's prompts.
     """
 
     def __init__(
@@ -33,13 +35,14 @@ class Writer:
         vocab: int,
         asked: Training,
         chat: bool,
+        overlap: Overlap,
     ) -> None:
         self._model, self._tokenizer, self._asked, self._chat = model, tokenizer, asked, chat
         self._eos, self._vocab = eos, vocab
-        self._prompts = prompts_of(asked, tokenizer, chat) if asked.prompts else None
-        self.batches = -(
-            -(asked.count if self._prompts is None else len(self._prompts)) // TOGETHER
-        )
+        self._prompts = prompts_of(asked, tokenizer, chat, overlap)
+        self._asked_self = max(0, asked.count - len(self._prompts)) if asks_itself(asked) else 0
+        self._given = -(-len(self._prompts) // asked.together)
+        self.batches = self._given + -(-self._asked_self // asked.together)
 
     def batch(self, index: int) -> list[Text]:
         """Batch number `index`: prompts, and what the target wrote after each."""
@@ -47,10 +50,12 @@ class Writer:
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _asking(self, index: int) -> Iterator[list[int]]:
-        if self._prompts is not None:
-            yield from self._prompts[index * TOGETHER : (index + 1) * TOGETHER]
+        """Prompts that were given; after them, those that the target asks itself."""
+        together, own = self._asked.together, index - self._given
+        if own < 0:
+            yield from self._prompts[index * together : (index + 1) * together]
             return
-        count = min(TOGETHER, self._asked.count - index * TOGETHER)
+        count = min(together, self._asked_self - own * together)
         if not self._chat:
             yield from [nothing(self._tokenizer, self._eos)] * count
             return
@@ -60,53 +65,18 @@ class Writer:
             if text:
                 yield encode_chat(self._tokenizer, [{"role": "user", "content": text}])
 
-    @torch.no_grad()
     def _written(
         self, prompts: Sequence[list[int]], key: tuple[int, int], most: int | None = None
     ) -> list[list[int]]:
         if not prompts:
             return []
-        asked, model = self._asked, self._model
-        longest = max(map(len, prompts))
-        pad = min(self._eos, default=0)
-        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts])
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-        drawn = asked.temperature > 0
-        options: dict[str, Any] = {"do_sample": drawn}
-        if drawn:
-            options |= {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": 0}
-        config = GenerationConfig(
-            max_new_tokens=most or asked.tokens,
-            pad_token_id=pad,
-            eos_token_id=sorted(self._eos) or None,
-            suppress_tokens=list(range(self._vocab, _rows(model))) or None,
-            **options,
+        asked = self._asked
+        return continued(
+            self._model,
+            prompts,
+            most=most or asked.tokens,
+            warp=Warp(asked.temperature, 0, asked.top_p),
+            ends=self._eos,
+            vocab=self._vocab,
+            seed=(asked.seed * 1_000_003 + key[0]) * 2 + key[1],
         )
-        before, model.generation_config = model.generation_config, GenerationConfig()
-        seed = (asked.seed * 1_000_003 + key[0]) * 2 + key[1]
-        try:
-            with torch.random.fork_rng(devices=_devices(model)):
-                torch.manual_seed(seed % (1 << 62))
-                out = model.generate(
-                    ids.to(model.device),
-                    attention_mask=mask.to(model.device),
-                    generation_config=config,
-                )
-        finally:
-            model.generation_config = before
-        return [self._cut(row) for row in out[:, longest:].tolist()]
-
-    def _cut(self, row: list[int]) -> list[int]:
-        """Up to the first token that ends a text, itself included."""
-        for at, token in enumerate(row):
-            if token in self._eos:
-                return row[: at + 1]
-        return row
-
-
-def _rows(model: PreTrainedModel) -> int:
-    return int(model.get_output_embeddings().weight.shape[0])
-
-
-def _devices(model: PreTrainedModel) -> list[Any]:
-    return [] if model.device.type == "cpu" else [model.device]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.train.course.course import Course, Look
+from spsbench.train.course.course import Course
+from spsbench.train.course.look import Look
 
 TEXT = """---
 library_name: spsbench
@@ -34,7 +35,7 @@ drafted tokens emits. Intervals are 95 %, over texts.
 
 - Text: {count} texts, {tokens} tokens, written by the target itself; {asked}. Left out: {empty}
   that ended at once, {shared} with words of a benchmark.
-- Loss: {loss}. {steps} steps of {batch_tokens} tokens{early}; these are the weights of step
+- Loss: {loss}. {steps} steps of {batch_tokens} tokens{own}{early}; these are the weights of step
   {chosen}, where tau was highest.
 - {sizes}
 - Seed {seed}.
@@ -60,6 +61,7 @@ def card(course: Course, facts: Mapping[str, Any]) -> str:
             f"with K = {look.gain.k}.\n"
         )
     early = f" of {course.steps} ({course.ended})" if course.ended else ""
+    share = facts["on_policy"]
     drafter = course.student.drafter
     return TEXT.format(
         **facts,
@@ -69,6 +71,7 @@ def card(course: Course, facts: Mapping[str, Any]) -> str:
         rows="\n".join(row(look, d) for d in range(len(look.seen.reach))),
         gain=gain,
         steps=course.step,
+        own=f", {share:.0%} of them on texts of its own, judged by the target," if share else "",
         early=early,
         chosen=look.step,
         texts=look.seen.texts,

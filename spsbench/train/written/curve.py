@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from spsbench.reports.figure import Curve, Figure, Panel, Point
-from spsbench.train.course.course import Look
+from spsbench.train.course.look import Look
 
 
 def curve(looks: Sequence[Look], title: str) -> Figure:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from spsbench.reports.html import html
 from spsbench.reports.reporter import Report
 from spsbench.reports.sheet import Grid, Sheet
-from spsbench.train.course.course import Look
+from spsbench.train.course.look import Look
 from spsbench.train.course.watch import Share
 from spsbench.train.written.curve import curve
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from spsbench.train.llama import EPS, THETA, Llama
+from spsbench.train.nano.llama import EPS, THETA, Llama
 
 
 def rounded(model: Llama) -> Llama:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spsbench.train.figures import Figures
-from spsbench.train.llama import LlamaShape
+from spsbench.train.nano.figures import Figures
+from spsbench.train.nano.llama import LlamaShape
 
 TEXT = """---
 license: apache-2.0

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.train.fivegram import FiveGram
-from spsbench.train.measure import Measure, measure, windows
-from spsbench.train.sample import continuations
+from spsbench.train.nano.fivegram import FiveGram
+from spsbench.train.nano.measure import Measure, measure, windows
+from spsbench.train.nano.sample import continuations
 
 STRETCHES = 8
 

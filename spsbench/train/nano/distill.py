@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spsbench.train.data import Stream
-from spsbench.train.llama import MATRICES, NORMS, Llama, LlamaShape
-from spsbench.train.muon import Optimiser
-from spsbench.train.pretrain import Run
+from spsbench.train.course.checkpoint import read
+from spsbench.train.course.optimiser import pace
+from spsbench.train.nano.data import Stream
+from spsbench.train.nano.llama import MATRICES, NORMS, Llama, LlamaShape
+from spsbench.train.nano.muon import Optimiser
+from spsbench.train.nano.pretrain import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class Lesson:
 
     def rate_at(self, tokens: int) -> float:
         """Learning rate of the step that begins after `tokens` tokens."""
-        rise = (tokens + self.batch_tokens) / max(self.warmup, 1)
-        return self.rate * min(1.0, rise, (self.tokens - tokens) / max(self.cooldown, 1))
+        done, left = tokens + self.batch_tokens, self.tokens - tokens
+        return self.rate * pace(done, left, self.warmup, self.cooldown)
 
 
 def divergence(
@@ -87,7 +88,7 @@ def sliced(target: Llama, layers: tuple[int, ...]) -> Llama:
 
 def load(shape: LlamaShape, lesson: Lesson, path: Path) -> Run:
     """The run that `Run.save` wrote."""
-    held: dict[str, Any] = torch.load(path, weights_only=True)
+    held = read(path)
     model = Llama(shape, torch.Generator())
     model.load_state_dict(held["model"])
     optimiser = Optimiser(dict(model.named_parameters()), decay=lesson.decay)

@@ -1,4 +1,4 @@
-"""The recipe of the bundled pair: `python -m spsbench.train.nano --out DIR [--work DIR]`.
+"""The recipe at work: `python -m spsbench.train.nano --out DIR [--work DIR]`.
 
 Every part is kept in the work folder and skipped when it is there, and the two long parts go on
 from their checkpoints, so an interrupted run is continued by the same command.
@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spsbench.train import data, distill, fivegram, llama, pretrain, tokenizer
-from spsbench.train.card import Facts, card
-from spsbench.train.data import Mix, Stream
-from spsbench.train.distill import Lesson
-from spsbench.train.export import rounded, save, to_transformers
-from spsbench.train.figures import Sampling, figures
-from spsbench.train.llama import Llama, LlamaShape
-from spsbench.train.pretrain import Plan, Stage
-from spsbench.train.progress import Progress
-from spsbench.train.sample import continuations
+from spsbench.train.nano import data, distill, fivegram, llama, pretrain, tokenizer
+from spsbench.train.nano.card import Facts, card
+from spsbench.train.nano.data import Mix, Stream
+from spsbench.train.nano.distill import Lesson
+from spsbench.train.nano.export import rounded, save, to_transformers
+from spsbench.train.nano.figures import Sampling, figures
+from spsbench.train.nano.llama import Llama, LlamaShape
+from spsbench.train.nano.pretrain import Plan, Stage
+from spsbench.train.nano.progress import Progress
+from spsbench.train.nano.sample import continuations
 
 log = logging.getLogger("nano")
 
@@ -180,7 +180,3 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     build(options.out, options.work, scale=options.steps_scale, pinned=not options.unpinned)
-
-
-if __name__ == "__main__":
-    main()

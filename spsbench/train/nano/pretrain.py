@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from spsbench.train.data import Stream
-from spsbench.train.llama import MATRICES, NORMS, Llama, LlamaShape
-from spsbench.train.muon import Optimiser
+from spsbench.train.course.checkpoint import read, write
+from spsbench.train.course.optimiser import pace
+from spsbench.train.nano.data import Stream
+from spsbench.train.nano.llama import MATRICES, NORMS, Llama, LlamaShape
+from spsbench.train.nano.muon import Optimiser
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,7 @@ class Plan:
 
     def rate_at(self, tokens: int) -> float:
         """Learning rate of the step that begins after `tokens` tokens."""
-        rise = (tokens + 4096) / max(self.warmup, 1)
-        fall = (self.tokens - tokens) / max(self.cooldown, 1)
-        return self.rate * min(1.0, rise, fall)
+        return self.rate * pace(tokens + 4096, self.tokens - tokens, self.warmup, self.cooldown)
 
     def stage_at(self, tokens: int) -> Stage:
         """The stage of the step that begins after `tokens` tokens.
@@ -89,9 +87,7 @@ class Run:
         """Write everything to `path`, atomically."""
         held = {"layers": self.model.shape.layers, "tokens": self.tokens}
         state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state}
-        partial = path.with_suffix(".partial")
-        torch.save(held | state, partial)
-        os.replace(partial, path)
+        write(path, held | state)
 
 
 def start(shape: LlamaShape, plan: Plan) -> Run:
@@ -103,7 +99,7 @@ def start(shape: LlamaShape, plan: Plan) -> Run:
 
 def resume(shape: LlamaShape, plan: Plan, path: Path) -> Run:
     """The run that `Run.save` wrote."""
-    held: dict[str, Any] = torch.load(path, weights_only=True)
+    held = read(path)
     model = Llama(_deep(shape, held["layers"]), torch.Generator().manual_seed(plan.seed))
     model.load_state_dict(held["model"])
     optimiser = Optimiser(dict(model.named_parameters()), decay=plan.decay)

@@ -1,0 +1,155 @@
+"""Drafters for SmolLM2-135M-Instruct: prompts, and the commands of `sps train`.
+
+    .venv/bin/sps models fetch smollm2
+    .venv/bin/python benchmarks/smollm2.py                # all: some 90 minutes of one core
+    .venv/bin/python benchmarks/smollm2.py --print        # the commands alone
+    .venv/bin/python benchmarks/smollm2.py draft eagle3   # some of them
+
+Each goes on where it was stopped. Prompts are made from what every Python has, and are none of a
+benchmark's (`sps train` compares them): functions to complete, generated ones and those of the
+standard library; paragraphs of the language's reference and generated news to sum up; functions and
+paragraphs to repeat or to edit. `--prompts self` beside the file adds the target's own questions.
+Modules held out (`tasks/corpora/stdlib.py`) are not used: `benchmarks/methods.py` copies from them.
+"""
+
+import argparse
+import ast
+import json
+import random
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from spsbench.tasks.corpora import functions, news, stdlib
+from spsbench.tasks.humaneval import QUESTION
+from spsbench.tasks.xsum import QUESTION as SUMMARY
+
+SEED = 16
+WORDS = (60, 130)  # of a paragraph
+LINES = (3, 14)  # of a function that is repeated
+COUNTS = {"generated": 244, "library": 290, "reference": 160, "news": 90, "copies": 240}
+COPY = (
+    "Repeat this text word for word.\n\n{text}",
+    "Write this again, and change nothing.\n\n{text}",
+    "Correct the spelling in this text and write it out in full.\n\n{text}",
+)
+EDIT = (
+    "Repeat this function, and change nothing.\n\n```python\n{text}\n```",
+    "Add a comment to this function and write it out in full.\n\n```python\n{text}\n```",
+    "Rename the function to `compute`. Write all of it.\n\n```python\n{text}\n```",
+)
+KINDS = {
+    "draft-ce": "draft --layers 3 --loss ce --minutes 4 --evaluations 3",
+    "eagle3": "head --kind eagle3 --draft-vocab 8192 --depth 4 --minutes 12 --evaluations 6",
+    "draft": "draft --from {work}/draft-ce/result --rate 6e-4 --minutes 8 --evaluations 4",
+    "medusa": "head --kind medusa --draft-vocab 8192 --rate 2e-3 --minutes 4 --evaluations 3",
+    "mlp": "head --kind mlp --inner 288 --rate 2e-3 --minutes 4 --evaluations 3",
+}
+OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
+BATCHES = {"draft-ce": (2048, 512)}  # tokens a step and at a time; of the others:
+SMALL = (1024, 256)  # many steps, and laws that fit into memory that is kept
+OF_ALL = f"--temperature 0.8 --seed {SEED} --held-out 32 --worth 0 --cost-seconds 0"
+
+
+def heads_and_bodies() -> Iterator[tuple[str, str]]:
+    """Functions of modules that are not held out: up to the docstring's end, and whole."""
+    for module in stdlib.load(pinned=False):
+        if module.split != "train":
+            continue
+        lines = module.text.splitlines()
+        for node in ast.walk(ast.parse(module.text)):
+            if not isinstance(node, ast.FunctionDef) or not ast.get_docstring(node):
+                continue
+            until = node.body[0].end_lineno or node.lineno
+            parts = (lines[node.lineno - 1 : end] for end in (until, node.end_lineno))
+            head, whole = (textwrap.dedent("\n".join(part)) for part in parts)
+            yield head, whole
+
+
+def paragraphs() -> list[str]:
+    """Prose of the language's reference, as it comes with Python."""
+    parts = (part for text in topics.values() for part in text.split("\n\n"))
+    plain = (" ".join(part.split()) for part in parts if not part.startswith("   "))
+    found: list[str] = []
+    held: list[str] = []
+    for part in plain:
+        held.append(part)
+        if len(" ".join(held).split()) >= WORDS[0]:
+            found.append(" ".join(" ".join(held).split()[: WORDS[1]]))
+            held = []
+    return found
+
+
+def prompts() -> Iterator[dict[str, str]]:
+    """All prompts, each with its kind."""
+    draw = random.Random(SEED)
+    code = sorted(set(heads_and_bodies()))
+    prose = sorted(set(paragraphs()))
+    draw.shuffle(code)
+    draw.shuffle(prose)
+    made = functions.items(SEED, "train")
+    ask = [QUESTION.format(prompt=f.prompt) for f in islice(made, COUNTS["generated"])]
+    heads = [h for h, _ in code if h.count("\n") <= LINES[1]][: COUNTS["library"]]
+    items = islice(news.items(SEED, "train"), COUNTS["news"])
+    short = [w for _, w in reversed(code) if LINES[0] <= w.count("\n") <= LINES[1]]
+    half = COUNTS["copies"] // 2
+    sums, rest = prose[: COUNTS["reference"]], prose[COUNTS["reference"] :]
+    kinds = {
+        "generated": ask,
+        "library": [QUESTION.format(prompt=h + "\n") for h in heads],
+        "reference": [SUMMARY.format(document=text) for text in sums],
+        "news": [SUMMARY.format(document=item.document) for item in items],
+        "edit": [draw.choice(EDIT).format(text=text) for text in short[:half]],
+        "copy": [draw.choice(COPY).format(text=text) for text in rest[:half]],
+    }
+    for kind, asked in kinds.items():
+        for number, text in enumerate(asked):
+            yield {"id": f"{kind}/{number}", "prompt": text}
+
+
+def commands(work: Path) -> dict[str, list[str]]:
+    """Of each drafter; the first one makes the texts of all."""
+    own = f"--prompts {work}/prompts.jsonl {OF_TEXTS}"
+    theirs = f"--texts {work}/draft-ce/texts.jsonl"
+    made = {}
+    for name, how in KINDS.items():
+        texts = own if name == "draft-ce" else theirs
+        step, part = BATCHES.get(name, SMALL)
+        made[name] = shlex.split(
+            f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} {texts} "
+            f"{OF_ALL} --batch-tokens {step} --micro-tokens {part}"
+        )
+    return made
+
+
+def main() -> None:
+    """Make the prompts, then run."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; none: all, in order")
+    options.add_argument("--work", type=Path, default=Path("work/smollm2"))
+    options.add_argument("--print", action="store_true", help="the commands, and no more")
+    flags = options.parse_args()
+    flags.work.mkdir(parents=True, exist_ok=True)
+    file = flags.work / "prompts.jsonl"
+    if not file.exists():
+        file.write_text("".join(json.dumps(each) + "\n" for each in prompts()))
+    for name, command in commands(flags.work).items():
+        if flags.kinds and name not in flags.kinds:
+            continue
+        print(shlex.join(command), flush=True)
+        if not flags.print:
+            resume = ["--resume"] if (flags.work / name / "train.json").exists() else []
+            done = subprocess.run(
+                [sys.executable, "-m", "spsbench", *command[1:], *resume], check=False
+            )
+            if done.returncode:
+                sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()

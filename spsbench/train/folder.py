@@ -1,0 +1,105 @@
+"""The folder of a training: what its files are called, and whether it may be gone on with.
+
+DIR/train.json      what was asked, and of which files
+DIR/texts.jsonl     the target's texts
+DIR/features/       what the target computes over them, while it learns and if it was asked for
+DIR/checkpoints/    the newest two
+DIR/log.jsonl       a line a look
+DIR/curve.png       the same, drawn
+DIR/page.html       the same, to look at
+DIR/result/         what --draft takes, and its card
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import MismatchError
+from spsbench.models.jsonfile import read_object
+from spsbench.settings.place import Place
+from spsbench.store.atomic import replace_file
+from spsbench.store.folder import cannot_create, move_aside
+from spsbench.store.lock import Lock
+from spsbench.store.manifest import differences
+
+LARGE = 1 << 20
+LOCK = "lock"
+
+
+class Folder:
+    """The files of a training."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lock = path, path / LOCK
+        self.manifest, self.texts = path / "train.json", path / "texts.jsonl"
+        self.features, self.checkpoints = path / "features", path / "checkpoints"
+        self.log, self.curve, self.page = (
+            path / name for name in ("log.jsonl", "curve.png", "page.html")
+        )
+        self.result = path / "result"
+
+
+def opened(place: Place) -> Folder:
+    """The folder that a user names, there now; one to be overwritten is moved aside.
+
+    Raises:
+        InUseError: that one is being written.
+        CannotCreateError, PermissionDeniedError: it cannot be made.
+    """
+    path = Path(place.out or "trained")
+    if path.exists() and place.overwrite:
+        if path.is_dir():
+            Lock(path / LOCK).close()
+        move_aside(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_create(error, path) from error
+    return Folder(path)
+
+
+def noted(folder: Folder, resume: bool) -> Mapping[str, Any]:
+    """What the training was begun with that is to be gone on with; else nothing."""
+    if not resume or not folder.manifest.is_file():
+        return {}
+    return read_object(folder.manifest, LARGE)
+
+
+def begin(
+    folder: Folder, identity: Mapping[str, Any], usual: Mapping[str, Any], resume: bool
+) -> None:
+    """Settle what is trained in this folder.
+
+    Args:
+        identity: of the training.
+        usual: values of fields that an earlier version did not note.
+        resume: whether to go on with what is there.
+
+    Raises:
+        MismatchError: something else is there, or --resume was not said.
+    """
+    path = folder.manifest
+    mine = json.loads(json.dumps(identity))
+    known = {folder.lock.name, path.name}
+    others = [each.name for each in folder.path.iterdir() if each.name not in known]
+    if not path.exists() or not others:  # a first try that was refused has left nothing else
+        if others:
+            raise MismatchError(
+                f"{folder.path} has {others[0]} in it: expected an empty folder. Name another with "
+                "--out"
+            )
+        replace_file(path, (json.dumps(mine, indent=1) + "\n").encode())
+        return
+    if not resume:
+        raise MismatchError(
+            f"a training is there ({folder.path}): expected a new folder. Go on with --resume, or "
+            "start over with --overwrite"
+        )
+    theirs = json.loads(json.dumps(usual)) | dict(read_object(path, LARGE))
+    if lines := differences(mine, theirs):
+        raise MismatchError(
+            f"another training ({folder.path}): expected the settings that it was begun with. Give "
+            "this one another folder, or start over with --overwrite. Differing:"
+            + "".join(f"\n  {line}" for line in lines)
+        )

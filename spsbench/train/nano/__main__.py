@@ -1,0 +1,5 @@
+"""`python -m spsbench.train.nano`."""
+
+from spsbench.train.nano.recipe import main
+
+main()

@@ -1,0 +1,115 @@
+"""Many texts of a model at once: those that have ended make room, and draws are by inverse CDF."""
+
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, DynamicLayer, PreTrainedModel
+
+from spsbench.loop.sampling import Warp, sample
+
+ENDED = 8  # of so many rows one that has ended is waited for
+
+
+class Roomy(DynamicLayer):  # type: ignore[misc]
+    """A layer of transformers' cache with room from the start: no token copies it whole.
+
+    Args:
+        room: tokens that it will hold.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._most = room
+        self._room: list[Tensor] = []
+        self._length = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append [B, heads, m, width]; everything, as a view."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self._room = [
+                each.new_empty(*each.shape[:2], self._most, each.shape[3])
+                for each in (key_states, value_states)
+            ]
+        before, self._length = self._length, self._length + key_states.shape[-2]
+        for room, each in zip(self._room, (key_states, value_states), strict=True):
+            room[:, :, before : self._length] = each
+        return self._views()
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows of the batch, in ascending order."""
+        for room in self._room:
+            room[: len(indices), :, : self._length] = room[indices, :, : self._length]
+        self._room = [room[: len(indices)] for room in self._room]
+        self._views()
+
+    def _views(self) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = (room[:, :, : self._length] for room in self._room)
+        return self.keys, self.values
+
+
+@torch.inference_mode()
+def continued(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    most: int,
+    warp: Warp,
+    ends: frozenset[int],
+    vocab: int,
+    seed: int,
+) -> list[list[int]]:
+    """What a model writes after each prompt: up to `most` tokens, one that ends a text included.
+
+    Args:
+        model: of transformers, on its device.
+        prompts: of one token or more each.
+        most: tokens of each.
+        warp: of its laws.
+        ends: tokens that end a text.
+        vocab: rows of the logits beyond are padding, and never drawn.
+        seed: of uniforms; that of token t of prompt i is the same whatever else is there.
+    """
+    device, longest = model.device, max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=device)
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+    draws = torch.Generator().manual_seed(seed % (1 << 62))
+    uniforms = torch.rand(len(prompts), most, generator=draws, dtype=torch.float64)
+    cache = _cache(model, longest + most)
+    takes = signature(model.forward).parameters
+    texts: list[list[int]] = [[] for _ in prompts]
+    rows = torch.arange(len(prompts))  # the prompt of each row that is left
+    for at in range(most):
+        given: dict[str, Any] = {"attention_mask": mask, "past_key_values": cache}
+        if "position_ids" in takes:
+            given["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        if "logits_to_keep" in takes:
+            given["logits_to_keep"] = 1
+        logits = model(input_ids=ids, use_cache=True, **given).logits[:, -1, :vocab]
+        drawn = sample(warp(logits), uniforms[rows, at]).cpu()
+        for row, token in zip(rows.tolist(), drawn.tolist(), strict=True):
+            if not texts[row] or texts[row][-1] not in ends:
+                texts[row].append(token)
+        going = torch.tensor([texts[row][-1] not in ends for row in rows.tolist()])
+        if not going.any():
+            break
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], 1)
+        ids = drawn[:, None].to(device)
+        if int((~going).sum()) * ENDED > len(rows):
+            left = going.nonzero()[:, 0]
+            rows = rows[left]
+            ids, mask = ids[left.to(device)], mask[left.to(device)]
+            cache.batch_select_indices(left.to(device))
+    return texts
+
+
+def _cache(model: PreTrainedModel, room: int) -> DynamicCache:
+    made = DynamicCache(config=model.config)
+    if all(type(layer) is DynamicLayer for layer in made.layers):
+        made.layers = [Roomy(room) for _ in made.layers]
+    return made

@@ -1,0 +1,26 @@
+"""Plain text, cut at empty lines."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from spsbench.errors import DataError, MissingError
+
+LIMIT = 1 << 30  # bytes
+
+
+def paragraphs(path: Path, flag: str) -> Iterator[str]:
+    """The paragraphs of a file; `flag` named it.
+
+    Raises:
+        MissingError, DataError: no such file, or no text.
+    """
+    try:
+        if path.stat().st_size > LIMIT:
+            raise DataError(f"{path} is larger than 1 GB: expected less. Split it")
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise MissingError(f"no such file ({path}): expected text. Check {flag}") from error
+    except (UnicodeDecodeError, OSError) as error:
+        raise DataError(f"{path} cannot be read ({error}): expected UTF-8 text") from error
+    parts = (part.strip() for part in text.replace("\r\n", "\n").split("\n\n"))
+    yield from (part for part in parts if part)

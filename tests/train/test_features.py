@@ -1,0 +1,110 @@
+"""Hidden states on disk: the same bits as without, gone on with after a kill, of one training."""
+
+import pytest
+import torch
+
+from spsbench.errors import DataError, MismatchError, OutOfMemoryError
+from spsbench.train.course.batches import Batches
+from spsbench.train.course.features import TOGETHER, Features, Remembering
+from spsbench.train.course.gradients import Gradients
+from spsbench.train.course.teacher import Teacher
+from spsbench.train.team import Team
+from tests.train import small
+from tests.train.test_course import RULES
+
+OF = {"target": "tiny", "files": "abc"}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small.target(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def texts(model):
+    return small.texts(model, count=TOGETHER + 2)
+
+
+def kept(model, texts, folder, kind="eagle3"):
+    made = small.student(kind, model)
+    layers = sorted({*made.reads(small.LAYERS), small.LAYERS})
+    return Features(folder, Teacher(model, small.VOCAB), texts, layers, OF)
+
+
+def gradients(kind, model, texts, teacher):
+    made = small.student(kind, model)
+    batches = Batches(texts, 80, 0, torch.device("cpu"))
+    Gradients(made, teacher, batches, RULES, Team()).add(0, 8)
+    return {name: weight.grad for name, weight in made.network.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["eagle3", *(pytest.param(k, marks=pytest.mark.slow) for k in small.KINDS if k != "eagle3")],
+)
+def test_gradients_have_the_same_bits(kind, model, texts, tmp_path):
+    features = kept(model, texts, tmp_path / "f", kind)
+    features.write()
+    assert features.bytes == sum(p.stat().st_size for p in (tmp_path / "f").glob("*.bin"))
+    features.open()
+    plain = gradients(kind, model, texts, Teacher(model, small.VOCAB))
+    teacher = Teacher(model, small.VOCAB)
+    remembering = Remembering(teacher, features)
+    teacher.teach = None  # it is not asked
+    for name, weight in gradients(kind, model, texts, remembering).items():
+        assert torch.equal(weight, plain[name]), name
+
+
+def test_what_was_killed_is_gone_on_with(model, texts, tmp_path):
+    whole, torn = kept(model, texts, tmp_path / "a"), kept(model, texts, tmp_path / "b")
+    whole.write()
+    torn.write()
+    files = sorted((tmp_path / "b").glob("*.bin"))
+    expected = [path.read_bytes() for path in files]
+    with files[0].open("r+b") as file:
+        file.truncate(len(expected[0]) - 5)  # in the last batch: the first is kept
+    asked = []
+    teach = torn._teacher.teach
+    torn._teacher.teach = lambda batch: asked.append(len(batch.ids)) or teach(batch)
+    torn.write()
+    assert asked == [2]
+    assert [path.read_bytes() for path in files] == expected
+    torn.write()
+    assert asked == [2]  # all there
+
+
+def test_those_of_another_training_are_refused(model, texts, tmp_path):
+    kept(model, texts, tmp_path / "f").write()
+    with pytest.raises(MismatchError, match=r"texts: .*\n|tokens: "):
+        kept(model, texts[1:], tmp_path / "f").write()
+    with pytest.raises(MismatchError, match=r"layers: \[6\], there"):
+        kept(model, texts, tmp_path / "f", "medusa").write()
+
+
+def test_other_texts_are_computed(model, texts, tmp_path):
+    features = kept(model, texts[1:], tmp_path / "f")
+    features.write()
+    features.open()
+    teacher = Remembering(Teacher(model, small.VOCAB), features)
+    batch = small.batch(texts[:3])
+    assert features.of(batch) is None
+    assert torch.equal(teacher.teach(batch).logits, Teacher(model, small.VOCAB).teach(batch).logits)
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_computed(
+    model, texts, tmp_path, monkeypatch
+):
+    features = kept(model, texts, tmp_path / "f")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("U", (), {"free": 100}))
+    with pytest.raises(OutOfMemoryError, match=r"hidden states of .* tokens need"):
+        features.check_room()
+    assert not (tmp_path / "f").exists()
+
+
+def test_logits_that_are_more_than_a_head_are_refused(model, texts, tmp_path):
+    """As with a soft cap after the head: what is kept would teach other laws."""
+    features = kept(model, texts, tmp_path / "f")
+    head = features._teacher.parts.head
+    object.__setattr__(features._teacher.parts, "head", lambda hidden: 2 * head(hidden))
+    with pytest.raises(DataError, match="Leave out --store-features"):
+        features.write()

@@ -27,9 +27,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 2.0  # --rank-timeout
-SLACK = 25.0  # seconds beyond it: ranks end by themselves in 10, a launcher takes 10 more
-TOGETHER = 10.0  # seconds in which forks must meet; the command's own are for slow imports
+PATIENCE = 5.0  # --rank-timeout; less is too little where ranks wait for processors
+SLACK = 50.0  # seconds beyond it: ranks end by themselves in 10, a launcher takes 10 more
+TOGETHER = 20.0  # seconds in which forks must meet; the command's own are for slow imports
 LONGEST = 240.0  # of a trial without a fault
 ASKED = ["generate", "def f(", "--max-new-tokens", "60", "--ignore-eos", "--seed", "1"]
 ASKED += ["--no-stats", "--offline", "--rank-timeout", f"{PATIENCE:g}"]
@@ -126,7 +126,9 @@ def life(launched: bool) -> float:
                     raise SystemExit("a trial without a fault does not end")
             code, lines = trial.told(None)
             if code != 0 or lines:
-                raise SystemExit(f"a trial without a fault failed: {code} {lines}")
+                files = sorted([*Path(name).glob("err*"), *Path(name).glob("out*")])
+                said = "".join(f"\n{file.name}: {file.read_text()}" for file in files)
+                raise SystemExit(f"a trial without a fault failed: {code} {lines}{said}")
             return time.monotonic() - trial.began
         finally:
             trial.close()

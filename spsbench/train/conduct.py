@@ -44,7 +44,8 @@ from spsbench.train.students.student import Student
 from spsbench.train.students.table import made_student
 from spsbench.train.text.asking import in_chat
 from spsbench.train.text.overlap import Overlap
-from spsbench.train.text.texts import Texts, check_target, read, read_head, written
+from spsbench.train.text.partial import Hands, written
+from spsbench.train.text.texts import Texts, check_target, read, read_head
 from spsbench.train.text.writing import Text, Writer
 from spsbench.train.written.card import card
 from spsbench.train.written.curve import curve
@@ -80,6 +81,7 @@ class Conduct:
         watch: is told after each look.
         stop: asked now and then whether to end.
         command: as the user gave it.
+        hands: have the texts written; None: this process does.
     """
 
     target: ModelSpec
@@ -91,6 +93,7 @@ class Conduct:
     watch: Callable[[Course], None]
     stop: Callable[[], bool]
     command: Sequence[str] = ()
+    hands: Hands | None = None
 
     def run(self) -> "Trained | None":
         """Train to the end; None: it was stopped, and is gone on with by --resume.
@@ -129,7 +132,7 @@ class Conduct:
                 decoded = Overlap()
             else:
                 writer = Writer(model, tokenizer, eos, vocab, asked, chat)
-                if not written(path, made, writer, self.say, self.stop):
+                if not written(path, made, writer, self.say, self.stop, self.hands):
                     return None
                 decoded = Overlap()
             texts = read(path, decoded, tokenizer.decode)

@@ -10,7 +10,8 @@ from spsbench.settings.training import HeadTraining
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.train.text import asking
 from spsbench.train.text.overlap import Overlap
-from spsbench.train.text.texts import check_target, read, read_head, written
+from spsbench.train.text.partial import written
+from spsbench.train.text.texts import check_target, read, read_head
 from spsbench.train.text.writing import Writer
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MismatchError, MissingError, WriteError
-from spsbench.store.atomic import replace_file
+from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.store.manifest import differences
 from spsbench.train.text.overlap import Overlap
-from spsbench.train.text.writing import Text, Writer
+from spsbench.train.text.writing import Text
 
 SCHEMA = 1
 OF_TARGET = ("tokenizer", "vocab")  # must be the same for texts that others made
@@ -29,52 +28,6 @@ class Texts:
         return sum(len(written) for _, written in self.texts)
 
 
-def written(
-    path: Path,
-    made: Mapping[str, Any],
-    writer: Writer,
-    say: Callable[[str], None],
-    stop: Callable[[], bool],
-) -> bool:
-    """Let the target write into `path`, or go on where it was stopped; whether it is finished.
-
-    A batch is a line, so that what a kill has torn is the last line.
-
-    Raises:
-        MismatchError: there are texts of other settings.
-        WriteError: they cannot be written.
-    """
-    partial = path.with_suffix(".partial")
-    if path.exists():
-        refuse_other(read_head(path), made, path)
-        return True
-    done = 0
-    head = json.dumps({"schema": SCHEMA, **made}, sort_keys=True) + "\n"
-    if partial.exists():
-        lines = partial.read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        if whole:
-            refuse_other(_parsed(whole[0], partial), made, partial)
-            done = len(whole) - 1
-            replace_file(partial, b"".join(whole))
-    if not done:
-        replace_file(partial, head.encode())
-    try:
-        with partial.open("ab") as file:
-            for index in range(done, writer.batches):
-                if stop():
-                    return False
-                batch = [{"prompt": p, "text": t} for p, t in writer.batch(index)]
-                file.write((json.dumps({"batch": index, "texts": batch}) + "\n").encode())
-                file.flush()
-                if (index + 1) % max(1, writer.batches // 10) == 0:
-                    say(f"texts: {index + 1} of {writer.batches} batches")
-        partial.replace(path)
-    except OSError as error:
-        raise WriteError.of(error, path) from error
-    return True
-
-
 def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
     """The texts of a file: each once, none that ends at once, none that is a task's.
 
@@ -87,7 +40,7 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
     empty = shared = 0
     for number, line in enumerate(path.read_bytes().splitlines()[1:], start=2):
-        for prompt, text in _texts(_parsed(line, path, number), path, number, vocab):
+        for prompt, text in _texts(parsed(line, path, number), path, number, vocab):
             if len(text) < 2:
                 empty += 1
             elif overlap is not None and overlap.of(decode(prompt + text)) is not None:
@@ -116,7 +69,7 @@ def read_head(path: Path) -> dict[str, Any]:
         raise MissingError(f"no texts ({path}): expected a file that sps train wrote") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})") from error
-    head = _parsed(first, path)
+    head = parsed(first, path)
     if head.get("schema") != SCHEMA or "target" not in head:
         raise DataError(
             f"{path} has no head (line 1): expected texts that sps train wrote. Check --texts"
@@ -153,7 +106,12 @@ def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
         )
 
 
-def _parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
+def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
+    """A line of it.
+
+    Raises:
+        DataError: no JSON object.
+    """
     try:
         value = json.loads(line)
     except ValueError as error:

@@ -41,14 +41,24 @@ class Writer:
             -(asked.count if self._prompts is None else len(self._prompts)) // TOGETHER
         )
 
-    def batch(self, index: int) -> list[Text]:
-        """Batch number `index`: prompts, and what the target wrote after each."""
-        prompts = list(self._asking(index))
+    def given(self, index: int) -> list[list[int]] | None:
+        """The prompts of a batch; None: the target asks itself."""
+        if self._prompts is None:
+            return None
+        return self._prompts[index * TOGETHER : (index + 1) * TOGETHER]
+
+    def batch(self, index: int, given: Sequence[list[int]] | None = None) -> list[Text]:
+        """Batch number `index`: prompts, and what the target wrote after each.
+
+        Args:
+            given: its prompts, where another writer read them.
+        """
+        prompts = list(self._asking(index) if given is None else given)
         return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
 
     def _asking(self, index: int) -> Iterator[list[int]]:
-        if self._prompts is not None:
-            yield from self._prompts[index * TOGETHER : (index + 1) * TOGETHER]
+        if (prompts := self.given(index)) is not None:
+            yield from prompts
             return
         count = min(TOGETHER, self._asked.count - index * TOGETHER)
         if not self._chat:

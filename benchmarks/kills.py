@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from killing.commands import Drivers, Forked, Started  # noqa: E402
 from killing.seen import Life, lives, workers  # noqa: E402
-from killing.work import WORKS, Work  # noqa: E402
+from killing.work import OF, Work, work  # noqa: E402
 
 PATIENCE = 20.0  # seconds in which workers end without their driver
 HANGS = 240.0  # seconds after which a run hangs
@@ -50,10 +50,11 @@ class Tally:
 class Killing:
     """One kind of work, again and again."""
 
-    def __init__(self, asked: argparse.Namespace, work: Work, drivers: Drivers) -> None:
-        self.asked, self.work, self.drivers = asked, work, drivers
+    def __init__(self, asked: argparse.Namespace, drivers: Drivers) -> None:
+        self.asked, self.drivers = asked, drivers
         self.tally, self.draw = Tally(), random.Random(asked.seed)
         self.place = Path(tempfile.mkdtemp(prefix="kills-", dir=asked.place))
+        self.work: Work = work(asked.of, self.place)
         self.until = time.monotonic() + asked.seconds
 
     def run(self) -> Tally:
@@ -94,7 +95,7 @@ class Killing:
 
     def _worker_killed(self, started: Started) -> int:
         """Kill workers now and then, until the run ends."""
-        gap = self.asked.gap or self.usual / 4
+        gap = self.asked.gap or self.usual / 5
         began = time.monotonic()
         while time.monotonic() - began < HANGS:
             code = started.wait(self.draw.expovariate(1 / gap))
@@ -153,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--whom", choices=("worker", "driver"), default="worker")
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--of", choices=tuple(WORKS), default="bench")
+    parser.add_argument("--of", choices=OF, default="bench")
     parser.add_argument("--on", default="processes:2")
     parser.add_argument("--plain", action="store_true", help="commands as users give them")
     parser.add_argument("--seconds", type=float, default=170)
@@ -164,7 +165,7 @@ def main() -> None:
     plain = asked.plain or asked.on.startswith("ray")
     drivers: Any = Started if plain else Forked
     found: dict[str, Any] = {}
-    made = Killing(asked, WORKS[asked.of], Drivers(drivers))
+    made = Killing(asked, Drivers(drivers))
     closing: Callable[[], None] = made.drivers.close
     with suppress(KeyboardInterrupt):
         try:

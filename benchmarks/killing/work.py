@@ -1,13 +1,15 @@
 """What is run and killed: a command, and what of its folder must be as without kills."""
 
-import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.compared import bare
+from tests.cluster.compared import bare, traced
+from tests.folders import byte_tokenizer, random_model, save
 
-COMMON = ("--threads", "1", "--resume")
+PROMPTS = 8
+OF = ("bench", "traces", "texts")
 
 
 @dataclass(frozen=True)
@@ -24,25 +26,30 @@ class Work:
 
     def arguments(self, folder: Path, on: str) -> list[str]:
         """For a run in this folder; begun already, it is gone on with."""
-        return [*self.words, *COMMON, "--on", on, "--out", str(folder)]
+        where = ("--threads", "1", "--on", on, "--out", str(folder))
+        return [*self.words, *where, *(["--resume"] if folder.exists() else [])]
 
 
-def files(pattern: str) -> Callable[[Path], list[bytes]]:
-    """The bytes of some files of a folder, digested."""
+def work(of: str, place: Path) -> Work:
+    """Over a tiny pair of models, which is saved in `place`."""
+    target = str(save(place / "target", random_model(), byte_tokenizer()))
+    draft = str(save(place / "draft", random_model(noise=0.1), byte_tokenizer()))
+    if of == "texts":
+        sizes = ("--count", "256", "--tokens", "8", "--steps", "1")
+        rest = ("--evaluations", "1", "--cost-seconds", "0", "--layers", "1")
+        return Work(("train", "draft", "--target", target, *sizes, *rest), texts)
+    rows = ({"id": str(n), "prompt": f"one two three {n} one two"} for n in range(PROMPTS))
+    prompts = place / "prompts.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, rows)))
+    pair = ("--target", target, "--draft", draft, "--engine", "eager")
+    sizes = ("-k", "2", "--samples", "2", "--max-new-tokens", "12", "--warmup", "0")
+    more = ("--record", "trace") if of == "traces" else ()
+    return Work(
+        ("bench", f"jsonl:path={prompts}", *pair, *sizes, *more),
+        lambda folder: bare(folder) + traced(folder),
+    )
 
-    def read(folder: Path) -> list[bytes]:
-        there = sorted(folder.glob(pattern))
-        return [hashlib.sha256(path.read_bytes()).digest() for path in there] or [b"none"]
 
-    return read
-
-
-def of_runs(pattern: str) -> Callable[[Path], list[bytes]]:
-    """The records of some runs within a folder."""
-    return lambda folder: [line for each in sorted(folder.glob(pattern)) for line in bare(each)]
-
-
-SIZE = ("--limit", "6", "--max-new-tokens", "8")
-WORKS = {
-    "bench": Work(("bench", "xsum", "--data", "mini", *SIZE, "-k", "2", "--samples", "2"), bare),
-}
+def texts(folder: Path) -> list[bytes]:
+    """What the target wrote, line by line."""
+    return (folder / "texts.jsonl").read_bytes().splitlines()

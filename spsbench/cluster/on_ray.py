@@ -16,10 +16,12 @@ from spsbench.cluster.child import answer, unfit
 from spsbench.cluster.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError, first_line
 from spsbench.machine.environment import usable_cores
+from spsbench.runs.once import once
 from spsbench.settings.crew import Crew
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+PLAIN = {"RAY_worker_niceness": "0"}  # Ray's own choice is 15: any other work goes first
 
 
 class Post:
@@ -29,8 +31,8 @@ class Post:
         self.name, self.hand = name, opener()
 
     def hello(self) -> Any:
-        """Its hello, and its process."""
-        return self.hand.hello(), os.getpid()
+        """Its hello, its process, and how far that stands back behind others."""
+        return self.hand.hello(), os.getpid(), niceness()
 
     def work(self, piece: Piece) -> Any:
         """What comes of a piece."""
@@ -72,6 +74,7 @@ class RayWorkers:
         own = threads or (self._cpus if not self._gpus else None)
         self._opener = self._ray.put(partial(opener, threads=own, beside=beside))
         self._number, self._looked = 0, time.monotonic()
+        self._say = once(say)
         self._actors: dict[str, Any] = {}
         self._awaited: dict[Any, str] = {}  # reference -> worker
         self._joined: dict[str, int] = {}  # worker -> its process
@@ -128,8 +131,13 @@ class RayWorkers:
         if worker in self._joined:
             answered: Event = found
             return answered
-        hello, process = found
+        hello, process, nice = found
         self._joined[worker] = process
+        if nice > niceness():
+            self._say(
+                f"note: workers have niceness {nice}: other work on their machines goes first. "
+                "Begin the cluster with RAY_worker_niceness=0 ray start ..."
+            )
         return Joined(worker, hello)
 
     def _gone(self, worker: str, error: Exception) -> Event:
@@ -180,7 +188,7 @@ class RayWorkers:
                 "include_dashboard": False,
             }
         )
-        for name, value in QUIET.items():
+        for name, value in (QUIET if address else QUIET | PLAIN).items():
             os.environ.setdefault(name, value)
         try:
             with own_signals():
@@ -191,6 +199,11 @@ class RayWorkers:
                 "to answer. Start it with `ray start --head`, and give --on ray:ADDRESS as that "
                 "prints it"
             ) from error
+
+
+def niceness() -> int:
+    """Of this process."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def load() -> Any:

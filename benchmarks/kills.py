@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from killing.commands import Drivers, Forked, Started  # noqa: E402
-from killing.seen import Life, lives, workers  # noqa: E402
+from killing.seen import Life, lives, processes, workers  # noqa: E402
 from killing.work import OF, Work, work  # noqa: E402
 
 PATIENCE = 20.0  # seconds in which workers end without their driver
@@ -55,6 +55,7 @@ class Killing:
         self.tally, self.draw = Tally(), random.Random(asked.seed)
         self.place = Path(tempfile.mkdtemp(prefix="kills-", dir=asked.place))
         self.work: Work = work(asked.of, self.place)
+        self.before = frozenset(processes())
         self.until = time.monotonic() + asked.seconds
 
     def run(self) -> Tally:
@@ -101,7 +102,7 @@ class Killing:
             code = started.wait(self.draw.expovariate(1 / gap))
             if code is not None:
                 return code
-            there = workers(started.mark)
+            there = workers(started.mark, self.before)
             if there and not self._enough():
                 self.draw.choice(there).kill()
                 self.tally.kills += 1
@@ -109,13 +110,13 @@ class Killing:
 
     def _driver_killed(self, started: Started) -> int:
         """Kill the driver, once; its workers must end."""
-        limit = self.draw.uniform(0, self.usual) if not self._enough() else HANGS
+        limit = self.draw.uniform(0, 1.5 * self.usual) if not self._enough() else HANGS
         code = started.wait(limit)
         if code is not None:
             return code
         if limit == HANGS:
             return self._hanging(started)
-        there = lives(started.mark)
+        there = lives(started.mark, self.before)
         started.kill()
         self.tally.kills += 1
         code = started.wait(PATIENCE)
@@ -128,7 +129,7 @@ class Killing:
             there = [life for life in there if life.is_there]
             time.sleep(0.02)
         for life in there:
-            self.tally.found.append(f"left behind: {life.name}")
+            self.tally.found.append(f"left behind: {life.name[:80]}")
             life.kill()
 
     def _hanging(self, started: Started) -> int:

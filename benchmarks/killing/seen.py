@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = "SPS_KILLS"  # a variable in the environment of a command and of all that it starts
-OF_RAY = ("ray::", "raylet", "gcs_server")
+OF_RAY = ("raylet/raylet ", "gcs/gcs_server ")
 WORKING = ("ray::Post", "spsbench.cluster.child")
 
 
@@ -30,18 +30,22 @@ class Life(NamedTuple):
             os.kill(self.pid, signal.SIGKILL)
 
 
-def workers(mark: str) -> list[Life]:
+def workers(mark: str, before: frozenset[int]) -> list[Life]:
     """Those who work for a start."""
-    return [life for life in lives(mark) if is_worker(life.name)]
+    return [life for life in lives(mark, before) if is_worker(life.name)]
 
 
-def lives(mark: str) -> list[Life]:
-    """All processes of a start but its driver."""
+def lives(mark: str, before: frozenset[int]) -> list[Life]:
+    """All processes of a start but its driver.
+
+    Args:
+        before: those that were there before any start: nobody's here, whatever they are called.
+    """
     found = []
     for pid in processes():
         try:
             name = name_of(pid)
-            if owned(pid, name, mark) and (at := began(pid)):
+            if pid not in before and owned(pid, name, mark) and (at := began(pid)):
                 found.append(Life(pid, at, name))
         except OSError:  # it has ended meanwhile
             continue
@@ -54,14 +58,19 @@ def is_worker(name: str) -> bool:
 
 
 def owned(pid: int, name: str, mark: str) -> bool:
-    """Forks go by their name, commands by their environment; those of Ray overwrite theirs."""
-    if name == f"worker-{mark}":
-        return True
-    if name.startswith(OF_RAY) or "/raylet " in name or "/gcs_server " in name:
-        return True
+    """Forks go by their name, commands by their environment; Ray's workers overwrite theirs."""
+    if name.startswith("worker-"):
+        return name == f"worker-{mark}"
+    if name.startswith("ray::"):
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        return marked(int(parent), mark)
+    return marked(pid, mark) and (is_worker(name) or any(part in name for part in OF_RAY))
+
+
+def marked(pid: int, mark: str) -> bool:
+    """Whether it was started, by whomever, under a command of ours."""
     with suppress(OSError):
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        return f"{MARK}={mark}".encode() in environment and is_worker(name)
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False
 
 

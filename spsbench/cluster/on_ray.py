@@ -184,6 +184,7 @@ class RayWorkers:
             {"address": address}
             if address
             else {
+                "address": "local",  # even beside a cluster that this machine is a part of
                 "num_cpus": usable_cores(),
                 "include_dashboard": False,
             }
@@ -197,7 +198,7 @@ class RayWorkers:
             raise UnavailableError(
                 f"no cluster ({address or 'of this machine'}: {first_line(error)}): expected Ray "
                 "to answer. Start it with `ray start --head`, and give --on ray:ADDRESS as that "
-                "prints it"
+                "prints it; where that wants a token, set RAY_AUTH_MODE=token here as well"
             ) from error
 
 

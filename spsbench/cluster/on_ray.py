@@ -21,7 +21,10 @@ from spsbench.settings.crew import Crew
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-PLAIN = {"RAY_worker_niceness": "0"}  # Ray's own choice is 15: any other work goes first
+PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too few on a busy one
+    "RAY_worker_niceness": "0",
+    "RAY_raylet_start_wait_time_s": "120",
+}
 
 
 class Post:
@@ -194,7 +197,7 @@ class RayWorkers:
         try:
             with own_signals():
                 self._ray.init(**given, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # some of Ray's are of no kind of their own
             raise UnavailableError(
                 f"no cluster ({address or 'of this machine'}: {first_line(error)}): expected Ray "
                 "to answer. Start it with `ray start --head`, and give --on ray:ADDRESS as that "

@@ -13,7 +13,7 @@ from pathlib import Path
 
 NET = "198.18.231"  # of the block that is set aside for tests of networks (RFC 2544)
 PORT = 6399
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def why_not() -> str | None:
@@ -88,6 +88,7 @@ class Node:
 
 OURS = {
     "RAY_worker_niceness": "0",
+    "RAY_raylet_start_wait_time_s": "200",
     "RAY_AUTH_MODE": "token",  # Ray has it on wherever it finds a token, and off elsewhere
     "RAY_AUTH_TOKEN": secrets.token_hex(32),
 }

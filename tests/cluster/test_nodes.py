@@ -31,7 +31,7 @@ def asked(tmp_path_factory):
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("models")
-    rows = ({"id": str(n), "prompt": f"one two three {n} one two"} for n in range(150))
+    rows = ({"id": str(n), "prompt": f"one two three {n} one two"} for n in range(40))
     prompts = folder / "prompts.jsonl"
     prompts.write_text("\n".join(map(json.dumps, rows)))
     pair = [
@@ -39,7 +39,7 @@ def asked(tmp_path_factory):
         save(folder / "draft", random_model(noise=0.1), byte_tokenizer()),
     ]
     given = ["bench", f"jsonl:path={prompts}", "--target", str(pair[0]), "--draft", str(pair[1])]
-    given += ["--engine", "eager", "-k", "2", "--max-new-tokens", "24", "--warmup", "0"]
+    given += ["--engine", "eager", "-k", "2", "--max-new-tokens", "8", "--warmup", "0"]
     return [sys.executable, "-m", "spsbench", *given, "--threads", "1", "--out"]
 
 

@@ -5,8 +5,10 @@
     python benchmarks/cluster.py --pipes 2000                        real processes, pickled records
     python benchmarks/cluster.py --ray 2000                          the same over Ray
 
-Nothing is generated: pieces take simulated seconds, or none. What is real is the scheduler, the
-sizes of pieces, the records, the log on the disk, and what lies between two processes.
+`benchmarks/beside.py` has real generations: two workers beside one process.
+
+Nothing is generated here: pieces take simulated seconds, or none. What is real is the scheduler,
+the sizes of pieces, the records, the log on the disk, and what lies between two processes.
 """
 
 import argparse

@@ -1,8 +1,11 @@
 """A worker in a process of its own, at the end of a pipe."""
 
+import os
 import pickle
+import select
 import sys
 from multiprocessing.connection import Connection
+from threading import Thread
 
 from spsbench.cluster.protocol import Done, Failed, Hand, Joined, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError, first_line
@@ -10,6 +13,7 @@ from spsbench.errors import SpsError, UnavailableError, first_line
 
 def main(name: str, descriptor: int) -> None:
     """Work until the pipe ends, as it does with the driver, however that ends."""
+    Thread(target=_end_with, args=(descriptor,), daemon=True).start()
     with Connection(descriptor) as pipe:
         try:
             sys.path[:] = pipe.recv()
@@ -27,6 +31,14 @@ def main(name: str, descriptor: int) -> None:
                 pipe.send(answer(name, hand, piece))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
+
+
+def _end_with(descriptor: int) -> None:
+    """End at once when the other end is closed: nobody is left to whom the piece could be told."""
+    waiting = select.poll()
+    waiting.register(descriptor, 0)  # its end is told in any case
+    waiting.poll()
+    os._exit(0)
 
 
 def unfit(error: Exception | str) -> UnavailableError:

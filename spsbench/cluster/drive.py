@@ -12,10 +12,14 @@ from spsbench.cluster.pace import ClusterPace
 from spsbench.cluster.protocol import Hello
 from spsbench.cluster.same import check_same
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
+from spsbench.cluster.shelves import take_over
+from spsbench.cluster.trail import trace_on
 from spsbench.cluster.units import Unit, answers, groups_of
+from spsbench.models.shelf import Choices
 from spsbench.runs.conduct import Bulk
 from spsbench.runs.jobs import EMPTY, jobs, key
 from spsbench.runs.models import folders_for
+from spsbench.runs.traced import Told
 from spsbench.settings.crew import Crew
 from spsbench.settings.records import Record
 from spsbench.store.machines import machine_name
@@ -32,7 +36,16 @@ class Drive:
     def __init__(self, crew: Crew) -> None:
         self.crew = crew
 
-    def __call__(self, bulk: Bulk) -> None:
+    def trace(self, bulk: Bulk, told: Told) -> None:
+        """Trace and write what is missing.
+
+        Raises:
+            BrokenOffError: a text that no worker could trace; the others are.
+            SpsError: as `make`.
+        """
+        trace_on(self.crew, bulk, told)
+
+    def make(self, bulk: Bulk) -> None:
         """Make and write what is missing.
 
         Raises:
@@ -130,13 +143,9 @@ class Book:
                 self._bulk.writer.append(failed)
                 self.pace.add(failed=True)
 
-    def noted(self, note: Mapping[str, Any]) -> None:
+    def noted(self, note: Choices) -> None:
         """Keep what engines chose: a resumed run keeps to it."""
-        shelf = self._bulk.shelf
-        new = {name: choice for name, choice in note.items() if name not in shelf.choices}
-        if new:
-            shelf.choices.update(new)
-            shelf.chosen()
+        take_over(self._bulk.shelf, note)
 
     def lost(self, worker: str, reason: str) -> None:
         """Say it once."""

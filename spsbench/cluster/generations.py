@@ -5,14 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
-
-from spsbench.cluster.environment import environment, machine
+from spsbench.cluster.greeting import greeting
 from spsbench.cluster.protocol import Hello, Work
-from spsbench.cluster.same import place
+from spsbench.cluster.shelves import models_of
 from spsbench.cluster.units import Ask, Unit
-from spsbench.methods.site import forget
-from spsbench.models.shelf import Choices, Shelf
+from spsbench.models.shelf import Choices
 from spsbench.runs.asking import Answers
 from spsbench.runs.jobs import Job, make
 from spsbench.runs.models import Models, folders_for
@@ -46,12 +43,12 @@ class Generating:
         Raises:
             SpsError: a model cannot be had here.
         """
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        forget()
-        device = next((cell.models.target.device for cell in self.cells.values()), "cpu")
-        own = environment(folders_for(self.cells.values(), self.access, quiet))
-        return Hello(place(), own, machine(self.beside, device))
+        return greeting(
+            folders_for(self.cells.values(), self.access, quiet),
+            threads=self.threads,
+            beside=self.beside,
+            device=next((cell.models.target.device for cell in self.cells.values()), "cpu"),
+        )
 
     def work(self, units: Sequence[Unit]) -> Work:
         """The records of each unit."""
@@ -87,13 +84,7 @@ class Generating:
 
     @cached_property
     def _models(self) -> Models:
-        shelf = Shelf(
-            offline=self.access.offline,
-            allow_pickle=self.access.allow_pickle,
-            threads=self.threads,
-            choices=dict(self.choices),
-        )
-        return Models(shelf, quiet)
+        return models_of(self.access, self.threads, self.choices)
 
     @cached_property
     def _state(self) -> "State":

@@ -16,10 +16,15 @@ from spsbench.cluster.child import answer, unfit
 from spsbench.cluster.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError, first_line
 from spsbench.machine.environment import usable_cores
+from spsbench.runs.once import once
 from spsbench.settings.crew import Crew
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too few on a busy one
+    "RAY_worker_niceness": "0",
+    "RAY_raylet_start_wait_time_s": "120",
+}
 
 
 class Post:
@@ -29,8 +34,8 @@ class Post:
         self.name, self.hand = name, opener()
 
     def hello(self) -> Any:
-        """Its hello, and its process."""
-        return self.hand.hello(), os.getpid()
+        """Its hello, its process, and how far that stands back behind others."""
+        return self.hand.hello(), os.getpid(), niceness()
 
     def work(self, piece: Piece) -> Any:
         """What comes of a piece."""
@@ -72,6 +77,7 @@ class RayWorkers:
         own = threads or (self._cpus if not self._gpus else None)
         self._opener = self._ray.put(partial(opener, threads=own, beside=beside))
         self._number, self._looked = 0, time.monotonic()
+        self._say = once(say)
         self._actors: dict[str, Any] = {}
         self._awaited: dict[Any, str] = {}  # reference -> worker
         self._joined: dict[str, int] = {}  # worker -> its process
@@ -128,8 +134,13 @@ class RayWorkers:
         if worker in self._joined:
             answered: Event = found
             return answered
-        hello, process = found
+        hello, process, nice = found
         self._joined[worker] = process
+        if nice > niceness():
+            self._say(
+                f"note: workers have niceness {nice}: other work on their machines goes first. "
+                "Begin the cluster with RAY_worker_niceness=0 ray start ..."
+            )
         return Joined(worker, hello)
 
     def _gone(self, worker: str, error: Exception) -> Event:
@@ -176,21 +187,27 @@ class RayWorkers:
             {"address": address}
             if address
             else {
+                "address": "local",  # even beside a cluster that this machine is a part of
                 "num_cpus": usable_cores(),
                 "include_dashboard": False,
             }
         )
-        for name, value in QUIET.items():
+        for name, value in (QUIET if address else QUIET | PLAIN).items():
             os.environ.setdefault(name, value)
         try:
             with own_signals():
                 self._ray.init(**given, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:  # some of Ray's are of no kind of their own
             raise UnavailableError(
                 f"no cluster ({address or 'of this machine'}: {first_line(error)}): expected Ray "
                 "to answer. Start it with `ray start --head`, and give --on ray:ADDRESS as that "
-                "prints it"
+                "prints it; where that wants a token, set RAY_AUTH_MODE=token here as well"
             ) from error
+
+
+def niceness() -> int:
+    """Of this process."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def load() -> Any:

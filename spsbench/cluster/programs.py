@@ -6,10 +6,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from spsbench.cluster.crew import workers_of
+from spsbench.cluster.lacking import BrokenOffError
 from spsbench.cluster.protocol import Hello, Work
 from spsbench.cluster.same import check_same, place
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
-from spsbench.errors import Exit, SpsError
 from spsbench.machine.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import SandboxError
@@ -83,12 +83,6 @@ def conditions(held: LevelFinding) -> dict[str, Any]:
         "interpreter": held.python,
         **{f"flags.{name}": value for name, value in flags.items()},
     }
-
-
-class BrokenOffError(SpsError):
-    """Programs that no worker could judge."""
-
-    code = Exit.UNAVAILABLE
 
 
 def judge_on(

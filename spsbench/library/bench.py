@@ -94,11 +94,11 @@ def conduct(
         say=say,
         watch=watch,
         stop=stop,
-        hands=_hands(crew),
+        hands=hands_of(crew),
     )
 
 
-def _hands(crew: Crew) -> Any:
+def hands_of(crew: Crew) -> Any:
     """Those of a cluster, if there is to be one."""
     if crew.kind == HERE:
         return None

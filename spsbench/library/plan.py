@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_PLACE, Say
+from spsbench.library.bench import OF_CREW, OF_PLACE, Say, hands_of
 from spsbench.library.heads import heads_in
 from spsbench.library.load import access_of, quiet
 from spsbench.library.prepare import prepare_cells
@@ -13,6 +13,7 @@ from spsbench.models.templates import asker
 from spsbench.plugins import make
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
+from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.experiment import instruct, instructed, may_need_hub, task_spec
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
@@ -55,7 +56,10 @@ def plan(
     """
     access, rest = access_of(asked)
     place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
     planning = Planning(**fitted(OF_PLANNING, taken(rest, OF_PLANNING)))
+    if planning.trace and crew.kind != HERE:
+        raise UsageError("--trace with --on: expected texts to be made there. Leave one out")
     chosen: dict[str, Any] = options(rest)
     if planning.prompts is not None:
         if task is not None:
@@ -103,6 +107,7 @@ def plan(
         say=say,
         watch=watch,
         stop=stop,
+        hands=hands_of(crew),
     ).run()
 
 

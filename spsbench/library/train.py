@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_PLACE, Say
+from spsbench.library.bench import OF_CREW, OF_PLACE, Say
 from spsbench.library.learners import check_learners
 from spsbench.library.load import access_of, load, quiet
 from spsbench.library.prepare import prepare
+from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
+from spsbench.settings.crew import HERE, Crew
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
@@ -46,6 +49,7 @@ def train(
     """
     access, rest = access_of(asked)
     place = Place(**{"out": Path(OUT[what])} | fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
     known = OF_DRAFT if what == "draft" else OF_HEAD
     own = fitted(known, taken(rest, known))
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
@@ -57,6 +61,13 @@ def train(
         raise UsageError(
             "--on-policy with a head: expected a draft model. A head writes no text of its own: "
             "each of its rounds begins in the target's. Leave it out"
+        )
+    if training.texts is not None and crew.kind != HERE:
+        raise UsageError("--texts with --on: expected texts to be written there. Leave one out")
+    if training.parallel is not None and crew.kind != HERE:
+        raise UsageError(
+            "--parallel with --on: expected one of the two, since processes that learn together "
+            "also write the texts together. Leave one out"
         )
     cell = make_cell(**rest, k=0)
     check_learners(training.parallel, cell.models.target.device)
@@ -96,4 +107,17 @@ def train(
             stop=stop,
             command=command,
             team=learners,
+            hands=_hands(crew, cell.models.target, training, access, say),
         ).run()
+
+
+def _hands(
+    crew: Crew, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access, say: Say
+) -> Any:
+    """Those of a cluster, if there is to be one."""
+    if crew.kind == HERE:
+        return None
+
+    from spsbench.cluster.texts import Written
+
+    return Written(crew, target, training, access, say)

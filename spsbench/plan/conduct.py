@@ -24,7 +24,7 @@ from spsbench.plan.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
 from spsbench.plan.setting import differing, setting_of
 from spsbench.plan.texts import TEXTS, Runs, measured
 from spsbench.runs.asking import prompt_ids
-from spsbench.runs.conduct import RESULTS
+from spsbench.runs.conduct import RESULTS, Hands
 from spsbench.runs.jobs import fitting
 from spsbench.runs.models import Models, Say, folders_for
 from spsbench.settings.access import Access
@@ -56,6 +56,8 @@ class Planner:
         say: is told, a line each, what a person should know.
         watch: is told how far it is.
         stop: asked between texts whether to end; what was made until then is kept.
+        hands: make texts and traces; None = this process does. Costs and real rounds are always of
+            this machine.
     """
 
     cells: Sequence[Cell]
@@ -70,6 +72,7 @@ class Planner:
     say: Say = lambda line: None
     watch: Callable[[Phases], None] = lambda phases: None
     stop: Callable[[], bool] = lambda: False
+    hands: Hands | None = None
 
     def __post_init__(self) -> None:
         self._phases, self._phase, self._count = Phases(), "texts", Count()
@@ -172,6 +175,7 @@ class Planner:
             watch=lambda pace: self._show(self._phase, pace),
             traced=lambda done, total: self._show("traces", self._count.at(done, total)),
             stop=self.stop,
+            hands=self.hands,
         )
 
     def _show(self, phase: str, inner: Inner) -> None:

@@ -10,7 +10,7 @@ from spsbench.forecast.traces import DraftOf
 from spsbench.loop.site import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.plan.arms import SAMPLED
-from spsbench.runs.traced import draft_identity, head_of
+from spsbench.runs.traced_of import draft_identity, head_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import constant
 from spsbench.settings.models import Models, ModelSpec

@@ -11,7 +11,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
 from spsbench.plan.arms import candidate_of, replayable
 from spsbench.reports.run_tables import tables
-from spsbench.runs.conduct import Conduct
+from spsbench.runs.conduct import Conduct, Hands
 from spsbench.runs.pace import Pace
 from spsbench.runs.traced import Told
 from spsbench.settings.access import Access
@@ -32,6 +32,7 @@ class Runs:
     Args:
         folder: of the plan.
         chat: prompts in the target's chat template.
+        hands: make texts and traces; real rounds are of this machine, as the costs are.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Runs:
         watch: Callable[[Pace], None],
         traced: Told,
         stop: Callable[[], bool],
+        hands: Hands | None = None,
     ) -> None:
         self.folder, self.access, self.shelf = folder, access, shelf
+        self._hands = hands
         self._seed, self._work = seed, {"chat": chat, "system": system}
         self._heard: dict[str, Any] = {"say": say, "watch": watch, "traced": traced, "stop": stop}
 
@@ -57,7 +60,7 @@ class Runs:
         out = self.folder / TEXTS
         plain = resolve(cells[0].auto_regressive)
         part = self._part(prompts, path, [plain], cells)
-        return self._run(part, out)
+        return self._run(part, out, self._hands)
 
     def confirm(self, prompts: Jsonl, path: Path, cells: Sequence[Cell]) -> Path | None:
         """Some candidates and ArS, interleaved, and traces as well; None: it was stopped."""
@@ -81,13 +84,14 @@ class Runs:
             traced=tuple(cell.but(**work) for cell in traced),
         )
 
-    def _run(self, part: Part, out: Path) -> Path | None:
+    def _run(self, part: Part, out: Path, hands: Hands | None = None) -> Path | None:
         experiment = Experiment(parts=(part,), seed=self._seed, threads=self.access.threads)
         conduct = Conduct(
             place=Place(out=out, resume=True, score=False),
             access=self.access,
             shelf=self.shelf,
             name=out.name,
+            hands=hands,
             **self._heard,
         )
         return out if conduct.run(experiment).report is not None else None

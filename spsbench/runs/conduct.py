@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -54,7 +54,7 @@ Watch = Callable[[Pace], None]
 
 
 class Bulk(NamedTuple):
-    """The records that a run still lacks, for others to make."""
+    """A run that still lacks something, for others to make."""
 
     experiment: Experiment
     samples: Sequence[Sequence[Sample]]  # of each part
@@ -66,8 +66,14 @@ class Bulk(NamedTuple):
     say: Say
 
 
-Hands = Callable[[Bulk], None]
-"""Makes and writes them, or as many as there are when `stop` says so."""
+class Hands(Protocol):
+    """Others who work for a run; they stop when `Bulk.stop` says so."""
+
+    def make(self, bulk: Bulk) -> None:
+        """Make and write the records that are missing."""
+
+    def trace(self, bulk: Bulk, told: Told) -> None:
+        """Trace what is missing along the texts that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ class Conduct:
         watch: is told how far the run is.
         stop: asked between samples whether to end; what was made until then is kept.
         traced: is told how many texts of how many were traced.
-        hands: make the records; None = this process does.
+        hands: make records and traces; None = this process does.
     """
 
     place: Place
@@ -201,8 +207,7 @@ class Conduct:
             missing |= wanted
         if self.hands is not None:
             if missing:
-                bulk = experiment, samples, writer, self.access, self.shelf
-                self.hands(Bulk(*bulk, self.watch, self.stop, self.say))
+                self.hands.make(self._bulk(experiment, samples, writer))
             return samples
         pace = Pace(len(missing), experiment.cells)
         self.watch(pace)
@@ -227,6 +232,11 @@ class Conduct:
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Trace the drafts that are to be traced along the texts that there are."""
         models = Models(self.shelf, self.say)
+        if self.hands is not None:
+            if any(part.traced for part in experiment.parts) and not self.stop():
+                own = [samples_of(part, self.shelf.outline) for part in experiment.parts]
+                self.hands.trace(self._bulk(experiment, own, writer), self.traced)
+            return
         for part in experiment.parts:
             if not part.traced or self.stop():
                 continue
@@ -242,6 +252,12 @@ class Conduct:
                 told=self.traced,
                 stop=self.stop,
             )
+
+    def _bulk(
+        self, experiment: Experiment, samples: Sequence[Sequence[Sample]], writer: RunWriter
+    ) -> Bulk:
+        own = experiment, samples, writer, self.access, self.shelf
+        return Bulk(*own, self.watch, self.stop, self.say)
 
     @contextmanager
     def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:

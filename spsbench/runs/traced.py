@@ -2,37 +2,96 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spsbench.errors import UsageError
-from spsbench.forecast.traces import Head
+from spsbench.forecast.traces import Along, DraftOf, Written
 from spsbench.models.shelf import Loaded
 from spsbench.runs.asking import Answers, prompt_ids
+from spsbench.runs.once import once
 from spsbench.runs.text_laws import TextTracer
+from spsbench.runs.traced_of import draft_identity, head_of
 from spsbench.runs.tracing import DraftTracer
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import drafting
-from spsbench.settings.records import Record
+from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.folder import Shard
-from spsbench.store.provenance import digest, hash_file, hash_files
 from spsbench.store.traces import TraceWriter, traces_path
 
 Say = Callable[[str], None]
 Told = Callable[[int, int], None]
 """Texts done, of how many."""
 
-TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
+
+class Fit(NamedTuple):
+    """What can be traced of a draft."""
+
+    unfit: str | None  # why it cannot be
+    schedules: frozenset[str]  # whose stops are to be in its trace
 
 
-class Missing(NamedTuple):
+class Untraced(NamedTuple):
     """A text that some drafts are still to be traced along."""
 
-    record: Record
-    sample: Sample
+    key: Key
+    tokens: list[int]
+    finish: str
+    prompt: str
+    said: list[dict[str, str]]  # the turns before
     drafts: list[str]
+
+
+class Traced(NamedTuple):
+    """What came of it."""
+
+    text: Written
+    along: list[tuple[Along, DraftOf]]
+
+
+class Tracing:
+    """Every draft of some cells along the texts of an ArS cell, on this machine.
+
+    Args:
+        plain: the ArS cell.
+        traced: cells that draft; those of other work are left out.
+    """
+
+    def __init__(
+        self,
+        plain: Cell,
+        traced: Sequence[Cell],
+        models: Callable[[Cell], Loaded],
+        folders: Mapping[ModelSpec, Path],
+    ) -> None:
+        self._plain, self._loaded = plain, models(plain)
+        self._text = TextTracer(plain, self._loaded)
+        self._drafts = {
+            name: DraftTracer(name, own, models(own[0]), draft_identity(own[0], folders))
+            for name, own in by_name(plain, traced).items()
+        }
+
+    @property
+    def fits(self) -> dict[str, Fit]:
+        """Name of a draft -> what can be traced of it, as far as it is known."""
+        return {
+            name: Fit(draft.unfit, frozenset(draft.schedules))
+            for name, draft in self._drafts.items()
+        }
+
+    def __call__(self, each: Untraced) -> Traced:
+        """Trace what is missing of a text."""
+        prompt = prompt_ids(self._loaded.tokenizer, self._plain.work, each.prompt, each.said)
+        laws = list(self._text.laws(prompt, each.tokens))
+        written = self._text.written(each.key, prompt, each.tokens, each.finish, laws)
+        found = []
+        for draft in (self._drafts[name] for name in each.drafts):
+            along = None if draft.unfit else draft.along(prompt, each.tokens, laws)
+            if along is not None:
+                found.append((along, draft.of))  # as it was found out on the way
+        return Traced(written, found)
 
 
 def trace_part(
@@ -53,126 +112,75 @@ def trace_part(
     Raises:
         MismatchError: the traces there are of other texts or drafts.
     """
-    named: dict[str, list[Cell]] = {}
-    for cell in part.traced:
-        named.setdefault(drafting(cell), []).append(cell)
-    for plain in (cell for cell in part.cells if cell.k == 0):
-        text = TextTracer(plain, models(plain))
-        drafts = _fit(named, plain, models, folders, say)
+    say = once(say)
+    for plain in plains(part):
+        tracing = Tracing(plain, part.traced, models, folders)
+        tell(tracing.fits, say)
         with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
-            missing = list(_missing(plain, samples, records(), drafts, writer))
-            answers = Answers(samples, records())
+            missing = list(untraced(plain, samples, records, tracing.fits, writer))
             for number, each in enumerate(missing):
                 told(number, len(missing))
                 if stop():
                     return
-                _trace(text, each, answers, drafts, models(plain), writer)
+                keep(writer, tracing(each))
             told(len(missing), len(missing))
-            for draft in drafts.values():
-                if draft.unfit is not None:
-                    say(f"note: no trace of {draft.name}: {draft.unfit}")
+            tell(tracing.fits, say)
 
 
-def _fit(
-    named: Mapping[str, Sequence[Cell]],
-    plain: Cell,
-    models: Callable[[Cell], Loaded],
-    folders: Mapping[ModelSpec, Path],
-    say: Say,
-) -> dict[str, DraftTracer]:
-    """The drafts of cells that do the same work as `plain` and can be traced."""
-    found = {}
-    for name, cells in named.items():
-        own = [cell for cell in cells if cell.same_work(plain)]
-        if not own:
-            continue
-        tracer = DraftTracer(name, own, models(own[0]), draft_identity(own[0], folders))
-        if tracer.unfit is not None:
-            say(f"note: no trace of {name}: {tracer.unfit}")
-            continue
-        found[name] = tracer
+def plains(part: Part) -> list[Cell]:
+    """The cells along whose texts is traced."""
+    return [cell for cell in part.cells if cell.k == 0]
+
+
+def by_name(plain: Cell, traced: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Name of a draft -> its cells, of those that do the same work as `plain`."""
+    found: dict[str, list[Cell]] = {}
+    for cell in traced:
+        if cell.same_work(plain):
+            found.setdefault(drafting(cell), []).append(cell)
     return found
 
 
-def _missing(
+def tell(fits: Mapping[str, Fit], say: Say) -> None:
+    """Say which drafts cannot be traced."""
+    for name, fit in fits.items():
+        if fit.unfit is not None:
+            say(f"note: no trace of {name}: {fit.unfit}")
+
+
+def untraced(
     plain: Cell,
     samples: Sequence[Sample],
-    records: Iterable[Record],
-    drafts: Mapping[str, DraftTracer],
+    records: Callable[[], Iterable[Record]],
+    fits: Mapping[str, Fit],
     writer: TraceWriter,
-) -> Iterator[Missing]:
+) -> Iterator[Untraced]:
+    """The texts that miss something; `fits` may come to know more meanwhile."""
     known = {sample.id: sample for sample in samples}
-    for record in records:
+    answers = Answers(samples, records())
+    for record in records():
         if record.cell != plain.id or record.error is not None or not record.tokens:
             continue
         if record.sample not in known:
             continue
         lacking = [
             name
-            for name, tracer in drafts.items()
-            if not writer.has(record.key, name, tracer.schedules)
+            for name, fit in fits.items()
+            if fit.unfit is None and not writer.has(record.key, name, fit.schedules)
         ]
         if lacking or record.key not in writer.known.texts:
-            yield Missing(record, known[record.sample], lacking)
+            sample = known[record.sample]
+            said = answers.before(record.cell, sample, record.repeat)
+            of_text = record.key, record.tokens, record.finish
+            yield Untraced(*of_text, sample.prompt, said, lacking)
 
 
-def _trace(
-    text: TextTracer,
-    each: Missing,
-    answers: Answers,
-    drafts: Mapping[str, DraftTracer],
-    models: Loaded,
-    writer: TraceWriter,
-) -> None:
-    record = each.record
-    said = answers.before(record.cell, each.sample, record.repeat)
-    prompt = prompt_ids(models.tokenizer, text.cell.work, each.sample.prompt, said)
-    laws = list(text.laws(prompt, record.tokens))
-    written = text.written(record.key, prompt, record.tokens, record.finish, laws)
-    writer.add_text(written)
-    for name in each.drafts:
-        if drafts[name].unfit is not None:
-            continue
-        along = drafts[name].along(prompt, record.tokens, laws)
-        if along is not None:
-            writer.add(record.key, name, along)
-            writer.declare(drafts[name].of)  # what was found out on the way
-
-
-def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
-    """What the texts of an ArS cell are of."""
-    target, sampling = plain.models.target, plain.sampling
-    return Head(
-        {
-            "sampling.temperature": sampling.temperature,
-            "sampling.top_k": sampling.top_k,
-            "sampling.top_p": sampling.top_p,
-            **{f"target.{name}": value for name, value in model_identity(target, folders).items()},
-        }
-    )
-
-
-def draft_identity(cell: Cell, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """What drafts."""
-    drafter = cell.method.drafter
-    found: dict[str, Any] = {"drafter": f"{drafter} {drafter.source}".rstrip()}
-    if cell.models.draft is not None:
-        found |= model_identity(cell.models.draft, folders)
-    return found
-
-
-def model_identity(model: ModelSpec, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """A model by its name, revision and files; its tokenizer apart, so that it is told apart."""
-    folder = folders[model]
-    found: dict[str, Any] = {"id": model.id, "revision": model.revision, "dtype": model.dtype}
-    if model.random:
-        return found | {"weights": model.weights, "config": hash_file(folder / "config.json")[:16]}
-    if model.quantised is not None:
-        found["weights"] = model.weights
-    files = hash_files(folder)
-    words = {name: value for name, value in files.items() if name.startswith(TOKENIZER)}
-    rest = {name: value for name, value in files.items() if name not in words}
-    return found | {"files": digest(rest)[:16], "tokenizer": digest(words)[:16]}
+def keep(writer: TraceWriter, found: Traced) -> None:
+    """Write down what is new of it."""
+    writer.add_text(found.text)
+    for along, draft in found.along:
+        writer.add(found.text.key, draft.name, along)
+        writer.declare(draft)
 
 
 def check_traceable(part: Part) -> None:

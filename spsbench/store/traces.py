@@ -65,7 +65,7 @@ class Traces:
 
 
 def read_traces(paths: Sequence[Path]) -> Traces:
-    """Several files, or the folders of runs, as one.
+    """Several files, or the folders of runs, as one; texts by key, whoever traced them when.
 
     Raises:
         MissingError: no such file, or a run without traces.
@@ -92,6 +92,7 @@ def read_traces(paths: Sequence[Path]) -> Traces:
             f"no texts in the trace ({', '.join(map(str, paths))}): expected some. Record them "
             "with sps bench TASK --record trace"
         )
+    found.texts = dict(sorted(found.texts.items()))
     return found
 
 

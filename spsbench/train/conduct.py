@@ -31,7 +31,8 @@ from spsbench.train.students.table import made_student
 from spsbench.train.team import Team, device_of
 from spsbench.train.text.asking import in_chat
 from spsbench.train.text.overlap import Overlap, kept_apart
-from spsbench.train.text.texts import Texts, check_target, parted, read, read_head, written
+from spsbench.train.text.partial import Hands, written
+from spsbench.train.text.texts import Texts, check_target, parted, read, read_head
 from spsbench.train.text.writing import Writer
 from spsbench.train.written.result import Trained, finish
 
@@ -53,6 +54,7 @@ class Conduct:
         stop: asked now and then whether to end.
         command: as the user gave it.
         team: processes that learn together; rank 0 alone has the folder.
+        hands: have the texts written; None: this process does.
     """
 
     target: ModelSpec
@@ -65,6 +67,7 @@ class Conduct:
     stop: Callable[[], bool]
     command: Sequence[str] = ()
     team: Team = field(default_factory=Team)
+    hands: Hands | None = None
 
     def run(self) -> Trained | None:
         """Train to the end; None: it was stopped, and is gone on with by --resume.
@@ -106,7 +109,7 @@ class Conduct:
             path = asked.texts or folder.texts
             if asked.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, asked, chat, overlap)
-                if not written(path, made, writer, self.say, self.stop, team):
+                if not written(path, made, writer, self.say, self.stop, self.hands, team):
                     return None
             elif team.leads:
                 check_target(read_head(path), made, path)

@@ -98,7 +98,7 @@ def conducted(tmp_path, monkeypatch):
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
                 say=said.append,
             )
-            drive.Drive(Crew(on="processes:2"))(bulk)
+            drive.Drive(Crew(on="processes:2")).make(bulk)
         return tmp_path / folder, said
 
     return conduct

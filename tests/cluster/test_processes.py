@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from spsbench.cluster.processes import Processes
+from spsbench.cluster.protocol import Piece
 from spsbench.cluster.scheduler import Group, Scheduler
 from spsbench.errors import DataError
 from tests.cluster.made import Doubling
@@ -44,9 +45,10 @@ def test_what_a_worker_refuses_is_said_as_it_is():
 
 
 def test_they_end_with_their_pipe():
-    """As when the driver is killed: nothing is left running."""
-    pool = Processes(partial(Doubling, seconds=0.01), 1)
+    """As when the driver is killed: nothing is left running, whatever it was at."""
+    pool = Processes(partial(Doubling, seconds=60), 1)
     (joined,) = pool.wait(20)
+    pool.give(joined.worker, Piece(1, 0, (1,)))
     process, pipe = next(iter(pool._there.values()))
     pipe.close()
     assert joined.hello.place == "here"

@@ -1,15 +1,22 @@
 """Programs judged by workers: the same verdicts, and a sandbox that must be the same."""
 
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
 import pytest
 
 from spsbench.cluster import programs
 from spsbench.cluster.programs import BrokenOffError, Sandboxed, conditions, judge_on
 from spsbench.cluster.protocol import Done, Failed, Hello, Joined, Work
 from spsbench.errors import MismatchError
+from spsbench.sandbox import landlock
 from spsbench.sandbox.choice import LevelFinding
 from spsbench.sandbox.verdict import ProgramLimits
 from spsbench.settings.crew import Crew
 from spsbench.tasks.programs.generated import Program
+from tests.tasks.programs.conftest import right, written
 
 HELD = LevelFinding("landlock", True, "holds", python="3.11.7")
 HOW = Sandboxed(sandbox="auto", limits=ProgramLimits(), understood=False, image="")
@@ -69,3 +76,22 @@ def test_a_program_that_cannot_be_judged_is_said_and_the_others_are(monkeypatch)
 def test_another_interpreter_is_refused(monkeypatch):
     with pytest.raises(MismatchError, match=r'interpreter: "3\.11\.7", there "3\.12\.1"'):
         judged(monkeypatch, Scripted(HELD._replace(python="3.12.1")))
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pip install 'spsbench[ray]'")
+@pytest.mark.skipif(landlock.abi() < landlock.FULL, reason=f"needs Landlock ABI {landlock.FULL}")
+def test_programs_judged_over_ray(tmp_path):
+    """Verdict by verdict as here, each worker in its own sandbox."""
+    good = right(6)
+    lines = [*good, *((task, "    pass\n") for task, _ in good)]
+    found = []
+    for name, more in (("here", []), ("there", ["--on", "ray"])):
+        path = written(tmp_path / f"{name}.jsonl", lines)
+        command = [sys.executable, "-m", "spsbench", "score", str(path), "--allow-partial", *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+        results = path.with_name(f"{path.name}_results.jsonl").read_text().splitlines()
+        found.append([(r["task_id"], r["passed"], r["result"]) for r in map(json.loads, results)])
+    assert found[0] == found[1]
+    assert [passed for _, passed, _ in found[1]] == [True] * 6 + [False] * 6

@@ -118,8 +118,11 @@ def test_no_cluster_at_an_address_is_one_line():
         )
 
 
+FIRST = "hello", 7, 99
+
+
 def test_an_event_is_told_apart_from_a_hello():
-    """A worker's first answer is its hello and its process; each later one is an event."""
+    """A worker's first answer is its hello, process and niceness; each later one is an event."""
 
     class Answers:
         exceptions = type("E", (), {"RayActorError": KeyError, "RayError": OSError})
@@ -128,8 +131,11 @@ def test_an_event_is_told_apart_from_a_hello():
         def get(reference):
             return reference
 
+    said: list[str] = []
     pool = on_ray.RayWorkers.__new__(on_ray.RayWorkers)
-    pool._ray, pool._joined, pool._awaited = Answers, {}, {("hello", 7): "w", "event": "w"}
-    assert pool._event(("hello", 7)) == Joined("w", "hello")
+    pool._ray, pool._joined, pool._awaited = Answers, {}, {FIRST: "w", "event": "w"}
+    pool._say = said.append
+    assert pool._event(FIRST) == Joined("w", "hello")
+    assert "RAY_worker_niceness=0" in said[0]
     assert pool.pids() == {"w": 7}
     assert pool._event("event") == "event"

@@ -11,7 +11,8 @@ from spsbench.tasks import hubfile
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.train.text import asking
 from spsbench.train.text.overlap import Overlap, kept_apart
-from spsbench.train.text.texts import check_target, read, read_head, written
+from spsbench.train.text.partial import written
+from spsbench.train.text.texts import check_target, read, read_head
 from spsbench.train.text.writing import Writer
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
 

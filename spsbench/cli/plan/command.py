@@ -11,7 +11,7 @@ from spsbench.cli.plan.link import LinkOption, plan_link
 from spsbench.cli.plan.shapes import Shapes, plan_shapes
 from spsbench.cli.plan.spare import SpareLayers, plan_spare
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_PLACE
+from spsbench.library.bench import OF_CREW, OF_PLACE
 from spsbench.library.load import OF_ACCESS
 from spsbench.settings.option import METHOD
 from spsbench.settings.planning import LISTS, OF_PLANNING
@@ -27,6 +27,7 @@ PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
     OF_PLANNING.values(),
     OF_PAIRS.values(),
     PLACES.values(),
+    OF_CREW.values(),
     OF_ACCESS.values(),
     many=[*LISTS],
 )

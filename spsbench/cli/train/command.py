@@ -5,7 +5,7 @@ from typing import Any
 import typer
 
 from spsbench.cli import options as o
-from spsbench.library.bench import OF_PLACE
+from spsbench.library.bench import OF_CREW, OF_PLACE
 from spsbench.library.load import OF_ACCESS
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 
@@ -17,7 +17,13 @@ train = typer.Typer(
 
 
 @train.command("draft")
-@o.takes(OF_TRAINED.values(), OF_DRAFT.values(), PLACES.values(), OF_ACCESS.values())
+@o.takes(
+    OF_TRAINED.values(),
+    OF_DRAFT.values(),
+    PLACES.values(),
+    OF_CREW.values(),
+    OF_ACCESS.values(),
+)
 def draft(
     format: o.TableFormat = "table",
     json: o.Json = False,
@@ -31,7 +37,13 @@ def draft(
 
 
 @train.command("head")
-@o.takes(OF_TRAINED.values(), OF_HEAD.values(), PLACES.values(), OF_ACCESS.values())
+@o.takes(
+    OF_TRAINED.values(),
+    OF_HEAD.values(),
+    PLACES.values(),
+    OF_CREW.values(),
+    OF_ACCESS.values(),
+)
 def head(
     format: o.TableFormat = "table",
     json: o.Json = False,

@@ -1,20 +1,17 @@
 """A file of the target's texts: where they come from stands in its first line."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spsbench.errors import DataError, MismatchError, MissingError, WriteError
-from spsbench.store.atomic import replace_file
+from spsbench.errors import DataError, MismatchError, MissingError
 from spsbench.store.manifest import differences
-from spsbench.train.team import Team
 from spsbench.train.text.overlap import Overlap
-from spsbench.train.text.writing import Text, Writer
+from spsbench.train.text.writing import Text
 
 SCHEMA = 1
 OF_TARGET = ("tokenizer", "vocab")  # must be the same for texts that others made
@@ -33,73 +30,6 @@ class Texts:
         return sum(len(written) for _, written in self.texts)
 
 
-def written(
-    path: Path,
-    made: Mapping[str, Any],
-    writer: Writer,
-    say: Callable[[str], None],
-    stop: Callable[[], bool],
-    team: Team | None = None,
-) -> bool:
-    """Let the target write into `path`, or go on where it was stopped; whether it is finished.
-
-    A batch is a line, so that what a kill has torn is the last line. A team shares the batches out;
-    its rank 0 writes them down.
-
-    Raises:
-        MismatchError: there are texts of other settings.
-        WriteError: they cannot be written.
-    """
-    us = team or Team()
-    partial = path.with_suffix(".partial")
-    done = us.told(_begun(path, partial, made) if us.leads else 0)
-    if done is None:
-        return True
-    try:
-        with partial.open("ab") if us.leads else nullcontext() as file:
-            for index in range(done, writer.batches, us.size):
-                if us.told(stop()):
-                    return False
-                own = index + us.rank
-                written = us.gathered(writer.batch(own) if own < writer.batches else [])
-                if file is not None:
-                    for number, texts in enumerate(written[: writer.batches - index]):
-                        file.write(_line(index + number, texts))
-                    file.flush()
-                done = min(index + us.size, writer.batches)
-                if done * 10 // writer.batches > index * 10 // writer.batches:
-                    say(f"texts: {done} of {writer.batches} batches")
-        if us.leads:
-            partial.replace(path)
-    except OSError as error:
-        raise WriteError.of(error, path) from error
-    return True
-
-
-def _begun(path: Path, partial: Path, made: Mapping[str, Any]) -> int | None:
-    """Batches that are there already; None: all of them."""
-    if path.exists():
-        refuse_other(read_head(path), made, path)
-        return None
-    done = 0
-    head = json.dumps({"schema": SCHEMA, **made}, sort_keys=True) + "\n"
-    if partial.exists():
-        lines = partial.read_bytes().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith(b"\n")]
-        if whole:
-            refuse_other(_parsed(whole[0], partial), made, partial)
-            done = len(whole) - 1
-            replace_file(partial, b"".join(whole))
-    if not done:
-        replace_file(partial, head.encode())
-    return done
-
-
-def _line(number: int, texts: Sequence[Text]) -> bytes:
-    batch = [{"prompt": p, "text": t} for p, t in texts]
-    return (json.dumps({"batch": number, "texts": batch}) + "\n").encode()
-
-
 def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
     """The texts of a file: each once, none that ends at once, none that is a task's.
 
@@ -112,7 +42,7 @@ def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Text] = {}
     empty = shared = 0
     for number, line in enumerate(path.read_bytes().splitlines()[1:], start=2):
-        for prompt, text in _texts(_parsed(line, path, number), path, number, vocab):
+        for prompt, text in _texts(parsed(line, path, number), path, number, vocab):
             if len(text) < 2:
                 empty += 1
             elif overlap is not None and overlap.of(decode(prompt + text)) is not None:
@@ -160,7 +90,7 @@ def read_head(path: Path) -> dict[str, Any]:
         raise MissingError(f"no texts ({path}): expected a file that sps train wrote") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror})") from error
-    head = _parsed(first, path)
+    head = parsed(first, path)
     if head.get("schema") != SCHEMA or "target" not in head:
         raise DataError(
             f"{path} has no head (line 1): expected texts that sps train wrote. Check --texts"
@@ -197,7 +127,12 @@ def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
         )
 
 
-def _parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
+def parsed(line: bytes, path: Path, number: int = 1) -> dict[str, Any]:
+    """A line of it.
+
+    Raises:
+        DataError: no JSON object.
+    """
     try:
         value = json.loads(line)
     except ValueError as error:

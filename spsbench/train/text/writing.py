@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from spsbench.loop.sampling import Warp
@@ -44,18 +45,34 @@ class Writer:
         self._given = -(-len(self._prompts) // asked.together)
         self.batches = self._given + -(-self._asked_self // asked.together)
 
-    def batch(self, index: int) -> list[Text]:
-        """Batch number `index`: prompts, and what the target wrote after each."""
-        prompts = list(self._asking(index))
-        return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the target that writes."""
+        dtype: torch.dtype = self._model.dtype
+        return dtype
 
-    def _asking(self, index: int) -> Iterator[list[int]]:
-        """Prompts that were given; after them, those that the target asks itself."""
+    def given(self, index: int) -> list[list[int]] | int:
+        """The prompts of a batch; those that are given come first, then what it asks itself.
+
+        Returns:
+            Them, or how many the target is to ask itself.
+        """
         together, own = self._asked.together, index - self._given
         if own < 0:
-            yield from self._prompts[index * together : (index + 1) * together]
-            return
-        count = min(together, self._asked_self - own * together)
+            return self._prompts[index * together : (index + 1) * together]
+        return min(together, self._asked_self - own * together)
+
+    def batch(self, index: int, given: list[list[int]] | int | None = None) -> list[Text]:
+        """Batch number `index`: prompts, and what the target wrote after each.
+
+        Args:
+            given: as another writer of the same training has said.
+        """
+        asked = self.given(index) if given is None else given
+        prompts = list(self._asking(index, asked)) if isinstance(asked, int) else asked
+        return list(zip(prompts, self._written(prompts, (index, 1)), strict=True))
+
+    def _asking(self, index: int, count: int) -> Iterator[list[int]]:
         if not self._chat:
             yield from [nothing(self._tokenizer, self._eos)] * count
             return

@@ -1,0 +1,1 @@
+"""What `benchmarks/kills.py` is made of."""

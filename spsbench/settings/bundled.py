@@ -9,7 +9,10 @@ from spsbench.machine.cache_home import cache_home
 _MODELS = Path(__file__).parents[1] / "models"
 
 BUNDLED: Mapping[str, Path] = MappingProxyType(
-    {name: _MODELS / name for name in ("nano", "nano-draft", "nano-eagle3", "nano-medusa")}
+    {
+        name: _MODELS / name
+        for name in ("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp")
+    }
 )
 """Name -> folder of each bundled model and head."""
 
@@ -17,7 +20,7 @@ DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
 """Bundled target -> the bundled draft model that was made for it."""
 
 DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
-    {("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa")}
+    {("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp")}
 )
 """Bundled target and drafter -> the bundled head for both."""
 

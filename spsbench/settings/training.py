@@ -21,7 +21,7 @@ from spsbench.settings.table import TARGET
 from spsbench.spec import Spec
 
 COUNT = between(1, 1 << 24)
-KINDS = ("eagle3", "eagle", "medusa", "mlp")
+KINDS = ("eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Training:
         Option(
             "ce, kl, reverse-kl, jsd:beta=0.5, tv, acceptance, hybrid or top-k:k=10.",
             METHOD,
-            shown="hybrid; eagle: kl",
+            shown="hybrid; eagle, falcon: kl",
         ),
     ] = None
     rate: Annotated[
@@ -130,6 +130,9 @@ class HeadTraining(Training):
             COUNT,
             shown="32000 or all",
         ),
+    ] = None
+    block: Annotated[
+        int | None, Option("falcon: tokens a pass.", METHOD, between(1, 16), shown="2")
     ] = None
     inner: Annotated[
         int | None,

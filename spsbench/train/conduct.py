@@ -394,4 +394,6 @@ class Trained:
 
 
 def _loss(asked: Training) -> str:
-    return "kl" if isinstance(asked, HeadTraining) and asked.kind == "eagle" else "hybrid"
+    return (
+        "kl" if isinstance(asked, HeadTraining) and asked.kind in ("eagle", "falcon") else "hybrid"
+    )

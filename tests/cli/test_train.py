@@ -55,7 +55,7 @@ def test_a_head_from_a_folder_to_a_text(sps, target, made):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["eagle", "medusa", "mlp", "draft"])
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "mlp", "draft", "blockwise", "falcon"])
 def test_every_kind_is_read_again(sps, target, kind, tmp_path):
     flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)
     what = ("draft", "--layers", "1") if kind == "draft" else ("head", "--kind", kind)
@@ -68,7 +68,7 @@ def test_every_kind_is_read_again(sps, target, kind, tmp_path):
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        (("head", "--kind", "falcon"), "--kind is falcon: expected eagle3 or eagle"),
+        (("head", "--kind", "dflash"), "--kind is dflash: expected eagle3 or eagle"),
         (("head", "--loss", "mse"), "--loss mse: expected one of ce, kl"),
         (("head", "--top-p", "0"), "--top-p is 0"),
         (("draft", "--layers", "3"), "--layers is 3: expected 1..2"),

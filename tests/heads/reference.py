@@ -59,6 +59,33 @@ def eagle(values: Mapping[str, Any], tensors: Mapping[str, Tensor], f: Tensor, e
     return run(loaded(config, tensors, "layers.0", values["hidden_size"]), config, x)
 
 
+def falcon(
+    values: Mapping[str, Any], tensors: Mapping[str, Tensor], f: Tensor, e: Tensor
+) -> Tensor:
+    """Falcon: [m, H] features and embeddings -> [k, H] of the last block, gates by hand."""
+    x, wide = torch.cat([e, f], -1), values["hidden_size"]
+    for i in range(2):
+        h, c = torch.zeros(wide, dtype=x.dtype), torch.zeros(wide, dtype=x.dtype)
+        made = []
+        for row in x:
+            if values["recurrence"] == "none":
+                h, c = torch.zeros_like(h), torch.zeros_like(c)
+            z = tensors[f"lstm.weight_ih_l{i}"] @ row + tensors[f"lstm.weight_hh_l{i}"] @ h
+            if values.get("bias", True):
+                z = z + tensors[f"lstm.bias_ih_l{i}"] + tensors[f"lstm.bias_hh_l{i}"]
+            enter, forget, new, out = z.chunk(4)
+            c = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
+            h = out.sigmoid() * c.tanh()
+            made.append(h)
+        x = torch.stack(made)
+    m, k, config = len(x), values["k_mask"], config_of(values)
+    mask = torch.full((m, m), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
+    mask[m - k :] = 0  # the last block: all of its rows see all rows
+    places = LlamaRotaryEmbedding(config)(x, torch.arange(m)[None])
+    layer = loaded(config, tensors, "layers.0", wide)
+    return layer(x[None], attention_mask=mask[None, None], position_embeddings=places)[0][m - k :]
+
+
 def eagle3(
     values: Mapping[str, Any],
     tensors: Mapping[str, Tensor],

@@ -18,6 +18,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.site import HeadWeights, TargetParts
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
 from spsbench.methods.drafters.tree import parents_of
+from spsbench.methods.heads.falcon import FalconNetwork
 from spsbench.methods.heads.parallel import Around, ParallelNetwork
 from spsbench.models.heads.checkpoint import checkpoint
 from spsbench.models.heads.reading import described, format_of
@@ -162,6 +163,8 @@ def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
 
     if isinstance(network, ParallelNetwork):
         return scratch_at_once(drafter, known, warp)
+    if isinstance(network, FalconNetwork):
+        return scratch_in_blocks(drafter, known, warp)
 
     @torch.inference_mode()
     def law(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
@@ -181,6 +184,29 @@ def scratch(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
         if ids is None:
             return found
         return found.new_zeros(known.model.config.vocab_size).index_copy(0, ids, found)
+
+    return law
+
+
+def scratch_in_blocks(drafter: Any, known: Known, warp: Warp) -> Callable[..., Tensor]:
+    """The same for a head that foretells k tokens a pass: each pass over all rows from nothing."""
+    network, target = drafter._frontier.network, drafter._frontier._target
+    k = network.block
+
+    @torch.inference_mode()
+    def law(text: tuple[int, ...], drafted: tuple[int, ...]) -> Tensor:
+        features, tokens, left = known.hidden(text[:-1])[0], list(text[1:]), list(drafted)
+        while True:
+            embedded = network.embed(torch.tensor(tokens), target.embed)
+            rows, _ = network.rows(features[:, None], embedded[:, None], network.start(1))
+            places = torch.arange(len(rows))
+            held = network.note(rows[:, 0], places, PreallocatedCache(None))
+            out = network.foretell(rows[-k:, 0], places[-k:], held, None)
+            if len(left) < k:
+                break
+            features, tokens, left = torch.cat([features, out]), tokens + left[:k], left[k:]
+        found: Tensor = warp(network.scores(out[len(left)][None], target.head))[0]
+        return found
 
     return law
 

@@ -30,6 +30,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "mlp": writers.mlp(folder / "mlp", model),
         "blockwise": writers.blockwise(folder / "blockwise", model),
         "dflash": writers.dflash(folder / "dflash", model),
+        "falcon": writers.falcon(folder / "falcon", model),
+        "unsaid": writers.falcon(folder / "unsaid", model, recurrence=""),
         "pickle": writers.eagle(folder / "pickle", model, pickle=True),
         "other": writers.speculators(folder / "other", wide),
     }
@@ -43,6 +45,7 @@ WRITTEN = {
     "mlp": "IBM",
     "blockwise": "spsbench, for org/tiny",
     "dflash": "z-lab",
+    "falcon": "Falcon",
 }
 
 
@@ -116,6 +119,8 @@ def test_a_run_with_two_heads_goes_on(
         ("eagle3", ("--drafter", "eagle3:features=2-3"), 65, "2 hidden states, and an fc for 3"),
         ("eagle", ("--drafter", "eagle:shape=2x2,width=3"), 2, "expected one of the two"),
         ("eagle", ("--draft-weights", "random"), 2, "expected its tensors"),
+        ("unsaid", (), 2, "does not say how its LSTM is run"),
+        ("unsaid", ("--drafter", "falcon:recurrence=both"), 2, "expected text or none"),
         ("target", ("--drafter", "eagle"), 65, "no head that is known"),
     ],
 )

@@ -82,6 +82,7 @@ def compared(
     spoil: Callable[[Any], None],
     engine: Any = EagerLM,
     rule: Any = None,
+    k: int = K,
     **shape: Any,
 ) -> Compared:
     plain = site.drafter()
@@ -94,7 +95,7 @@ def compared(
         target=engine(target, layers=watched.layers),
         drafter=watched,
         verifier=rule or Sps(),
-        schedule=Constant(K),
+        schedule=Constant(k),
         warp=WARP,
         noise=PhiloxStream(1),
         limits=Limits(TOKENS),

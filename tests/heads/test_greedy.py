@@ -42,8 +42,10 @@ def texts_of(architecture: str, tmp_path: Path, ways: Any, tokens: int, engine: 
     fast = Fast()
     if engine == "fast":
         fast.prepare(target, threads=1)
+    blocks = writers.falcon(tmp_path / "falcon", target)
     accepted: set[int] = set()
-    for folder, answers in ((fitted, {}), (random, {"features": "1-2-3"}), (state, {})):
+    answers_of = {fitted: {}, random: {"features": "1-2-3"}, state: {}, blocks: {}}
+    for folder, answers in answers_of.items():
         site = HeadSite(folder, target, **answers)
         for shape, rule in ways:
             drafter = site.drafter(**shape)

@@ -78,6 +78,7 @@ FORMATS: dict[str, tuple[Callable[..., Path], str, str, tuple[int, ...]]] = {
     ),
     "MTP": (writers.mtp, "mtp", "speculators", ()),
     "blockwise": (writers.blockwise, "blockwise", "spsbench", ()),
+    "Falcon": (writers.falcon, "falcon", "Falcon", ()),
 }
 
 
@@ -236,10 +237,20 @@ def test_a_language_model_is_no_head(tmp_path: Path, target: Any) -> None:
     assert family_of(tmp_path) is None
 
 
-def test_falcon_is_refused_by_its_name(target: Any, tmp_path: Path) -> None:
-    folder = writers.eagle(tmp_path, target)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["lstm.weight_ih_l0"] = tensors.pop("fc.weight")
-    save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(DataError, match="but one of kind Falcon"):
-        family_of(folder)
+def test_how_an_lstm_is_run_is_asked(target: Any, tmp_path: Path) -> None:
+    """A file of Falcon's authors does not say it."""
+    folder = writers.falcon(tmp_path, target, recurrence="")
+    assert family_of(folder) == "falcon"
+    with pytest.raises(UsageError, match=r"--drafter falcon:recurrence=text .*or recurrence=none"):
+        look(folder, target, "falcon")
+    for said, runs in (("text", True), ("none", False)):
+        assert look(folder, target, "falcon", recurrence=said).shape.recurrent is runs
+    config = json.loads((folder / "config.json").read_text())
+    for wrong, says in (
+        ({"recurrence": "both"}, "recurrence is 'both'"),
+        ({"num_hidden_layers": 2}, "num_hidden_layers is 2"),
+        ({"k_mask": None}, "k_mask is None"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | {"recurrence": "text"} | wrong))
+        with pytest.raises(DataError, match=says):
+            look(folder, target, "falcon")

@@ -387,6 +387,28 @@ def blockwise(
     return written(folder, config, drawn(shapes))
 
 
+def falcon(
+    folder: Path, target: PreTrainedModel, k: int = 2, recurrence: str = "text", **more: Any
+) -> Path:
+    """As its authors write it, and the key that says how its LSTM is run; "" leaves that out."""
+    config = sizes(target, architectures=["LlamaForCausalLM"], k_mask=k, **more)
+    if recurrence:
+        config["recurrence"] = recurrence
+    wide = config["hidden_size"]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(2):
+        shapes[f"lstm.weight_ih_l{i}"] = (4 * wide, wide if i else 2 * wide)
+        shapes[f"lstm.weight_hh_l{i}"] = (4 * wide, wide)
+        if config.get("bias", True):
+            shapes |= {f"lstm.bias_{part}_l{i}": (4 * wide,) for part in ("ih", "hh")}
+    tensors = drawn(shapes | layer(config, "layers.0", wide, normed=False))
+    for name in tensors:
+        if name.startswith("lstm.weight"):
+            tensors[name] *= 2  # gates that open and shut
+    tensors["embed_tokens.weight"] = target.get_input_embeddings().weight.detach().float().clone()
+    return written(folder, config, tensors)
+
+
 def peagle(folder: Path, target: PreTrainedModel, **more: Any) -> Path:
     """P-EAGLE as speculators writes it: two layers, a mask for features and one for tokens."""
     made = speculators(

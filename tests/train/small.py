@@ -15,7 +15,7 @@ from spsbench.train.text.writing import Text
 from tests.tiny_models import tiny
 
 VOCAB, LAYERS = 24, 6
-KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp")
+KINDS = ("draft", "eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 
 def target(dtype: torch.dtype = torch.float64) -> PreTrainedModel:
@@ -43,7 +43,7 @@ def student(kind: str, model: PreTrainedModel, **more: Any) -> Student:
         made = DraftTraining(layers=2, **more)
     else:
         own = {"draft_vocab": 15} if kind in ("eagle3", "medusa") else {}
-        made = HeadTraining(kind=kind, depth=3, **{**own, **more})
+        made = HeadTraining(kind=kind, **{"depth": 3, **own, **more})
     counts = torch.arange(VOCAB) * 7 % 11
     found = made_student(made, Teacher(model, VOCAB), None, "tiny", counts, lambda folder: None)
     found.network.to(model.dtype)

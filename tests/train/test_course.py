@@ -58,7 +58,8 @@ def weights(made):
 
 
 @pytest.mark.parametrize(
-    "kind", ["eagle3", *(pytest.param(k, marks=pytest.mark.slow) for k in ("draft", "medusa"))]
+    "kind",
+    ["eagle3", *(pytest.param(k, marks=pytest.mark.slow) for k in ("draft", "medusa", "falcon"))],
 )
 def test_what_was_killed_goes_on_with_the_same_bits(kind, course):
     whole = course(kind)

@@ -65,12 +65,17 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache, sees: Any) -> Tensor:
         """[m, fed], cos and sin, what each row sees ([m, n] bool; None: all) -> [m, H]."""
+        return self.look(x, places, self.note(x, places, cache), sees)
+
+    def look(
+        self, x: Tensor, places: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], sees: Any
+    ) -> Tensor:
+        """The same over keys and values that are there: `held`, as `note` gives them."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)
-        keys, values = self.note(x, places, cache)
         out = scaled_dot_product_attention(
-            q.transpose(0, 1)[None], keys, values, attn_mask=sees, enable_gqa=True
+            q.transpose(0, 1)[None], *held, attn_mask=sees, enable_gqa=True
         )
         kept: Tensor = self.o_proj(out[0].transpose(0, 1).reshape(m, -1))
         return kept

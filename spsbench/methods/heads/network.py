@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError
 from spsbench.loop.site import Cache, HeadWeights, TargetParts
-from spsbench.models.heads.shapes import BlockShape, Eagle3Shape, EagleShape
+from spsbench.models.heads.shapes import BlockShape, Eagle3Shape, EagleShape, FalconShape
 
 Rows = Callable[[Tensor], Tensor]
-Shape = TypeVar("Shape", EagleShape, Eagle3Shape, BlockShape)
+Shape = TypeVar("Shape", EagleShape, Eagle3Shape, BlockShape, FalconShape)
 Made = TypeVar("Made", bound=nn.Module)
 Ranked = TypeVar("Ranked", bound="Ranking")
 

@@ -12,7 +12,7 @@ from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
-ANSWERS = ("residual", "feedback", "features", "anyway")
+ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
 """Arguments of drafters that settle what a head's files leave open, or say wrongly."""
 
 
@@ -39,8 +39,6 @@ def stranger(files: Checkpoint) -> str:
     config = files.config
     told = config.get("speculators_model_type") or config.get("model_type")
     words = f"{told} {files.kind}".lower()
-    if "lstm.weight_ih_l0" in files.headers:  # an LSTM before the layers of EAGLE-1
-        return " of kind Falcon"
     named = "speculators_model_type" in config or "medusa_num_heads" in config
     return f" of kind {told or files.kind}" if named or any(w in words for w in STRANGE) else ""
 

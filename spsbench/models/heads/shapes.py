@@ -178,6 +178,18 @@ class BlockShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FalconShape:
+    """A head of Falcon."""
+
+    layer: LayerShape
+    block: int  # tokens that a pass foretells
+    recurrent: bool  # the LSTM runs along the text; else it begins anew at every row
+    bias: bool = True  # of the LSTM
+    vocab: int = 0  # rows of its own embeddings
+    own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MtpShape:
     """A layer that was trained along with its target to foretell one token more."""
 

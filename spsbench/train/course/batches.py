@@ -20,7 +20,7 @@ class Batches:
     """
 
     def __init__(self, texts: Sequence[Text], tokens: int, seed: int, device: torch.device) -> None:
-        self.texts, self._seed, self._device = list(texts), seed, device
+        self.texts, self.seed, self._device = list(texts), seed, device
         longest = max(len(prompt) + len(text) for prompt, text in texts)
         self.each = max(1, tokens // longest)
         self.epoch = -(-len(self.texts) // self.each)
@@ -28,7 +28,7 @@ class Batches:
     def chosen(self, step: int) -> list[int]:
         """The texts of a step, by number."""
         epoch, place = divmod(step, self.epoch)
-        order = torch.Generator().manual_seed((self._seed * 7919 + epoch) % (1 << 62))
+        order = torch.Generator().manual_seed((self.seed * 7919 + epoch) % (1 << 62))
         shuffled = torch.randperm(len(self.texts), generator=order).tolist()
         return shuffled[place * self.each : (place + 1) * self.each]
 

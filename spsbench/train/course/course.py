@@ -18,7 +18,7 @@ from spsbench.train.course.precision import FLOAT32, products
 from spsbench.train.course.teacher import Teacher, laws_of
 from spsbench.train.course.watch import Seen, Share, watch
 from spsbench.train.losses.laws import Loss
-from spsbench.train.students.student import Batch, Student
+from spsbench.train.students.student import Batch, Moment, Student
 
 FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
 WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
@@ -185,10 +185,14 @@ class Course:
         lesson, rules = self.teacher.teach(batch), self.rules
         warp = rules.warp if rules.warped else None
         heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
-        for guess in self.student.guesses(batch, lesson, self.student.depth):
+        for guess in self.student.taught(batch, lesson, self._moment()):
             laws = laws_of(guess, batch, lesson, self.student.ids, warp, heat)
             values = rules.loss(laws)
             yield values if guess.extra is None else values + guess.extra
+
+    def _moment(self) -> Moment:
+        """The step; nothing of it depends on when a course was stopped and gone on with."""
+        return Moment(min(self.step / max(self.steps, 1), 1.0), self.batches.seed + self.step)
 
     def _pace(self) -> float:
         """Share of the highest rate: a rise, a stretch, a fall to nothing."""

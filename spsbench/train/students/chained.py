@@ -1,7 +1,7 @@
 """Heads that foretell several tokens from the target's last hidden state alone."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ class Chained(Student):
     @abstractmethod
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
-    ) -> Iterator[tuple[Tensor, nn.Module]]:
+    ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
         """A state for each depth [B, T, .], and the projection that makes logits of it.
 
         Args:

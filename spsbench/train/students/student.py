@@ -68,6 +68,19 @@ class Guess:
     extra: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When in a course something is taught.
+
+    Attributes:
+        done: share of the course that is over, below 1.
+        seed: of what is drawn in this step.
+    """
+
+    done: float
+    seed: int
+
+
 class Student(ABC):
     """A network that learns, and how it is fed.
 
@@ -89,6 +102,10 @@ class Student(ABC):
     @abstractmethod
     def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
         """One for each depth, 0 first; made one at a time, so that each may be let go."""
+
+    def taught(self, batch: Batch, lesson: Lesson, moment: Moment) -> Iterator[Guess]:
+        """What is learnt from: the guesses, unless a kind has its own way of learning them."""
+        return self.guesses(batch, lesson, self.depth)
 
     @abstractmethod
     def write(self, folder: Path, dtype: torch.dtype) -> None:

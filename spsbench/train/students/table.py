@@ -11,9 +11,11 @@ from spsbench.models.loader import load_tokenizer
 from spsbench.models.vocabulary import check_same
 from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.train.course.teacher import Teacher
+from spsbench.train.students.blockwise import BlockwiseStudent
 from spsbench.train.students.draft import DraftStudent, cut, from_folder
 from spsbench.train.students.eagle import EagleStudent
 from spsbench.train.students.eagle3 import Eagle3Student
+from spsbench.train.students.falcon import FalconStudent
 from spsbench.train.students.medusa import MedusaStudent
 from spsbench.train.students.mlp import MlpStudent
 from spsbench.train.students.student import Student
@@ -67,6 +69,19 @@ def made_student(
             counts,
             depth=asked.depth,
             draft_vocab=asked.draft_vocab,
+        )
+    if asked.kind == "blockwise":
+        return BlockwiseStudent(
+            teacher.parts, name, depth=asked.depth, inner=asked.inner, seed=asked.seed
+        )
+    if asked.kind == "falcon":
+        return FalconStudent(
+            teacher.parts,
+            name,
+            depth=asked.depth,
+            block=asked.block,
+            inner=asked.inner,
+            seed=asked.seed,
         )
     if asked.kind == "mlp":
         embedding = teacher.model.get_input_embeddings().weight

@@ -8,6 +8,7 @@ from spsbench.models.heads.formats.blockwise import BLOCKWISE
 from spsbench.models.heads.formats.dflash import DFLASH, DSPARK
 from spsbench.models.heads.formats.eagle import EAGLE
 from spsbench.models.heads.formats.eagle3 import EAGLE3
+from spsbench.models.heads.formats.falcon import FALCON
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.medusa import MEDUSA
 from spsbench.models.heads.formats.mlp import MLP
@@ -23,6 +24,7 @@ FORMATS: tuple[Format, ...] = (
     DFLASH,
     EAGLE3,
     EAGLE,
+    FALCON,
     MEDUSA,
     MLP,
     BLOCKWISE,

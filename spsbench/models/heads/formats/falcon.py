@@ -1,0 +1,106 @@
+"""Heads of Falcon: the names of their authors, and a key of ours that says how the LSTM is run.
+
+Source: Bestpay-inc/Falcon, `models/cnets.py`: the config of a Llama of one layer with `k_mask`, the
+tokens of a block; `bias` is that of the LSTM, and absent it has one. That code cannot run as it is
+published: it hands on the LSTM's pair of outputs and states as if it were features, and feeds the
+text along the dimension that this LSTM takes for the batch. The paper (arXiv 2412.12639, section
+3.2) has the LSTM "retain information about past tokens", so along the text; weights that were
+trained by the code, mended, may know no recurrence. Both load and draft, so it is said or asked:
+`recurrence` is `text` or `none`, in config.json (`sps train` writes it) or by the user.
+"""
+
+from spsbench.errors import DataError, UsageError
+from spsbench.models.heads.checkpoint import Checkpoint
+from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.formats.format import Format, Shapes, found_names, layer_parameters
+from spsbench.models.heads.shapes import FalconShape, layer_shape, whole
+
+FRONTS = ("", "model.")
+RECURRENCE = ("text", "none")
+DEEP = 2  # layers of the LSTM
+
+
+def knows(files: Checkpoint) -> bool:
+    """An LSTM before the layers of EAGLE-1."""
+    names = {name.removeprefix("model.") for name in files.headers}
+    return "lstm.weight_ih_l0" in names and "layers.0.self_attn.q_proj.weight" in names
+
+
+def describe(files: Checkpoint, layers: int | None) -> Description:
+    """An LSTM and one layer; embeddings are copies of the target's.
+
+    Raises:
+        DataError: more than one layer.
+        UsageError: it is not said how its LSTM is run.
+    """
+    where = files.config_path
+    layer = layer_shape(files.config, where)
+    if (deep := whole(files.config, "num_hidden_layers", where, 1)) != 1:
+        raise DataError(
+            f"num_hidden_layers is {deep} ({where}): expected 1. What rows of the text see in a "
+            "second layer of Falcon depends on where blocks began, so such heads are not read"
+        )
+    vocab = whole(files.config, "vocab_size", where)
+    embedding = any(front + "embed_tokens.weight" in files.headers for front in FRONTS)
+    shape = FalconShape(
+        layer=layer,
+        block=whole(files.config, "k_mask", where),
+        recurrent=recurrence(files) == "text",
+        bias=bool(files.config.get("bias", True)),
+        vocab=vocab,
+        own_embedding=embedding,
+    )
+    wanted = parameters(shape)
+    names = found_names(files, wanted, {"layer": "layers.0"}, FRONTS)
+    told = files.config.get("base_model_name_or_path")
+    trained = Trained(told if isinstance(told, str) and told else None, layer.width, vocab)
+    return Description("falcon", FALCON.writer, shape, trained, names, wanted, {})
+
+
+def parameters(shape: FalconShape) -> Shapes:
+    """Names and shapes of the weights of `FalconNetwork`."""
+    width = shape.layer.width
+    made: Shapes = {}
+    for i in range(DEEP):
+        made[f"lstm.weight_ih_l{i}"] = (4 * width, width if i else 2 * width)
+        made[f"lstm.weight_hh_l{i}"] = (4 * width, width)
+        if shape.bias:
+            made |= {f"lstm.bias_{part}_l{i}": (4 * width,) for part in ("ih", "hh")}
+    made |= layer_parameters(shape.layer, "layer", width, normed=False)
+    if shape.own_embedding:
+        made["embed_tokens.weight"] = (shape.vocab, width)
+    return made
+
+
+def recurrence(files: Checkpoint) -> str:
+    """How the LSTM is run: as a user says, or as the file does.
+
+    Raises:
+        UsageError: neither says it, or the user something else.
+        DataError: the file says something else.
+    """
+    said = answered(str(files.answers.get("recurrence", ""))) or files.config.get("recurrence")
+    if said is None:
+        raise UsageError(
+            f"{files.folder} does not say how its LSTM is run, and its authors' code cannot be run "
+            "as published: expected recurrence in config.json. Say --drafter falcon:recurrence=text"
+            " (along the text, as in the paper), or recurrence=none (anew at every row); sps verify"
+            " head tells which keeps more"
+        )
+    if said not in RECURRENCE:
+        raise DataError(f"recurrence is {said!r} ({files.config_path}): expected text or none")
+    return str(said)
+
+
+def answered(said: str) -> str:
+    """What a user says; nothing of nothing.
+
+    Raises:
+        UsageError: something else.
+    """
+    if said not in ("", *RECURRENCE):
+        raise UsageError(f"falcon:recurrence={said}: expected text or none. Choose one")
+    return said
+
+
+FALCON = Format("Falcon", "falcon", knows, describe)

@@ -1,0 +1,258 @@
+"""A head that foretells a block a pass: beside the paper's arithmetic, round by round, by law.
+
+The texts are those of `test_drafting` and `test_law`; the planted faults are those of blocks.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from spsbench.engines.fast import Fast
+from spsbench.errors import UsageError
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context
+from spsbench.methods.drafters.falcon import Falcon
+from spsbench.methods.heads.blocks import TEXT, BlockFrontier
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
+from tests.heads import reference, writers
+from tests.heads.stage import HeadSite, Known, proof_of
+from tests.heads.test_drafting import TREE, compared, sound
+from tests.heads.test_law import SMALL
+from tests.tiny_models import tiny
+
+VOCAB = 12
+TEXT_READ = (1, 5, 3, 7, 2)
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=1.0)
+
+
+@pytest.fixture(scope="module")
+def site(target: Any, tmp_path_factory: pytest.TempPathFactory) -> HeadSite:
+    return HeadSite(writers.falcon(tmp_path_factory.mktemp("falcon"), target), target)
+
+
+def along(site: HeadSite, target: Any, tokens: Sequence[int]) -> list[Tensor]:
+    """The head's logits after the text and each of `tokens`."""
+    frontier = site.drafter()._frontier
+    known = Known(target, frontier.layers)
+    frontier._take(known.hidden(TEXT_READ[:-1]), TEXT_READ[1:])
+    found = [frontier.root(Context(TEXT_READ, Warp(1.0), None))[0]]
+    for i, token in enumerate(tokens):
+        found.append(frontier.feed(torch.tensor([token]), [i], [i - 1])[0])
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("more", [{}, {"recurrence": "none"}, {"bias": False}], ids=str)
+def test_the_network_is_the_paper_s(
+    target: Any, tmp_path: Path, k: int, more: dict[str, Any]
+) -> None:
+    """Each block from the tensors of the file and transformers' layer, over all rows."""
+    folder = writers.falcon(tmp_path, target, k=k, **more)
+    drafted = (2, 9, 4, 6)
+    found = along(HeadSite(folder, target), target, drafted)
+    values = json.loads((folder / "config.json").read_text())
+    tensors = {n: t.double() for n, t in load_file(folder / "model.safetensors").items()}
+    f, ids, left = Known(target, (6,)).hidden(TEXT_READ[:-1])[0], list(TEXT_READ[1:]), [*drafted]
+    expected: list[Tensor] = []
+    while len(expected) < len(found):
+        out = reference.falcon(values, tensors, f, target.get_input_embeddings().weight[ids])
+        expected += list(out @ target.lm_head.weight.T)
+        f, ids, left = torch.cat([f, out]), ids + left[:k], left[k:]
+    torch.testing.assert_close(
+        torch.stack(found), torch.stack(expected[: len(found)]), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])
+def test_every_law_is_as_from_scratch(site: HeadSite, target: Any, tree: bool) -> None:
+    """Two tokens a pass, three a draft: blocks begin at every place of the text."""
+    more: Any = {"rule": Recursive(), **TREE} if tree else {}
+    seen = compared(site, target, sound, **more)
+    assert seen.seen > VOCAB // 2
+    assert seen.worst < 1e-12
+
+
+def test_a_text_shorter_than_a_block_is_not_drafted_from(site: HeadSite) -> None:
+    frontier = site.drafter()._frontier
+    context = Context((1, 2, 3), Warp(1.0), None)
+    assert frontier.depth(context, 9) == 9
+    assert frontier.depth(context._replace(tokens=(1, 2)), 9) == 0
+
+
+def test_a_pass_foretells_a_block(site: HeadSite, target: Any) -> None:
+    """Six tokens by three passes; no row of the text is written twice."""
+    frontier = site.drafter()._frontier
+    known, passes, noted = Known(target, frontier.layers), [0], list[int]()
+    look, note = frontier.network.foretell, frontier.network.note
+    frontier.network.foretell = lambda *a: passes.__setitem__(0, passes[0] + 1) or look(*a)
+    frontier.network.note = lambda rows, *a: noted.append(len(rows)) or note(rows, *a)
+    try:
+        frontier._take(known.hidden(TEXT_READ[:-1]), TEXT_READ[1:])
+        frontier.root(Context(TEXT_READ, Warp(1.0), None))
+        for i in range(5):
+            frontier.feed(torch.tensor([i]), [i], [i - 1])
+    finally:
+        del frontier.network.foretell, frontier.network.note
+    assert passes == [3]
+    assert noted == [4, 2, 2]
+
+
+def test_packed_linears_compute_the_same(tmp_path: Path) -> None:
+    wide = tiny("llama", VOCAB, num_hidden_layers=6, hidden_size=128, dtype=torch.float32)
+    folder = writers.falcon(tmp_path, wide)
+    plain, packed = HeadSite(folder, wide), HeadSite(folder, wide)
+    Fast().pack(packed.drafter()._frontier.network)
+    found, again = (torch.stack(along(each, wide, (2, 9, 3))) for each in (plain, packed))
+    torch.testing.assert_close(again, found, rtol=1e-4, atol=1e-4)
+
+
+def test_another_recurrence_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected text or none"):
+        Falcon.plan(recurrence="both")
+
+
+class AnotherLayer(BlockFrontier):
+    """Hidden states of the layer before."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.layers = tuple(layer - 1 for layer in self.layers)
+
+
+class StateOfDraft(BlockFrontier):
+    """The LSTM goes on after the text from where the draft had left it."""
+
+    def _grow(self, nodes: Sequence[int]) -> None:
+        super()._grow(nodes)
+        self._state = self._blocks[len(self._above) - 1].state
+
+
+class StateOfText(BlockFrontier):
+    """Every block begins its LSTM where the text ended, whatever block is before it."""
+
+    def _grow(self, nodes: Sequence[int]) -> None:
+        begun = self._blocks[TEXT].state
+        self._blocks = {n: block._replace(state=begun) for n, block in self._blocks.items()}
+        super()._grow(nodes)
+
+
+class BlockKept(BlockFrontier):
+    """What was drafted in vain stays in the cache, where later rows see it."""
+
+    def settle(self, context: Context) -> None:
+        rows = len(self._above) * self.network.block
+        self._read += rows
+        context = context._replace(tokens=[0] * rows + list(context.tokens))
+        super().settle(context)
+
+
+class Causal(BlockFrontier):
+    """Rows of a block do not see those after them."""
+
+    def _places(self, n: int) -> tuple[Tensor, Tensor]:
+        places, sees = super()._places(n)
+        m = len(sees)
+        sees[:, -m:] &= torch.ones(m, m).tril().bool()
+        return places, sees
+
+
+class SeesNeighbours(BlockFrontier):
+    """Blocks of one depth see each other."""
+
+    def _places(self, n: int) -> tuple[Tensor, Tensor]:
+        places, sees = super()._places(n)
+        return places, sees | True
+
+
+class SlotBefore(BlockFrontier):
+    """Every slot but the first by the law of the one before."""
+
+    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        found = super().feed(tokens, nodes, parents)
+        at = [self._at[node] for node in nodes]
+        rows = [self._blocks[a.block].logits[max(len(a.path) - 1, 0)] for a in at]
+        return torch.stack(rows) if at[0].path else found
+
+
+FAULTS = (AnotherLayer, StateOfDraft, BlockKept, Causal, SlotBefore)
+
+
+@pytest.mark.parametrize(
+    ("fault", "tree"),
+    [*((fault, False) for fault in FAULTS), (SeesNeighbours, True), (StateOfText, False)],
+)
+def test_planted_faults_are_seen(site: HeadSite, target: Any, fault: Any, tree: bool) -> None:
+    def spoil(drafter: Any) -> None:
+        whole = drafter._frontier
+        drafter._frontier = fault(whole.network, whole._target, whole._cache)
+        drafter.layers = drafter._frontier.layers
+
+    deep = {"k": 5} if fault is StateOfText else {}  # a third block has one before it
+    more: Any = {"rule": Recursive(), **TREE} if tree else {}
+    assert compared(site, target, spoil, **deep, **more).worst > 1e-6
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, HeadSite]:
+    target = tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
+    return target, HeadSite(writers.falcon(tmp_path_factory.mktemp("small"), target), target)
+
+
+def exact(small: tuple[Any, HeadSite], rule: Any, k: int = 2, **how: Any) -> None:
+    target, site = small
+    known = Known(target, site.drafter().layers)
+    proof = proof_of(rule, site, known, prompt=(0, 2, 1), schedule=Constant(k), **how)
+    assert proof.exact, (proof.distance, proof.constant, proof.mass)
+    assert "some" in proof.kinds or "none" in proof.kinds
+
+
+def test_the_law_is_the_target_s(small: Any) -> None:
+    """A sample: the others are marked slow."""
+    exact(small, Sps(), tokens=2)
+
+
+CHAINS = (*((rule, {}) for rule in (Sps(), Block(), Match())), (Match(), {"sampled": False}))
+TREES = (
+    *((rule, {"siblings": s}) for rule in (Recursive(), Traversal()) for s in ("iid", "distinct")),
+    (Match(), {"siblings": "top"}),
+)
+
+
+@SLOW
+@pytest.mark.parametrize("real", [False, True], ids=["known", "real caches"])
+@pytest.mark.parametrize(("rule", "more"), CHAINS, ids=str)
+def test_every_rule(small: Any, rule: Any, more: dict[str, Any], real: bool) -> None:
+    exact(small, rule, tokens=3, more=more, real=real)
+
+
+@SLOW
+@pytest.mark.parametrize("rule", [Sps(), Block()], ids=lambda rule: type(rule).__name__)
+def test_a_draft_of_two_blocks(small: Any, rule: Any) -> None:
+    exact(small, rule, 3, tokens=4, one_round=True)
+
+
+@SLOW
+@pytest.mark.parametrize(("rule", "more"), TREES, ids=str)
+def test_trees(small: Any, rule: Any, more: dict[str, Any]) -> None:
+    exact(small, rule, tokens=3, more={"shape": "2x1", **more}, one_round=True)
+
+
+@SLOW
+def test_a_tree_that_grows_best_first(small: Any) -> None:
+    exact(small, Match(), 3, tokens=3, more={"width": 2, "nodes": 4})

@@ -136,8 +136,8 @@ def test_prompts_of_a_file(tmp_path):
     path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
     found = asking.prompts_of(HeadTraining(prompts=(str(path),)), byte_tokenizer(), False)
     assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
-        "the cat sat on the mat",
         "the dog ran",
+        "the cat sat on the mat",
     ]
     with pytest.raises(MissingError):
         asking.prompts_of(

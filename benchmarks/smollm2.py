@@ -1,8 +1,9 @@
 """Drafters for SmolLM2-135M-Instruct: prompts, and the commands of `sps train`.
 
     .venv/bin/sps models fetch smollm2
-    .venv/bin/python benchmarks/smollm2.py                # all: some 90 minutes of one core
+    .venv/bin/python benchmarks/smollm2.py                # all: about an hour of one core
     .venv/bin/python benchmarks/smollm2.py --print        # the commands alone
+    .venv/bin/python benchmarks/smollm2.py --times 4      # with four times the minutes to learn
     .venv/bin/python benchmarks/smollm2.py draft eagle3   # some of them
 
 Each goes on where it was stopped. Prompts are made from what every Python has, and are none of a
@@ -43,12 +44,12 @@ EDIT = (
     "Add a comment to this function and write it out in full.\n\n```python\n{text}\n```",
     "Rename the function to `compute`. Write all of it.\n\n```python\n{text}\n```",
 )
-KINDS = {
-    "draft-ce": "draft --layers 3 --loss ce --minutes 4 --evaluations 3",
-    "eagle3": "head --kind eagle3 --draft-vocab 8192 --depth 4 --minutes 12 --evaluations 6",
-    "draft": "draft --from {work}/draft-ce/result --rate 6e-4 --minutes 8 --evaluations 4",
-    "medusa": "head --kind medusa --draft-vocab 8192 --rate 2e-3 --minutes 4 --evaluations 3",
-    "mlp": "head --kind mlp --inner 288 --rate 2e-3 --minutes 4 --evaluations 3",
+KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwhile
+    "draft-ce": ("draft --layers 3 --loss ce", 4, 3),
+    "eagle3": ("head --kind eagle3 --draft-vocab 8192 --depth 4", 12, 6),
+    "draft": ("draft --from {work}/draft-ce/result --rate 1e-3", 6, 3),
+    "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 4, 3),
+    "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 5, 3),
 }
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
 BATCHES = {"draft-ce": (2048, 512)}  # tokens a step and at a time; of the others:
@@ -112,17 +113,18 @@ def prompts() -> Iterator[dict[str, str]]:
             yield {"id": f"{kind}/{number}", "prompt": text}
 
 
-def commands(work: Path) -> dict[str, list[str]]:
+def commands(work: Path, times: float) -> dict[str, list[str]]:
     """Of each drafter; the first one makes the texts of all."""
     own = f"--prompts {work}/prompts.jsonl {OF_TEXTS}"
     theirs = f"--texts {work}/draft-ce/texts.jsonl"
     made = {}
-    for name, how in KINDS.items():
+    for name, (how, minutes, looks) in KINDS.items():
         texts = own if name == "draft-ce" else theirs
         step, part = BATCHES.get(name, SMALL)
         made[name] = shlex.split(
             f"sps train {how.format(work=work)} --target smollm2 --out {work}/{name} {texts} "
-            f"{OF_ALL} --batch-tokens {step} --micro-tokens {part}"
+            f"{OF_ALL} --minutes {minutes * times:g} --evaluations {looks} "
+            f"--batch-tokens {step} --micro-tokens {part}"
         )
     return made
 
@@ -132,13 +134,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("kinds", nargs="*", help=f"of {', '.join(KINDS)}; none: all, in order")
     options.add_argument("--work", type=Path, default=Path("work/smollm2"))
+    options.add_argument("--times", type=float, default=1, help="the minutes to learn")
     options.add_argument("--print", action="store_true", help="the commands, and no more")
     flags = options.parse_args()
     flags.work.mkdir(parents=True, exist_ok=True)
     file = flags.work / "prompts.jsonl"
     if not file.exists():
         file.write_text("".join(json.dumps(each) + "\n" for each in prompts()))
-    for name, command in commands(flags.work).items():
+    for name, command in commands(flags.work, flags.times).items():
         if flags.kinds and name not in flags.kinds:
             continue
         print(shlex.join(command), flush=True)

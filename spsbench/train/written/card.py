@@ -33,12 +33,12 @@ drafted tokens emits. Intervals are 95 %, over texts.
 {gain}
 ## Training
 
-- Text: {count} texts, {tokens} tokens, written by the target itself; {asked}. Left out: {empty}
-  that ended at once, {shared} with words of a benchmark.
+- Text: {count} texts, {tokens} tokens, written by the target itself in {numbers}; {asked}. Left
+  out: {empty} that ended at once, {shared} with words of a benchmark.
 - Loss: {loss}. {steps} steps of {batch_tokens} tokens{own}{early}; these are the weights of step
   {chosen}, where tau was highest.
 - {sizes}
-- Seed {seed}.
+- Products in {products}, weights and losses in float32. Seed {seed}.
 
 Made with `{command}`.
 """
@@ -65,6 +65,7 @@ def card(course: Course, facts: Mapping[str, Any]) -> str:
     drafter = course.student.drafter
     return TEXT.format(
         **facts,
+        products=course.rules.products,
         drafter=drafter,
         flag="" if drafter == "model" else f"--drafter {drafter} ",
         k=k,

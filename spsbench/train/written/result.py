@@ -62,6 +62,7 @@ def finish(
         "top_p": f" and top-p {asked.top_p}" if asked.top_p < 1 else "",
         "count": len(texts.texts),
         "tokens": texts.tokens,
+        "numbers": texts.made.get("numbers", "the numbers of its checkpoint"),
         "asked": how,
         "empty": texts.made["left_out"]["empty"],
         "shared": texts.made["left_out"]["of tasks"],

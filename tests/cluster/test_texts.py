@@ -11,6 +11,7 @@ from spsbench.settings.access import Access
 from spsbench.settings.crew import Crew
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.training import HeadTraining
+from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.partial import written
 from spsbench.train.text.writing import Writer
 from tests.cluster.inline import inline
@@ -36,7 +37,7 @@ def never():
 
 def writer(model, asked):
     tokenizer = byte_tokenizer()
-    return Writer(model, tokenizer, frozenset({0}), len(tokenizer), asked, chat=False)
+    return Writer(model, tokenizer, frozenset({0}), len(tokenizer), asked, False, Overlap(()))
 
 
 def hands(folder, asked, said):
@@ -51,7 +52,7 @@ def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypa
     if prompts:
         path = tmp_path / "prompts.txt"
         path.write_text("\n\n".join(f"the cat number {n}" for n in range(70)))
-        asked = HeadTraining(count=100, tokens=4, prompt_tokens=40, prompts=str(path))
+        asked = HeadTraining(count=100, tokens=4, prompt_tokens=40, prompts=(str(path),))
     made = writer(model, asked)
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
     assert written(here, MADE, made, said.append, never)

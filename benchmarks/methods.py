@@ -1,8 +1,8 @@
 """One table of every way to draft on one real model: which wins where on a processor, and why.
 
-    .venv/bin/python benchmarks/methods.py --heads work/smollm2 --limit 4 --tokens 64
-    .venv/bin/python benchmarks/methods.py --heads work/smollm2 --data xsum.jsonl --limit 164 \
-        --samples 10 --tokens 256 --out results/methods-long          # days: pass@1 of 10 samples
+    .venv/bin/python benchmarks/methods.py --heads work/smollm2      # 4 prompts of each, 64 tokens
+    .venv/bin/python benchmarks/methods.py --heads work/smollm2 --tasks humaneval --limit 164 \
+        --samples 10 --tokens 256 --out results/methods-long        # days: pass@1 of 10 samples
 
 SmolLM2-135M-Instruct, asked in its chat template: problems of HumanEval, articles to sum up
 (generated ones, or those of --data), and functions of held-out modules to repeat or to rename. Each
@@ -18,7 +18,7 @@ import argparse
 import ast
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from spsbench.figures.intervals import Estimate
 from spsbench.library.bench import conduct, planned
 from spsbench.registry import entries
 from spsbench.reports.reporter import Report, Table
+from spsbench.runs.once import once
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
@@ -95,20 +96,20 @@ def copying() -> Iterator[dict[str, str]]:
         }
 
 
-def arms(heads: Path | None, sampled: bool) -> Iterator[dict[str, Any]]:
+def arms(heads: Path, sampled: bool, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Every way to draft and verify, as options."""
     yield from BY_RULE
     yield from WITH_TARGET
     for name, ways in HEADS.items():
-        folder = None if heads is None else heads / name / "result"
-        if folder is None or not folder.is_dir():
-            print(f"no {name} in {heads}: left out. Train it: benchmarks/smollm2.py {name}")
+        folder = heads / name / "result"
+        if not (folder / "training.json").is_file():
+            say(f"no {name} in {heads}: left out. Train it: benchmarks/smollm2.py {name}")
             continue
         more = RULES.get(name, ()) if sampled else ()
         yield from ({"draft": str(folder), **way} for way in (*ways, *more))
 
 
-def tables(flags: argparse.Namespace, copies: Path) -> list[Sweep]:
+def tables(flags: argparse.Namespace, copies: Path, say: Callable[[str], None]) -> list[Sweep]:
     """A table an arm, and one for plain sampling, of every task under every setting."""
     tasks = {
         "humaneval": {"task": "humaneval"},
@@ -131,7 +132,7 @@ def tables(flags: argparse.Namespace, copies: Path) -> list[Sweep]:
             made.append(sweep({**shared, "method": "ars"}))
             made += [
                 sweep({**shared, "method": "sps", **arm})
-                for arm in arms(flags.heads, sampled)
+                for arm in arms(flags.heads, sampled, say)
                 if not flags.arms or any(word in str(arm) for word in flags.arms.split(","))
             ]
     return made
@@ -243,7 +244,12 @@ def _told(values: Sequence[float | None] | None, digits: int) -> str:
 def main() -> None:
     """Estimate, run, print and write."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--heads", type=Path, help="where benchmarks/smollm2.py has trained")
+    options.add_argument(
+        "--heads",
+        type=Path,
+        default=Path("work/smollm2"),
+        help="where benchmarks/smollm2.py has trained",
+    )
     options.add_argument("--target", default="smollm2")
     options.add_argument("--dtype", default="auto")
     options.add_argument("--data", help="articles: a file, hub or mini")
@@ -261,14 +267,15 @@ def main() -> None:
     copies = flags.out.with_name(flags.out.name + "-copying.jsonl")
     copies.write_text("".join(json.dumps(each) + "\n" for each in copying()))
 
-    access = Access(threads=flags.threads, offline=True)
+    access, say = Access(threads=flags.threads, offline=True), once(print)
     experiment = merged(
-        planned(tables(flags, copies), access, print, title="Every method on SmolLM2", seed=16)
+        planned(tables(flags, copies, say), access, say, title="Every method on SmolLM2", seed=16)
     )
     place = Place(out=flags.out, resume=True, score=not flags.no_score)
-    carried = conduct("methods", place, access, say=print)
-    *_, last = carried.estimate(experiment)
-    print(last, flush=True)
+    carried = conduct("methods", place, access, say=say)
+    for line in carried.estimate(experiment):
+        if "generations of up to" not in line:  # a line a cell
+            print(line, flush=True)
     if flags.estimate:
         return
     made = carried.run(experiment)

@@ -48,8 +48,8 @@ KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwh
     "draft-ce": ("draft --layers 3 --loss ce", 4, 3),
     "eagle3": ("head --kind eagle3 --draft-vocab 8192 --depth 4", 12, 6),
     "draft": ("draft --from {work}/draft-ce/result --rate 1e-3", 6, 3),
-    "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 4, 3),
-    "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 5, 3),
+    "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 3, 3),
+    "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 3, 3),
 }
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
 BATCHES = {"draft-ce": (2048, 512)}  # tokens a step and at a time; of the others:

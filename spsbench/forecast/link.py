@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from spsbench.errors import DataError, MissingError, UsageError
 
 KIND, VERSION = "spsbench link", 1
@@ -93,6 +91,8 @@ class Measured:
 
     def reduce(self, ranks: int, size: float) -> float:
         """An all-reduce of `size` bytes."""
+        import numpy as np
+
         near = min(self.times, key=lambda known: (abs(math.log2(known / ranks)), known))
         steps = math.ceil(math.log2(ranks)) / math.ceil(math.log2(near))
         sizes, seconds = np.array(self.times[near], dtype=np.float64).T

@@ -21,6 +21,7 @@ class Turn(NamedTuple):
     laws: None = None
     tree: None = None
     processor: None = None
+    experts: None = None
 
     @property
     def depth(self) -> int:

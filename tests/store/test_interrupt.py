@@ -9,8 +9,9 @@ import pytest
 from spsbench.store.interrupt import SIGNALS, graceful
 
 WORK = """
-import sys, time
+import signal, sys, time
 from spsbench.store.interrupt import graceful
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is born with it ignored
 with graceful() as interrupt:
     print("ready", flush=True)
     while not interrupt.requested:

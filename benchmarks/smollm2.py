@@ -46,7 +46,7 @@ EDIT = (
 )
 KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwhile
     "draft-ce": ("draft --layers 3 --loss ce", 4, 3),
-    "eagle3": ("head --kind eagle3 --draft-vocab 8192 --depth 4", 12, 6),
+    "eagle3": ("head --kind eagle3 --draft-vocab 8192 --depth 4", 20, 6),
     "draft": ("draft --from {work}/draft-ce/result --rate 1e-3", 6, 3),
     "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 3, 3),
     "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 3, 3),

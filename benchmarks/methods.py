@@ -71,6 +71,7 @@ ASKED = (
 )
 LINES = (5, 12)  # of a function that is copied
 COPIES = 40
+PLACES = ("heads", "out", "estimate")  # flags that say nothing of what was measured
 QUALITY = ("pass@1", "rouge2")  # in the table; the file has all
 
 
@@ -284,7 +285,11 @@ def main() -> None:
         return
     report: Report = made.report
     rows = [row for table in report.tables if not table.part for row in rows_of(table)]
-    asked = {name: str(value) for name, value in vars(flags).items() if value is not None}
+    asked = {
+        name: str(value)
+        for name, value in vars(flags).items()
+        if value is not None and name not in PLACES
+    }
     remarks = [line for table in report.tables for line in table.remarks]
     text = shown(rows)
     values = {"asked": asked, "rows": rows, "remarks": remarks}

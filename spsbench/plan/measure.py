@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from spsbench.errors import UsageError
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.costs import Arm, Costs, Rule
-from spsbench.forecast.surface import FEWEST_TURNS, Floats, Surface
+from spsbench.forecast.surface import FEWEST_TURNS, Surface
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.machine.load import Reading, loaded, others, read_clocks
 from spsbench.machine.sizes import clock

@@ -83,10 +83,10 @@ def _material(
 
     from spsbench.forecast.costs_file import read_costs
     from spsbench.library.costs import measure_costs
-    from spsbench.plan.over_ranks import Material
+    from spsbench.plan.material import Material
 
     if planning.costs is None:
         costs = measure_costs(pair, seconds=planning.cost_seconds, watch=watch)
     else:
         costs = read_costs(planning.costs)
-    return Material(costs.scaled(**planning.factors), [pair.cell], [], {})
+    return Material(costs=costs.scaled(**planning.factors), cells=[pair.cell])

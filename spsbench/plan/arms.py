@@ -1,6 +1,6 @@
 """The candidates that were asked for: every way to draft with every rule, K and schedule."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -151,6 +151,11 @@ def candidate_of(cell: Cell) -> Candidate:
     if cell.k is None:
         schedule = str(own.schedule), make("schedules", own.schedule)
     return Candidate(draft=drafting(cell), verifier=str(own.verifier), k=cell.k, schedule=schedule)
+
+
+def named(cells: Iterable[Cell]) -> dict[str, Cell]:
+    """Cells by the candidate that each is."""
+    return {str(candidate_of(cell)): cell for cell in cells}
 
 
 def replayable(cell: Cell) -> bool:

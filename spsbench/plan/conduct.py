@@ -11,12 +11,13 @@ from spsbench.errors import UsageError
 from spsbench.forecast.answer import Measured
 from spsbench.forecast.costs import Costs
 from spsbench.forecast.costs_file import dumps, read_costs
-from spsbench.forecast.outlook import Outlook, Traced, outlook
+from spsbench.forecast.outlook import Outlook
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded, Shelf
-from spsbench.plan.arms import by_draft, candidate_of, replayable
+from spsbench.plan.arms import by_draft, candidate_of, named, replayable
 from spsbench.plan.folder import COSTS, Kept, opened
 from spsbench.plan.given import check_head, check_priced
+from spsbench.plan.material import Material, traced_of
 from spsbench.plan.measure import measure
 from spsbench.plan.phases import Count, Inner, Phases
 from spsbench.plan.planned import Planned
@@ -238,11 +239,9 @@ class Planner:
         cells = [
             cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
         ]
-        return outlook(
-            map(candidate_of, cells),
-            traced_of(traces),
-            costs,
-            lambda done, total: self._show("replay", self._count.at(done, total)),
+        material = Material(costs=costs, cells=cells, traced=traced_of(traces))
+        return material.outlook(
+            lambda done, total: self._show("replay", self._count.at(done, total))
         )
 
     def _confirm(
@@ -252,7 +251,7 @@ class Planner:
         own = self.planning
         if not own.confirm or self.planning.factors or own.costs is not None or not samples:
             return {}, None
-        by_name = {str(candidate_of(cell)): cell for cell in self.cells}
+        by_name = named(self.cells)
         best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
         best += self._untold(found)
         path = self.folder / HELD_BACK
@@ -276,7 +275,7 @@ class Planner:
         return Planned(
             folder=self.folder,
             outlook=found,
-            cells={str(candidate_of(cell)): cell for cell in self.cells},
+            cells=named(self.cells),
             measured=real,
             about=f"{self._plain.models.target}, {self.task.title}",
             every=self.planning.every,
@@ -284,11 +283,6 @@ class Planner:
 
 
 OF_TEXTS = ("temperature", "top_p", "top_k", "max_new_tokens", "stop", "ignore_eos", "seed")
-
-
-def traced_of(traces: Traces) -> Traced:
-    """What drafts -> what it is, and its texts."""
-    return {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
 
 
 def contexts_of(traces: Traces) -> list[int]:

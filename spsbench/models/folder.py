@@ -126,9 +126,7 @@ def _local(name: str, say: Callable[[str], None]) -> Path | None:
         if named_gguf(name):
             return unpacked(path, say)
     except PermissionError as error:
-        raise PermissionDeniedError(
-            f"{name} cannot be read ({path}): expected read permission. Change its mode or owner"
-        ) from error
+        raise PermissionDeniedError.unreadable(path, name) from error
     except OSError:
         if named_gguf(name):
             raise _no_such(name) from None

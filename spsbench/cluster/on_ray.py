@@ -18,6 +18,7 @@ from spsbench.errors import SpsError, UnavailableError, first_line
 from spsbench.machine.environment import usable_cores
 from spsbench.runs.once import once
 from spsbench.settings.crew import Crew
+from spsbench.settings.telling import Say
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -60,7 +61,7 @@ class RayWorkers:
         opener: Callable[..., Hand],
         threads: int | None,
         device: str,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._ray = load()
         self._gpus = int(device.startswith("cuda"))

@@ -7,13 +7,12 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.forecast.link import HERE, Link, parse_link
-from spsbench.library.load import access_of, load, quiet
+from spsbench.library.load import access_of, load
 from spsbench.settings.access import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.planning import OF_PLANNING, Planning
 from spsbench.settings.setting import fitted, taken
-
-Say = Callable[[str], None]
+from spsbench.settings.telling import Say, quiet
 
 
 def plan_ranks(

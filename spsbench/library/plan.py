@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_CREW, OF_PLACE, Say, hands_of
+from spsbench.library.bench import OF_CREW, OF_PLACE, hands_of
 from spsbench.library.heads import heads_in
-from spsbench.library.load import access_of, quiet
+from spsbench.library.load import access_of
 from spsbench.library.prepare import prepare_cells
 from spsbench.models.templates import asker
 from spsbench.plugins import make
@@ -22,6 +22,7 @@ from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import OF_CELL
 from spsbench.settings.task import Task
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
 

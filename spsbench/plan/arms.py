@@ -18,6 +18,7 @@ from spsbench.settings.option import METHOD
 from spsbench.settings.planning import LISTS
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.table import K_MAX, TARGET
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
 FIRST = ("model", "ngram", "suffix")  # what is compared where no drafter is named
@@ -27,7 +28,7 @@ SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
 def cells_of(
     asked: Mapping[str, Any],
     ks: str,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
     *,
     settle: Callable[[Cell], Cell] = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),

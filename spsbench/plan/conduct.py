@@ -24,7 +24,7 @@ from spsbench.plan.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
 from spsbench.plan.texts import TEXTS, Runs, measured
 from spsbench.runs.conduct import RESULTS, Hands
 from spsbench.runs.jobs import fitting
-from spsbench.runs.models import Models, Say, folders_for
+from spsbench.runs.models import Models, folders_for
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.experiment import Part
@@ -32,6 +32,7 @@ from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
 from spsbench.settings.planning import Planning
 from spsbench.settings.task import Sample, Task
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.identity import bare
 from spsbench.store.traces import Traces, read_traces
@@ -65,7 +66,7 @@ class Planner:
     shelf: Shelf
     chat: bool = False
     system: str = ""
-    say: Say = lambda line: None
+    say: Say = quiet
     watch: Callable[[Phases], None] = lambda phases: None
     stop: Callable[[], bool] = lambda: False
     hands: Hands | None = None

@@ -12,11 +12,12 @@ from spsbench.plan.given import check_priced
 from spsbench.plan.measure import Pace, measure
 from spsbench.plan.setting import differing, setting_of
 from spsbench.runs.asking import prompt_ids
-from spsbench.runs.models import Models, Say
+from spsbench.runs.models import Models
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import drafting
 from spsbench.settings.planning import Planning
 from spsbench.settings.task import Sample
+from spsbench.settings.telling import Say
 from spsbench.store.atomic import replace_file
 from spsbench.store.traces import Traces
 

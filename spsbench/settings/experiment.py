@@ -16,6 +16,7 @@ from spsbench.settings.sampling import SEED_MAX
 from spsbench.settings.setting import Setting, settings_of
 from spsbench.settings.sweep import MOST, Sweep
 from spsbench.settings.task import Task
+from spsbench.settings.telling import Say, quiet
 from spsbench.sources import fixed
 from spsbench.spec import Spec
 
@@ -112,7 +113,7 @@ def plan(
     *,
     threads: int | None = None,
     templates: Callable[[ModelSpec], bool] = lambda model: False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
     **asked: Any,
 ) -> Experiment:
     """Make the tasks and expand the tables; reads data, loads no model.
@@ -172,7 +173,7 @@ def parts_of(
     *,
     seed: int,
     templates: Callable[[ModelSpec], bool],
-    say: Callable[[str], None],
+    say: Say,
 ) -> Iterator[Part]:
     """One table as a part; as two where some of its models are asked in their chat template.
 

@@ -9,6 +9,7 @@ import torch
 
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
+from spsbench.settings.telling import Say
 from spsbench.settings.training import DraftTraining, HeadTraining, Training
 from spsbench.spec import Spec
 from spsbench.train.course.batches import Batches, together
@@ -66,7 +67,7 @@ class Outset:
     folder: Folder
     team: Team
     numbers: str
-    say: Callable[[str], None]
+    say: Say
 
     def check(self) -> None:
         """Whether it can learn as it was asked to, with what is there of memory and disk.

@@ -16,6 +16,7 @@ from spsbench.cluster.protocol import Event, Hand, Joined, Lost, Opener, Piece, 
 from spsbench.errors import SpsError, UnavailableError
 from spsbench.runs.once import once
 from spsbench.settings.crew import Crew
+from spsbench.settings.telling import Say
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 
@@ -53,7 +54,7 @@ class RayWorkers:
         opener: Callable[..., Hand],
         threads: int | None,
         device: str,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._ray = connected(crew.rest)
         self._gpus = int(device.startswith("cuda"))

@@ -15,10 +15,11 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], place: str) ->
         MismatchError: names every field that differs.
     """
     if found := differences(here, there):
-        raise MismatchError(
+        raise MismatchError.of(
             f"another environment (worker on {place}): expected what the driver has. Install the "
-            "same there, and put the same models in its cache. Differing (driver, there):"
-            + "".join(f"\n  {line}" for line in found)
+            "same there, and put the same models in its cache",
+            found,
+            " (driver, there)",
         )
 
 

@@ -19,13 +19,12 @@ from spsbench.models.source import Source, source_of
 from spsbench.settings.access import Access
 from spsbench.settings.crew import Crew
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say, quiet
 from spsbench.settings.training import Training
 from spsbench.train.text.asking import in_chat
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.partial import Take
 from spsbench.train.text.writing import Text, Writer
-
-Say = Callable[[str], None]
 
 
 class Batch(NamedTuple):
@@ -143,7 +142,7 @@ def source_for(target: ModelSpec, access: Access) -> Source:
         seed=0,
         offline=access.offline,
         allow_pickle=access.allow_pickle,
-        say=lambda line: None,
+        say=quiet,
     )
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from spsbench.settings.telling import Say
 
-def once(say: Callable[[str], None]) -> Callable[[str], None]:
+
+def once(say: Say) -> Callable[[str], None]:
     """`say` without the lines that it was told before."""
     said: set[str] = set()
 

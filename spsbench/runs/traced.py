@@ -18,10 +18,10 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import drafting
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
+from spsbench.settings.telling import Say, quiet
 from spsbench.store.folder import Shard
 from spsbench.store.traces import TraceWriter, traces_path
 
-Say = Callable[[str], None]
 Told = Callable[[int, int], None]
 """Texts done, of how many."""
 
@@ -103,7 +103,7 @@ def trace_part(
     folder: Path,
     shard: Shard,
     *,
-    say: Say = lambda line: None,
+    say: Say = quiet,
     told: Told = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:

@@ -98,8 +98,8 @@ def begin(
         )
     theirs = json.loads(json.dumps(usual)) | dict(read_object(path, LARGE))
     if lines := differences(mine, theirs):
-        raise MismatchError(
+        raise MismatchError.of(
             f"another training ({folder.path}): expected the settings that it was begun with. Give "
-            "this one another folder, or start over with --overwrite. Differing:"
-            + "".join(f"\n  {line}" for line in lines)
+            "this one another folder, or start over with --overwrite",
+            lines,
         )

@@ -111,9 +111,10 @@ class Features:
         try:
             if path.exists():
                 if lines := differences(head, read_object(path, LARGE)):
-                    raise MismatchError(
+                    raise MismatchError.of(
                         f"other hidden states ({self.folder}): expected those of this training. "
-                        "Remove the folder. Differing:" + "".join(f"\n  {x}" for x in lines)
+                        "Remove the folder",
+                        lines,
                     )
             else:
                 self.folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 Times of day and averages lag behind; a few looks at the threads that run, or wait to, do not.
 """
 
-import os
 import time
 from pathlib import Path
 

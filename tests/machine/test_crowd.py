@@ -10,7 +10,7 @@ from spsbench.machine import crowd
 
 
 def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, every: int, own: str) -> None:
-    """A made-up system with `every` threads at work; `own` has a letter for each of this process."""
+    """A made-up system with `every` threads at work, and a letter for each of this process."""
     stat = folder / "stat"
     stat.write_text(f"cpu  1 2 3 4\nprocs_running {every}\nprocs_blocked 7\n")
     for number, state in enumerate(own):

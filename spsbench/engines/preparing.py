@@ -38,6 +38,7 @@ from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import CACHES, best_layout, best_threads
 from spsbench.engines.windows import narrowed
+from spsbench.machine import crowd
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:
@@ -95,11 +96,18 @@ def prepare(
         cache=_token_bytes(model),
     )
     remember(model, choice, tape)
-    free = known is None and threads is None and "OMP_NUM_THREADS" not in os.environ
-    if free and model.device.type == "cpu":
-        choice = replace(choice, threads=best_threads(FastLM(model)))
+    asked = known is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
+    if not asked and model.device.type == "cpu":
+        choice = _with_threads(choice, FastLM(model))
         remember(model, choice, tape)
     return choice
+
+
+def _with_threads(choice: Choice, lm: FastLM) -> Choice:
+    """`choice` with the number of threads that is best here and now."""
+    others = crowd.at_work()
+    free = crowd.left(torch.get_num_threads(), others, os.cpu_count() or 1, crowd.quota())
+    return replace(choice, threads=best_threads(lm, free), beside=round(others))
 
 
 def _token_bytes(model: PreTrainedModel) -> int:

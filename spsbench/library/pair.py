@@ -57,6 +57,8 @@ class Pair:
         self.shelf = Shelf.under(access, say)
         self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
         self.loaded = self.shelf.load(self.cell)
+        if access.threads is None:
+            _make_way(self.loaded.target, say)
         for line in () if self.cell.models.random else surprises(self.loaded):
             say(f"note: {line}")
 
@@ -242,3 +244,19 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     if choice is None:
         return str(spec.engine)
     return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))
+
+
+def _make_way(model: PreTrainedModel, say: Say) -> None:
+    """Let all of torch use no more threads than `model` was given beside the work of others.
+
+    An operator over a large vocabulary would else wait for a thread that waits for a processor.
+    """
+    choice = choice_of(model)
+    if choice is None or choice.threads is None or not choice.beside:
+        return
+    if choice.threads < torch.get_num_threads():
+        torch.set_num_threads(choice.threads)
+        say(
+            f"note: the machine is busy ({choice.beside} at work beside this): "
+            f"threads {choice.threads}"
+        )

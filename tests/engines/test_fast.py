@@ -199,6 +199,55 @@ def test_a_slow_model_takes_all_threads_untried(monkeypatch: pytest.MonkeyPatch)
     assert trials.best_threads(FastLM(tiny("llama"))) is None
 
 
+def threads_beside(
+    monkeypatch: pytest.MonkeyPatch, free: int, taken: dict[int, float], least: dict[int, float]
+) -> int | None:
+    """What is chosen of 8 threads, by medians of turns and by the least of them."""
+
+    def told(values: dict[int, float]) -> Callable[..., list[float]]:
+        return lambda ways, clock: [values[n] for n in sorted(values, reverse=True)]
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(trials, "fastest", told(least))
+    monkeypatch.setattr(trials, "steadiest", told(taken))
+    return trials.best_threads(FastLM(tiny("llama")), free)
+
+
+def test_beside_others_fewer_threads_are_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them must win clearly, by medians: the least of few turns is a stroke of luck."""
+    lucky = {8: 1.0, 6: 5.0, 4: 5.0, 1: 5.0}
+    for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, None):
+        taken = {8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}
+        assert threads_beside(monkeypatch, 6, taken, lucky) == wanted
+    assert threads_beside(monkeypatch, 6, {8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, lucky) == 4
+
+
+def test_a_slow_model_is_tried_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = {8: 9.0, 7: 5.0, 4: 7.0, 1: 8.0}
+    monkeypatch.setattr(trials, "SLOW", 0.0)
+    assert threads_beside(monkeypatch, 7, taken, {}) == 7
+    monkeypatch.setattr(trials, "LONG", 0.0)  # whose trial would take too long: by rule
+    assert threads_beside(monkeypatch, 5, {}, {}) == 5
+
+
+@pytest.mark.parametrize(("others", "shown"), [(0.0, ""), (3.2, "threads 5 beside 3 at work")])
+def test_a_model_makes_way_for_others(
+    others: float, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(preparing.crowd, "at_work", lambda: others)
+    monkeypatch.setattr(preparing.crowd, "quota", lambda: None)
+    monkeypatch.setattr(preparing.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(preparing, "best_threads", lambda lm, free: None if free == 8 else free)
+    choice = Choice.from_json(Fast().prepare(tiny("llama")))
+    assert str(choice).endswith(shown)
+    assert (choice.threads, choice.beside) == ((None, 0) if not others else (5, 3))
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # the user has said how many
+    assert Fast().prepare(tiny("llama"))["beside"] == 0
+
+
 def test_a_session_runs_with_its_own_threads_and_puts_them_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

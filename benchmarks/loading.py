@@ -1,7 +1,8 @@
 """How long a model takes to load from the page cache: transformers' own way and this project's.
 
 Each way has a process of its own, which imports everything first; then it loads, and then it runs
-one pass of a token, as transformers may map files that are read in that pass alone. Ways take turns.
+one pass of a token, since transformers may map files that are read in that pass alone. Ways take
+turns.
 
     transformers   AutoModelForCausalLM.from_pretrained
     eager          what `--engine eager` does
@@ -11,9 +12,9 @@ one pass of a token, as transformers may map files that are read in that pass al
     .venv/bin/python benchmarks/loading.py                   # three shapes, two dtypes: 15 minutes
     .venv/bin/python benchmarks/loading.py --shapes smollm2-135m --dtypes bfloat16 --profile warm
 
-writes results/loading.json and .md: medians of wall time and of processor time of all threads. Random
-weights are saved once in a temporary folder (2.2 GB at most), in bfloat16, one shape at a time.
-The goal: `warm` within 1.3 of transformers' own.
+writes results/loading.json and .md: medians of wall time and of processor time of all threads.
+Random weights are saved once in a temporary folder (2.2 GB at most), in bfloat16, one shape at a
+time. The goal: `warm` within 1.3 of transformers' own.
 """
 
 import argparse

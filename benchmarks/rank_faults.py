@@ -28,8 +28,9 @@ from typing import Any
 from forked import FORK, be_rank, free_port
 
 PATIENCE = 5.0  # --rank-timeout; less is too little where ranks wait for processors
-SLACK = 50.0  # seconds beyond it: ranks end by themselves in 10, a launcher takes 10 more
-TOGETHER = 20.0  # seconds in which forks must meet; the command's own are for slow imports
+SLACK = 50.0  # seconds beyond: ranks end by themselves in 10, a launcher takes 10 more
+TOGETHER = 20.0  # seconds in which forks must meet
+IMPORTS = 300.0  # and the ranks of a command, slow imports and all: who stops before is missed then
 LONGEST = 240.0  # of a trial without a fault
 ASKED = ["generate", "def f(", "--max-new-tokens", "60", "--ignore-eos", "--seed", "1"]
 ASKED += ["--no-stats", "--offline", "--rank-timeout", f"{PATIENCE:g}"]
@@ -147,7 +148,8 @@ def attempt(draw: random.Random, whole: float, launched: bool) -> dict[str, Any]
             with contextlib.suppress(OSError):
                 os.kill(pids[victim], kind)
             hit = time.monotonic()
-            while not trial.over(victim) and time.monotonic() - hit < PATIENCE + SLACK:
+            limit = SLACK + (IMPORTS if launched else PATIENCE)
+            while not trial.over(victim) and time.monotonic() - hit < limit:
                 time.sleep(0.02)
             told["seconds"] = round(time.monotonic() - hit, 2)
             if not trial.over(victim):

@@ -43,8 +43,8 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
     )
 
 
-def layer_config(shape: LayerShape, vocab: int, depth: int = 1) -> dict[str, Any]:
-    """The config.json of a Llama of such layers."""
+def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
+    """The config.json of a Llama of one such layer."""
     return {
         "model_type": "llama",
         "hidden_size": shape.width,
@@ -52,7 +52,7 @@ def layer_config(shape: LayerShape, vocab: int, depth: int = 1) -> dict[str, Any
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
-        "num_hidden_layers": depth,
+        "num_hidden_layers": 1,
         "hidden_act": "silu",
         "rms_norm_eps": shape.eps,
         "rope_theta": shape.rope_theta,

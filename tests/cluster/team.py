@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from forked import FORK, be_rank, free_port
-from spsbench.engines.channel import LostRankError, end
+from spsbench.engines.channel import end
+from spsbench.engines.company import LostRankError
 from spsbench.library.ranks import follow
 
 

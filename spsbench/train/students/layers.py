@@ -1,9 +1,10 @@
 """A layer for a head, of the sizes of its target's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spsbench.errors import UsageError
 from spsbench.loop.site import TargetParts
@@ -41,6 +42,15 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
         rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
         positions=int(getattr(config, "max_position_embeddings", None) or 2048),
     )
+
+
+def head_of(target: TargetParts) -> Callable[[Tensor], Tensor]:
+    """The target's own head over [..., H] rows of a network in other numbers."""
+
+    def logits(rows: Tensor) -> Tensor:
+        return target.head(rows.to(target.dtype)).to(rows.dtype)
+
+    return logits
 
 
 def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:

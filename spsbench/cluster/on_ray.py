@@ -14,9 +14,8 @@ from spsbench.cluster.child import answer, unfit
 from spsbench.cluster.connection import connected
 from spsbench.cluster.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError
-from spsbench.runs.once import once
 from spsbench.settings.crew import Crew
-from spsbench.settings.telling import Say
+from spsbench.settings.telling import Say, once
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 

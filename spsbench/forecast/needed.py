@@ -4,7 +4,6 @@ Acceptance is taken to be one alpha, independent from token to token: then a rou
 tau = (1 - alpha^(K+1)) / (1 - alpha) tokens (Leviathan et al. 2023, equation 1).
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from spsbench.forecast.break_even import alpha_for
@@ -20,15 +19,13 @@ class Needed(NamedTuple):
     k: int
 
 
-def needed_alpha(
-    costs: Costs, name: str, context: float, gain: float = 1.0, ks: Iterable[int] = EVERY_K
-) -> Needed | None:
+def needed_alpha(costs: Costs, name: str, context: float, gain: float = 1.0) -> Needed | None:
     """The least alpha with which a drafter gains `gain`, and the K that does; None: none does.
 
     A draft that drafts less than K is taken to draft all of it.
     """
     found = []
-    for k in ks:
+    for k in EVERY_K:
         a_token = costs.speed_up(name, k, 1.0, context).value  # of a round that emits one token
         alpha = alpha_for(gain / a_token, k)
         if alpha is not None:

@@ -30,12 +30,9 @@ from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.table import DRAFT, TARGET
 from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
-
-OF_MODELS = frozenset(each.name for each in (*TARGET.values(), *DRAFT.values()))
 
 
 class Pair:

@@ -91,7 +91,7 @@ def plan(
     from spsbench.models.shelf import Shelf
     from spsbench.plan.arms import cells_of
     from spsbench.plan.conduct import Planner
-    from spsbench.runs.once import once
+    from spsbench.settings.telling import once
 
     shelf = pair.shelf if pair is not None else Shelf.under(access, say)
     told = once(say)

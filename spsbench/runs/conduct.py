@@ -24,7 +24,6 @@ from spsbench.runs.models import (
     memory,
     resolved,
 )
-from spsbench.runs.once import once
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
 from spsbench.runs.traced import Told, check_traceable, trace_part
@@ -35,7 +34,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import Say, once, quiet
 from spsbench.store.choices import read_choices, write_choices
 from spsbench.store.folder import check_writable
 from spsbench.store.identity import fingerprint

@@ -8,7 +8,6 @@ from spsbench.errors import UsageError
 from spsbench.forecast.traces import Along, DraftOf, Written
 from spsbench.models.shelf import Loaded
 from spsbench.runs.asking import Answers, prompt_ids
-from spsbench.runs.once import once
 from spsbench.runs.text_laws import TextTracer
 from spsbench.runs.traced_of import draft_identity, head_of
 from spsbench.runs.tracing import DraftTracer
@@ -18,7 +17,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import drafting
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import Say, once, quiet
 from spsbench.store.folder import Shard
 from spsbench.store.traces import TraceWriter, traces_path
 

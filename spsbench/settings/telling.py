@@ -9,3 +9,15 @@ Say = Callable[[str], None]
 
 def quiet(line: Any) -> None:
     """Tells nobody."""
+
+
+def once(say: Say) -> Say:
+    """`say` without the lines that it was told before."""
+    said: set[str] = set()
+
+    def told(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    return told

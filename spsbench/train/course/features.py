@@ -107,7 +107,7 @@ class Features:
             MismatchError: there are those of another training.
             WriteError: no room.
         """
-        path, head = self.folder / HEAD, json.loads(json.dumps(self._head))
+        path, head = self.folder / HEAD, self._head
         try:
             if path.exists():
                 if lines := differences(head, read_object(path, LARGE)):

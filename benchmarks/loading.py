@@ -1,8 +1,7 @@
 """How long a model takes to load from the page cache: transformers' own way and this project's.
 
 Each way has a process of its own, which imports everything first; then it loads, and then it runs
-one pass of a token, since transformers may map files that are read in that pass alone. Ways take
-turns.
+one pass of a token, as transformers maps files, which are read in that pass alone. Ways take turns.
 
     transformers   AutoModelForCausalLM.from_pretrained
     eager          what `--engine eager` does
@@ -83,7 +82,7 @@ half = []
 load = stock if way == "transformers" else ours(Eager() if way == "eager" else Fast())
 if profile == "1":
     import cProfile, pstats
-    watch = cProfile.Profile()
+    watch = cProfile.Profile(time.process_time)
     lm = watch.runcall(load)
     pstats.Stats(watch).sort_stats("cumulative").print_stats(60)
     sys.exit()
@@ -161,7 +160,7 @@ def main() -> None:
     options.add_argument("--dtypes", nargs="*", default=["bfloat16", "float32"])
     options.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--profile", choices=WAYS, help="print where one load spends its time")
+    options.add_argument("--profile", choices=WAYS, help="where one load spends its time")
     options.add_argument("--folder", type=Path, help="of the weights; kept")
     options.add_argument("--out", type=Path, default=RESULTS)
     flags = options.parse_args()

@@ -9,8 +9,8 @@ from pathlib import Path
 STAT = Path("/proc/stat")
 OWN = Path("/proc/self/task")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-LOOKS = 25
-SECONDS = 0.05
+LOOKS = 20
+SECONDS = 0.02
 BUSY = 0.5  # threads of others, at work in the mean, beside which nothing is worth measuring
 
 

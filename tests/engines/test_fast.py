@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import kept, preparing, trials
+from spsbench.engines import kept, preparing, trials, worth
 from spsbench.engines.choice import Choice, choice_of
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
@@ -73,7 +73,7 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     if architecture == "mistral":
         wide |= {"sliding_window": 6}  # whose views begin at different keys
     model = tiny(architecture, dtype=dtype, **SIZE, **wide)
-    packed = {preparing.shape_of(slot): "panels" for slot in slots(model)}
+    packed = {worth.shape_of(slot): "panels" for slot in slots(model)}
     Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=2).to_json())
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
     lm.append(text[:20], keep=0)
@@ -109,8 +109,8 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
 
 def test_a_known_layout_that_cannot_be_had_is_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that another version, or a machine with a compiler, has begun."""
-    monkeypatch.setattr(preparing, "best_layout", lambda alike, size: "onednn")
-    monkeypatch.setattr(preparing, "_BEST", {})
+    monkeypatch.setattr(worth, "best_layout", lambda alike, size: "onednn")
+    monkeypatch.setattr(worth, "_BEST", {})
     packed: dict[str, Any] = {"32x32": "panels", "48x32": "of another version", "12x32": 1}
     known = Choice(engine="fast", packed=packed, threads=1)
     chosen = Fast().prepare(tiny("llama", dtype=torch.float32), known=known.to_json())
@@ -141,12 +141,12 @@ def test_a_choice_is_kept_for_the_machine(tmp_path: Path, monkeypatch: pytest.Mo
     """The next process tries nothing, whatever else the machine does then."""
     made = []
     for wanted in "onednn", None:
-        monkeypatch.setattr(preparing, "_BEST", {})
+        monkeypatch.setattr(worth, "_BEST", {})
         monkeypatch.setattr(kept, "place", lambda at=tmp_path / f"{wanted}.json": at)
-        monkeypatch.setattr(preparing, "best_layout", lambda alike, size, best=wanted: best)
+        monkeypatch.setattr(worth, "best_layout", lambda alike, size, best=wanted: best)
         made.append(Fast().prepare(tiny("llama", dtype=torch.float32), threads=1))
-        monkeypatch.setattr(preparing, "_BEST", {})  # another process
-        monkeypatch.setattr(preparing, "best_layout", lambda *args: pytest.fail("tried again"))
+        monkeypatch.setattr(worth, "_BEST", {})  # another process
+        monkeypatch.setattr(worth, "best_layout", lambda *args: pytest.fail("tried again"))
         assert Fast().prepare(tiny("llama", dtype=torch.float32), threads=1) == made[-1]
     assert [choice["packed_linears"] for choice in made] == [15, 0]
     assert str(Choice.from_json(made[1])) == (
@@ -157,10 +157,10 @@ def test_a_choice_is_kept_for_the_machine(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_kept_layout_that_cannot_be_had_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preparing, "best_layout", lambda alike, size: "onednn")
+    monkeypatch.setattr(worth, "best_layout", lambda alike, size: "onednn")
     for found in "of another version", 3, ["panels"]:
-        monkeypatch.setattr(preparing, "_BEST", {})
-        monkeypatch.setattr(preparing, "recall", lambda key, found=found: found)
+        monkeypatch.setattr(worth, "_BEST", {})
+        monkeypatch.setattr(worth, "recall", lambda key, found=found: found)
         chosen = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
         assert set(chosen["packed"].values()) == {"onednn"}
 

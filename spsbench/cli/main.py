@@ -13,7 +13,7 @@ from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.models import models
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.plan.command import plan
-from spsbench.cli.ranks import followed, gone, learns, led
+from spsbench.cli.ranks import followed, gone, learned, learns, led
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
@@ -74,5 +74,5 @@ def main() -> None:
     """Run the command line and exit."""
     show_what_can_be_shown()
     if ranks().rank > 0:
-        gone(followed(command) if learns() else followed())
+        gone(followed(lambda: learned(command)) if learns() else followed())
     sys.exit(led(lambda: exit_code(command)))

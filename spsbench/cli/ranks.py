@@ -8,12 +8,12 @@ import termios
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from spsbench.cli.failures import debugging, described, exit_code
 from spsbench.cli.safe import one_line
 from spsbench.errors import Exit
-from spsbench.library.ranks import dismiss, follow, meet
+from spsbench.library.ranks import agree, dismiss, follow, meet
 from spsbench.machine.ranks import (
     LOST,
     OURS,
@@ -26,6 +26,8 @@ from spsbench.machine.ranks import (
 ERRORS = "TORCHELASTIC_ERROR_FILE"  # where torchrun reads why a rank has failed
 GRACE = 10  # seconds between asking ranks to end and ending them
 
+Done = TypeVar("Done")
+
 _left: list[str] = []  # why this rank ends, once that is known
 _terminals: list[tuple[int, Any]] = []  # as they were when it began
 
@@ -36,11 +38,17 @@ def led(command: Callable[[], int]) -> int:
         return command()
     end_with_launcher()
     if learns():
-        return command()
+        return learned(command)
     with suppress(termios.error):
         _terminals.append((0, termios.tcgetattr(0)))
     code = exit_code(lambda: meet(ends=end_at_once)) or command()
     return code or exit_code(dismiss)
+
+
+def learned(command: Callable[[], Done]) -> Done:
+    """A rank of those that learn together: each runs the command."""
+    agree(ends=end_at_once)
+    return command()
 
 
 def learns() -> bool:

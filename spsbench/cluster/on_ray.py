@@ -5,26 +5,19 @@ what becomes of a loss, is the scheduler's affair.
 """
 
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from spsbench.cluster.child import answer, unfit
+from spsbench.cluster.connection import connected
 from spsbench.cluster.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
-from spsbench.errors import SpsError, UnavailableError, first_line
-from spsbench.machine.environment import usable_cores
+from spsbench.errors import SpsError, UnavailableError
 from spsbench.runs.once import once
 from spsbench.settings.crew import Crew
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too few on a busy one
-    "RAY_worker_niceness": "0",
-    "RAY_raylet_start_wait_time_s": "120",
-}
 
 
 class Post:
@@ -62,9 +55,8 @@ class RayWorkers:
         device: str,
         say: Callable[[str], None],
     ) -> None:
-        self._ray = load()
+        self._ray = connected(crew.rest)
         self._gpus = int(device.startswith("cuda"))
-        self._connect(crew.rest)
         self._cpus = self._cores(crew, threads)
         beside = max(self._room().values(), default=0)
         if not beside:
@@ -182,59 +174,10 @@ class RayWorkers:
         nodes = [node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"]]
         return max(1, int(min((cpus for cpus in nodes if cpus), default=1)))
 
-    def _connect(self, address: str) -> None:
-        given: dict[str, Any] = (
-            {"address": address}
-            if address
-            else {
-                "address": "local",  # even beside a cluster that this machine is a part of
-                "num_cpus": usable_cores(),
-                "include_dashboard": False,
-            }
-        )
-        for name, value in (QUIET if address else QUIET | PLAIN).items():
-            os.environ.setdefault(name, value)
-        try:
-            with own_signals():
-                self._ray.init(**given, log_to_driver=False, logging_level="ERROR")
-        except Exception as error:  # some of Ray's are of no kind of their own
-            raise UnavailableError(
-                f"no cluster ({address or 'of this machine'}: {first_line(error)}): expected Ray "
-                "to answer. Start it with `ray start --head`, and give --on ray:ADDRESS as that "
-                "prints it; where that wants a token, set RAY_AUTH_MODE=token here as well"
-            ) from error
-
 
 def niceness() -> int:
     """Of this process."""
     return os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def load() -> Any:
-    """Ray itself.
-
-    Raises:
-        UnavailableError: it is not installed.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise UnavailableError(
-            "no Ray (--on ray): expected it. pip install 'spsbench[ray]', or give --on processes:N"
-        ) from error
-    return ray
-
-
-@contextmanager
-def own_signals() -> Iterator[None]:
-    """What this process does on a signal stays as it is, whatever a library sets."""
-    names = signal.SIGINT, signal.SIGTERM
-    before = {name: signal.getsignal(name) for name in names}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 def reason(error: Exception) -> str:

@@ -5,23 +5,19 @@ run it too, and the model's own all-reduces do the rest. So ranks cannot part by
 is decided twice.
 """
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, auto
 from functools import cache
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spsbench.engines.meeting import Meeting
-from spsbench.errors import UnavailableError, first_line
-from spsbench.machine.ranks import LOST, ranks
+from spsbench.engines.company import Company, LostRankError, line
+from spsbench.machine.ranks import ranks
 
 INLINE = 64  # numbers of a message; longer ones take a second one
-GRACE = 10.0  # seconds that a process has for ending by itself when another rank is lost
 
 
 class Word(IntEnum):
@@ -38,32 +34,15 @@ class Word(IntEnum):
     HEAD = auto()  # its head: hidden states follow
 
 
-class LostRankError(UnavailableError):
-    """Another rank has ended, so that this one cannot go on."""
-
-
 class Channel:
     """The same calls in the same order on all ranks; made once, by `channel()`."""
 
     def __init__(self) -> None:
-        self._here = ranks()
-        self.leads = self._here.rank == 0
+        self.leads = ranks().rank == 0
         self.busy = False  # inside a pass that all ranks run
         self.broken = False
-        self._why = ""  # another rank is lost
-        self._last: threading.Timer | None = None
         self._closed: list[int] = []
-        self._meeting: Meeting | None = None
-        try:
-            with lost(lambda: self._why):
-                self._meeting = Meeting(self._here, _terms.within, self._lose)
-        except TimeoutError as error:
-            raise LostRankError(
-                f"not all {self._here.size} ranks came in {_terms.within:.0f} s (this is rank "
-                f"{self._here.rank}): expected them. Look at what the others say, and start again"
-            ) from error
-        except OSError as error:
-            raise LostRankError(_line(f"it cannot be reached: {first_line(error)}")) from error
+        self._company = Company()
 
     def say(self, word: Word, numbers: Sequence[int] = ()) -> None:
         """Rank 0: to all others."""
@@ -106,14 +85,13 @@ class Channel:
         Raises:
             LostRankError: another rank has ended or is silent, now or before.
         """
-        if self.broken or self._why:
-            raise LostRankError(self._why or _line("a shared pass broke off"))
+        self._company.check()
+        if self.broken:
+            raise LostRankError(line("a shared pass broke off"))
         self.broken = self.busy = True
         try:
-            with lost(lambda: self._why):
+            with self._company.together():
                 yield
-                if self._why:  # a device may have gone on without sense
-                    raise LostRankError(self._why)
             self.broken = False
         finally:
             self.busy = False
@@ -130,40 +108,9 @@ class Channel:
         Raises:
             LostRankError: rank 0, of one that does not take its leave.
         """
-        if self._meeting is not None and self.leads and not self.broken:
-            self._meeting.heart.part()
-        elif self._meeting is not None:
-            self._meeting.heart.stop()
-        if self._last is not None:
-            self._last.cancel()
-        if self._why and self.leads:
-            raise LostRankError(self._why)
-
-    def _lose(self, rank: int, silent: float | None) -> None:
-        """Another rank is lost: wake who waits for it; from the heart's thread."""
-        self._why = _line("its connection closed") if silent is None else _silence(rank, silent)
-        if self._meeting is not None:
-            self._meeting.cut()
-        if _terms.ends is not None:
-            self._last = threading.Timer(GRACE, _terms.ends, [self._why])
-            self._last.daemon = True
-            self._last.start()
-
-
-class Terms(NamedTuple):
-    """How long ranks wait for each other to come, and who ends a process that cannot go on."""
-
-    within: float = 30 * 86400.0  # seconds
-    ends: Callable[[str], None] | None = None
-
-
-_terms = Terms()
-
-
-def agree(terms: Terms) -> None:
-    """Before the first `channel()`: what holds in this process."""
-    global _terms
-    _terms = terms
+        self._company.part(in_order=not self.broken)
+        if self.leads:
+            self._company.check()
 
 
 @cache
@@ -180,52 +127,3 @@ def end() -> None:
             made.say(Word.END)
     made.end()
     dist.destroy_process_group()
-
-
-@contextmanager
-def lost(why: Callable[[], str] = str) -> Iterator[None]:
-    """Turn what the libraries say of a rank that has gone into one line.
-
-    Args:
-        why: what else is known of it by then.
-
-    Raises:
-        LostRankError: it has.
-    """
-    try:
-        yield
-    except LostRankError:
-        raise
-    except Exception as error:
-        if not any(map(_is_of_ranks, _behind(error))):
-            raise
-        raise LostRankError(why() or _line("its connection closed")) from error
-
-
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """`error` and what it came of: a loader, say, tells what happened to it in its own words."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _is_of_ranks(error: BaseException) -> bool:
-    """Whether a library says that another rank cannot be reached; gloo's errors have no kind."""
-    known = isinstance(error, dist.DistError | ConnectionError)
-    said = isinstance(error, RuntimeError) and any(w in str(error) for w in ("gloo", "NCCL"))
-    return known or said
-
-
-def _line(what: str) -> str:
-    return (
-        f"{LOST} ({what}): expected all {ranks().size} of them to live. "
-        "Look at what the other one says, and start again"
-    )
-
-
-def _silence(rank: int, seconds: float) -> str:
-    return (
-        f"rank {rank} has been silent for {seconds:g} s (--rank-timeout): expected a sign of life "
-        "twice a second. Look whether it stands still or its machine is out of reach, and start "
-        "again"
-    )

@@ -55,10 +55,21 @@ def meet(ends: Callable[[str], None]) -> None:
     check_environment()
     check_packages()
 
-    from spsbench.engines.channel import Terms, agree, channel
+    from spsbench.engines.channel import channel
 
-    agree(Terms(TOGETHER, ends))
+    agree(ends)
     channel()
+
+
+def agree(ends: Callable[[str], None]) -> None:
+    """Ranks that do the same work, each of them, before they meet.
+
+    Args:
+        ends: as `meet` takes it.
+    """
+    from spsbench.engines import company
+
+    company.agree(company.Terms(TOGETHER, ends))
 
 
 def follow() -> None:

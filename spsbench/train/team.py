@@ -5,18 +5,15 @@ called by their parts, so the gradients are added where a step ends.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from spsbench.engines.channel import lost
-from spsbench.engines.meeting import backend_of
+from spsbench.engines.company import Company
 from spsbench.machine.ranks import ranks
 
-PATIENCE = timedelta(days=1)  # while rank 0 measures costs; a rank that has gone is noticed at once
 Told = TypeVar("Told")
 
 
@@ -64,38 +61,37 @@ class Ranks(Team):
     """One of several that torchrun started, gloo between CPUs and NCCL between GPUs.
 
     Raises:
-        LostRankError: by any of its calls, where another one has ended.
+        LostRankError: also by any of its calls, where another one has ended or is silent.
     """
 
     def __init__(self) -> None:
         here = ranks()
         self.rank, self.size = here.rank, here.size
-        with lost():
-            dist.init_process_group(backend_of(here), timeout=PATIENCE)
+        self._company = Company()
 
     def told(self, value: Told) -> Told:
         """As `Team.told`."""
         held = [value if self.leads else None]
-        with lost():
+        with self._company.together():
             dist.broadcast_object_list(held, 0)
         return held[0]  # type: ignore[return-value]
 
     def gathered(self, value: Told) -> list[Told]:
         """As `Team.gathered`."""
         held: list[Any] = [None] * self.size
-        with lost():
+        with self._company.together():
             dist.all_gather_object(held, value)
         return held
 
     def same(self, network: nn.Module) -> None:
         """As `Team.same`."""
-        with lost():
+        with self._company.together():
             for weight in network.state_dict().values():
                 dist.broadcast(weight, 0)
 
     def add(self, network: nn.Module) -> None:
         """As `Team.add`; one that has done nothing adds zeros."""
-        with lost():
+        with self._company.together():
             for weight in network.parameters():
                 if weight.requires_grad:
                     weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
@@ -105,7 +101,10 @@ class Ranks(Team):
         """As `Team` does."""
         if kind is None:
             self.gathered(None)
+        self._company.part(in_order=kind is None)
         dist.destroy_process_group()
+        if kind is None:
+            self._company.check()
 
 
 def team() -> Team:

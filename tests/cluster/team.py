@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from spsbench.engines.channel import LostRankError, end
+from spsbench.engines.channel import end
+from spsbench.engines.company import LostRankError
 from spsbench.library.ranks import follow
 
 FORK = multiprocessing.get_context("fork")

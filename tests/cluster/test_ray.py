@@ -3,13 +3,14 @@
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 from functools import partial
 
 import pytest
 
-from spsbench.cluster import on_ray
+from spsbench.cluster import connection, on_ray
 from spsbench.cluster.protocol import Joined
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.settings.crew import Crew
@@ -23,7 +24,7 @@ with_ray = pytest.mark.skipif(NO_RAY, reason="no Ray here: pip install 'spsbench
 def test_without_ray_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UnavailableError, match=r"pip install 'spsbench\[ray\]'"):
-        on_ray.load()
+        connection.load()
 
 
 @pytest.mark.parametrize("on", ["there", "ray:", "processes", "processes:0", "processes:x", ""])
@@ -39,7 +40,7 @@ def test_cores_of_workers_where_there_are_none_are_refused():
 
 def test_signals_stay_ours():
     before = signal.getsignal(signal.SIGTERM)
-    with on_ray.own_signals():
+    with connection.own_signals():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -109,13 +110,21 @@ def test_a_run_equals_a_local_one(tmp_path, on):
     assert bare(tmp_path / "here") == bare(tmp_path / "there")
 
 
-@with_ray
-@pytest.mark.cluster
-def test_no_cluster_at_an_address_is_one_line():
-    with pytest.raises(UnavailableError, match="no cluster"):
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_where_nothing_listens_ray_is_not_asked(monkeypatch, scheme):
+    """It would ask for minutes."""
+    monkeypatch.setitem(sys.modules, "ray", object())
+    with pytest.raises(UnavailableError, match=r"no cluster \(.*127\.0\.0\.1:1: .*refused"):
         on_ray.RayWorkers(
-            Crew(on="ray:127.0.0.1:1"), partial(Doubling), None, "cpu", lambda line: None
+            Crew(on=f"ray:{scheme}127.0.0.1:1"), partial(Doubling), None, "cpu", lambda line: None
         )
+
+
+def test_an_address_where_something_listens_is_ray_s_affair():
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        connection.reach(f"127.0.0.1:{there.getsockname()[1]}")
+    connection.reach("auto")
+    connection.reach("")
 
 
 FIRST = "hello", 7, 99

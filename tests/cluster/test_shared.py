@@ -14,7 +14,7 @@ import torch
 
 import spsbench
 from spsbench.engines import channel, shared
-from spsbench.engines.channel import LostRankError
+from spsbench.engines.company import LostRankError
 from spsbench.engines.eager import Eager, check_rollback
 from spsbench.engines.fast import Fast
 from spsbench.errors import DataError, UsageError

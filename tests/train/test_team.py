@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.engines.channel import LostRankError
+from spsbench.engines.company import LostRankError
 from spsbench.errors import DataError
+from spsbench.machine.heart import USUAL, be_patient
 from spsbench.settings.training import HeadTraining
 from spsbench.train.course.batches import Batches
 from spsbench.train.course.course import Course
@@ -138,6 +139,28 @@ def test_a_rank_that_dies_ends_the_others(model, texts):
     error, nothing = learn(2, run)
     assert isinstance(error, LostRankError)
     assert "\n" not in str(error)
+    assert nothing is None
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_rank_that_stands_still_ends_the_others(model, texts):
+    """Its connections stay open: silence alone tells."""
+    be_patient(2.0)
+
+    def run(team):
+        _, other = team.gathered(os.getpid())
+        if team.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            return gradients(model, texts, team)
+        finally:
+            os.kill(other, signal.SIGKILL)
+
+    error, nothing = learn(2, run)
+    be_patient(USUAL)
+    assert isinstance(error, LostRankError)
+    assert "rank 1 has been silent for 2 s (--rank-timeout)" in str(error)
     assert nothing is None
 
 

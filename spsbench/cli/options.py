@@ -68,7 +68,7 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
 
 
 def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
-    kind = ON_SCREEN.get(setting.kind, setting.kind)
+    kind = str if setting.option.none else ON_SCREEN.get(setting.kind, setting.kind)
     if many and get_origin(kind) is not list:
         kind = list[kind]  # type: ignore[valid-type]
     default = setting.option.shown

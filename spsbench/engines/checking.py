@@ -7,6 +7,7 @@ model is, and no farther.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -28,6 +29,21 @@ BLOCK = 2**18  # numbers widened at once: they stay in the caches
 HALF = (torch.bfloat16, torch.float16)
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What logits must be, and how far from it they may be."""
+
+    exact: Tensor  # [n, V]
+    allowed: float  # root mean square of a token's error
+    share: float  # of the tokens
+
+    def near(self, logits: Tensor) -> bool:
+        """Whether `logits` [n, V] are as near as they may be: all tokens', or the share's."""
+        error = _size(logits - self.exact)
+        near = (error <= self.allowed).float().mean()
+        return float(near) >= self.share and bool(error.isfinite().all())
+
+
 class Check:
     """What a stock model computes, and how far from it a changed one may be.
 
@@ -36,7 +52,7 @@ class Check:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._share = ROUTED if any(places(model)) else 1.0
+        share = ROUTED if any(places(model)) else 1.0
         self._ids = ordinary(model.config.get_text_config().vocab_size, PROBED)
         stock = self._logits(model)
         exact, coarse = stock, HAIR
@@ -46,16 +62,14 @@ class Check:
                 exact, coarse = self._logits(model), HAIR
         own = float(_size(stock - exact).max())
         size = float(_size(exact).max())
-        self._exact, self._allowed = exact, min(MARGIN * own + coarse * size, MOST * size)
+        self.bounds = Bounds(exact, min(MARGIN * own + coarse * size, MOST * size), share)
 
     def holds(self, model: PreTrainedModel) -> bool:
         """Whether logits are as near as they may be: all tokens', of a model with experts most."""
         try:
-            error = _size(self._logits(model) - self._exact)
+            return self.bounds.near(self._logits(model))
         except Exception:  # whatever was exchanged does not fit this model
             return False
-        near = (error <= self._allowed).float().mean()
-        return float(near) >= self._share and bool(error.isfinite().all())
 
     def _logits(self, model: PreTrainedModel) -> Tensor:
         """[n, V], of a pass without a cache."""

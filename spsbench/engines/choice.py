@@ -21,6 +21,7 @@ class Choice:
     packed: Mapping[str, str] = field(default_factory=dict)  # rows x columns -> layout
     packed_linears: int = 0
     threads: int | None = None  # None: as many as torch uses
+    beside: int = 0  # threads of others that were at work when these were chosen
     reading: str = ""  # how panels are read, as reading.py names it
     cache: int = 0  # bytes of a token in the cache; 0 = not known
 
@@ -52,6 +53,8 @@ class Choice:
         measured = f"{rest} faster stock, as measured here" if rest else ""
         why = f" ({told})" if (told := self.reason or measured) else ""
         threads = "" if self.threads is None else f", threads {self.threads}"
+        if self.threads is not None and self.beside:
+            threads += f" beside {self.beside} at work"
         return f"fast: {packed}{why}{threads}"
 
 

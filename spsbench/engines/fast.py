@@ -15,9 +15,10 @@ from spsbench.engines.choice import Choice, remember
 from spsbench.engines.eager import KINDS, EagerLM, check_rollback
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.longrope import bordered
-from spsbench.engines.preparing import pack_linears, prepare, unsuitable
+from spsbench.engines.preparing import prepare, unsuitable
 from spsbench.engines.quantised import dequantise
 from spsbench.engines.session import FastLM
+from spsbench.engines.worth import pack_linears
 from spsbench.loop.types import LM
 
 Kind = Callable[..., LM]

@@ -6,19 +6,17 @@ own `generate`, must not be timed over weights that this one has packed.
 
 import ctypes
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.activations import exchange_activations
 from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
-from spsbench.engines.checking import Check
+from spsbench.engines.checking import Bounds, Check
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.eager import UnsupportedModelError, check_rollback, ordinary
 from spsbench.engines.experts import (
@@ -26,18 +24,20 @@ from spsbench.engines.experts import (
     count_experts_in,
     expert_slots,
     pack_experts,
+    places,
 )
 from spsbench.engines.kept import keep, recall
-from spsbench.engines.linears import Slot, embeddings, exchange, restore, slots, tied
-from spsbench.engines.packing import layouts, unpackable
-from spsbench.engines.pages import huge_pages
-from spsbench.engines.panels import most_bytes
+from spsbench.engines.linears import restore, slots
+from spsbench.engines.packing import unpackable
 from spsbench.engines.quantised import dequantise, quantised_layers
 from spsbench.engines.quantised_panels import pack_codes, refused
 from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
-from spsbench.engines.trials import CACHES, best_layout, best_threads
+from spsbench.engines.trials import best_threads
+from spsbench.engines.verdict import as_kept, forget, keep_bounds, name_of, recall_bounds
 from spsbench.engines.windows import narrowed
+from spsbench.engines.worth import pack_all, shape_of, worthwhile
+from spsbench.machine import crowd
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:
@@ -62,12 +62,64 @@ def prepare(
     if refused(model, model.dtype):
         dequantise(model)
     coded = len(quantised_layers(model))
+    linears = len(list(slots(model)))
+    reason = None if coded and not linears else unpackable(model)
+    name = None if reason or coded or any(places(model)) else name_of(model)
+    bounds = None if name is None else recall_bounds(name)
+    made: Made | None = None
+    if name is not None and bounds is not None:
+        made = _made_again(model, known, bounds)
+        if made is None:
+            forget(name)
+            name, reason = None, "logits over packed weights are not those kept for this model"
+    if made is None:
+        try:
+            check = Check(model)
+        except Exception as error:  # foreign code may raise anything
+            problem = f"a plain pass fails ({error})"
+            return remember(model, Choice(engine="eager", reason=problem))
+        made = _made(model, known, check, reason)
+        if made.problem:
+            return remember(model, Choice(engine="eager", reason=made.problem))
+        lean = model.config._attn_implementation == NAME
+        if name and lean and not made.reason and as_kept(model, check.bounds) is not None:
+            keep_bounds(name, check.bounds)
+    release_memory()
+    tape = attach(model)
+    choice = Choice(
+        engine="fast",
+        reason=made.reason,
+        linears=linears + coded,
+        packed=made.packed,
+        packed_linears=made.layers,
+        threads=known.threads if known else None,
+        reading=made.reading,
+        cache=made.token_bytes,
+    )
+    remember(model, choice, tape)
+    asked = known is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
+    if not asked and model.device.type == "cpu":
+        choice = _with_threads(choice, FastLM(model), name)
+        remember(model, choice, tape)
+    return choice
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was done to a model."""
+
+    packed: Mapping[str, str] = field(default_factory=dict)  # shape -> layout
+    layers: int = 0  # of them
+    reading: str = ""
+    reason: str = ""  # why nothing is packed
+    token_bytes: int = 0
+    problem: str = ""  # why sessions of this engine cannot run it
+
+
+def _made(model: PreTrainedModel, known: Choice | None, check: Check, reason: str | None) -> Made:
+    """Pack `model`, exchange its attention, and have each judged."""
+    coded = bool(quantised_layers(model))
     layers = list(slots(model))
-    try:
-        check = Check(model)
-    except Exception as error:  # foreign code may raise anything
-        return remember(model, Choice(engine="eager", reason=f"a plain pass fails ({error})"))
-    reason = None if coded and not layers else unpackable(model)
     reading = "" if reason and not coded else _reading(model.dtype, known)
     wanted = {} if reason else worthwhile(layers, known.packed if known else None)
     counts = pack_all(model, layers, wanted)
@@ -81,25 +133,52 @@ def prepare(
     if problem := refine_attention(model, check):
         restore(model)
         dequantise(model)
-        return remember(model, Choice(engine="eager", reason=problem))
-    release_memory()
-    tape = attach(model)
-    choice = Choice(
-        engine="fast",
-        reason=reason or "",
-        linears=len(layers) + coded,
+        return Made(problem=problem)
+    return Made(
         packed=routed | {shape: wanted.get(shape, "panels") for shape in counts},
-        packed_linears=sum(counts.values()),
-        threads=known.threads if known else None,
+        layers=sum(counts.values()),
         reading=reading if codes or "panels" in wanted.values() else "",
-        cache=_token_bytes(model),
+        reason=reason or "",
+        token_bytes=_token_bytes(model),
     )
-    remember(model, choice, tape)
-    free = known is None and threads is None and "OMP_NUM_THREADS" not in os.environ
-    if free and model.device.type == "cpu":
-        choice = replace(choice, threads=best_threads(FastLM(model)))
-        remember(model, choice, tape)
-    return choice
+
+
+def _made_again(model: PreTrainedModel, known: Choice | None, bounds: Bounds) -> Made | None:
+    """As `_made`, of a model that was judged before; None: it was not so, and is stock again."""
+    layers = list(slots(model))
+    before, model.config._attn_implementation = model.config._attn_implementation, NAME
+    reading = _reading(model.dtype, known)
+    wanted = worthwhile(layers, known.packed if known else None)
+    counts = pack_all(model, layers, wanted)
+    exchange_activations(model)
+    token = as_kept(model, bounds)
+    if token is None:
+        restore(model)
+        model.config._attn_implementation = before
+        return None
+    return Made(
+        packed={shape: wanted[shape] for shape in counts},
+        layers=sum(counts.values()),
+        reading=reading if "panels" in wanted.values() else "",
+        token_bytes=token,
+    )
+
+
+def _with_threads(choice: Choice, lm: FastLM, name: str | None) -> Choice:
+    """`choice` with the number of threads that is best here and now.
+
+    Where nobody else is at work it is the one that was found so before.
+    """
+    others, usual = crowd.at_work(), torch.get_num_threads()
+    free = crowd.left(usual, others, os.cpu_count() or 1, crowd.quota())
+    if name is None or others >= crowd.BUSY:
+        return replace(choice, threads=best_threads(lm, free), beside=round(others))
+    key = f"threads {name} of {usual}, {free} free"
+    found = recall(key)
+    if not isinstance(found, int) or not 1 <= found <= usual:
+        found = best_threads(lm, free) or usual
+        keep(key, found)
+    return replace(choice, threads=None if found == usual else found)
 
 
 def _token_bytes(model: PreTrainedModel) -> int:
@@ -134,83 +213,6 @@ def _pack_experts(model: PreTrainedModel, known: Choice | None, check: Check) ->
     return {}
 
 
-STOCK = "stock"
-_BEST: dict[str, str | None] = {}
-"""By shape, kind and dtype of layers, and whether the caches hold the model; a draft often has its
-target's."""
-
-
-def worthwhile(layers: Iterable[Slot], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The shapes that are faster packed, and how; each is timed once on a machine.
-
-    Args:
-        layers: of a model.
-        known: what was chosen before; what it leaves out stays stock. A layout that cannot be had
-            here is chosen anew. None: nothing was.
-    """
-    by_shape: dict[str, list[Slot]] = {}
-    for slot in layers:
-        by_shape.setdefault(shape_of(slot), []).append(slot)
-    size = sum(slot.weight.nbytes for alike in by_shape.values() for slot in alike)
-    best: dict[str, str | None] = {}
-    for shape, alike in by_shape.items():
-        if known is not None and (shape not in known or known[shape] in layouts(alike[0].weight)):
-            best[shape] = known.get(shape)
-            continue
-        kind, dtype = type(alike[0].layer).__name__, alike[0].weight.dtype
-        key = f"layout {shape} {kind} {dtype} {'in' if size < CACHES else 'beyond'} caches"
-        if key not in _BEST:
-            _BEST[key] = _best(key, alike, size)
-        best[shape] = _BEST[key]
-    return {shape: layout for shape, layout in best.items() if layout is not None}
-
-
-def _best(key: str, alike: Sequence[Slot], size: int) -> str | None:
-    """The layout of layers of one shape: kept as `key`, or measured and kept. None: stock."""
-    found = str(recall(key))
-    if found == STOCK or found in layouts(alike[0].weight):
-        return None if found == STOCK else found
-    best = best_layout(alike, size)
-    keep(key, best or STOCK)
-    return best
-
-
-def pack_all(model: nn.Module, layers: Sequence[Slot], wanted: Mapping[str, str]) -> dict[str, int]:
-    """Pack layer after layer: no more than one is in memory twice. How many of each shape."""
-    counts: Counter[str] = Counter()
-    tables = embeddings(model)
-    packable = [slot for slot in layers if shape_of(slot) in wanted]
-    with huge_pages(sum(most_bytes(slot.weight) for slot in packable)):
-        for slot in packable:
-            layout = layouts(slot.weight).get(wanted[shape_of(slot)])
-            if layout is not None:
-                counts[shape_of(slot)] += 1
-                exchange(slot, layout(slot.weight, slot.layer.bias), tied(slot, tables))
-    return dict(counts)
-
-
-@torch.inference_mode()
-def pack_linears(module: nn.Module) -> dict[str, int]:
-    """Pack what is faster packed of a network that is no model; how many of each shape.
-
-    A layer whose packed product is not the stock one keeps its weights, and so do all of its shape.
-    """
-    layers = list(slots(module))
-    if unpackable(module):
-        return {}
-    wanted = worthwhile(layers)
-    for slot in {shape_of(slot): slot for slot in layers}.values():
-        if (name := wanted.get(shape_of(slot))) is None:
-            continue
-        weight = slot.weight
-        x = torch.linspace(-1, 1, weight.shape[1], dtype=weight.dtype)[None]
-        packed = layouts(weight)[name](weight, slot.layer.bias)
-        stock = slot.layer(x).float()
-        if not torch.allclose(packed(x).float(), stock, rtol=0.02, atol=1e-3):
-            del wanted[shape_of(slot)]
-    return pack_all(module, layers, wanted)
-
-
 def refine_attention(model: PreTrainedModel, check: Check) -> str | None:
     """Exchange attention for this engine's own, if sessions of `model` then compute the same.
 
@@ -238,12 +240,6 @@ def release_memory() -> None:
     """Give back what the exchange of weights has freed: glibc keeps it for itself otherwise."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def shape_of(slot: Slot) -> str:
-    """Rows x columns, that is outputs x inputs."""
-    rows, columns = slot.weight.shape
-    return f"{rows}x{columns}"
 
 
 def _fails(model: PreTrainedModel) -> str | None:

@@ -2,11 +2,12 @@
 
 Layouts are compared on one thread by its own processor time, and by the median of many turns: other
 work lengthens some of them, but seldom half, and that of all ways alike. The choice is kept for the
-machine. The number of threads is a matter of the machine as it is: wall time, the least of a few.
+machine. The number of threads is a matter of the machine as it is: wall time, the least of a few,
+and where others are at work the median.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -31,6 +32,9 @@ BUDGET = 0.2  # seconds for one comparison; every way is tried once whatever it 
 TURNS = 15  # of layouts
 PATIENCE = 1.0  # seconds for one comparison of them, which is made once on a machine
 SLOW = 0.06  # seconds
+LONG = 0.5  # seconds
+BESIDE = 9  # turns of numbers of threads where others are at work
+BUDGET_BESIDE = 1.5  # seconds for them
 MARGIN = 1.1  # a choice that is not the usual one must win by so much
 
 
@@ -84,13 +88,19 @@ def part(slot: Slot) -> tuple[Tensor, Tensor | None]:
     return slot.weight[:count], None if bias is None else bias[:count]
 
 
-def best_threads(lm: LM) -> int | None:
+def best_threads(lm: LM, free: int | None = None) -> int | None:
     """The number of threads with which passes of `lm` are fastest; None: as many as there are.
 
-    A model whose two passes take over `SLOW` has products large enough for every thread.
+    Of a model whose two passes take over `SLOW` every thread has enough to do: it is tried only
+    where others take processors, and over `LONG` not even there.
+
+    Args:
+        lm: a session whose model is prepared.
+        free: threads that have a processor of their own beside what others do; None: all.
     """
     usual = torch.get_num_threads()
-    counts = sorted({usual, max(1, usual // 2), 1}, reverse=True)
+    free = usual if free is None else min(free, usual)
+    counts = sorted({usual, free, max(1, usual // 2), 1}, reverse=True)
     if len(counts) == 1:
         return None
     lm.append(torch.zeros(16, dtype=torch.int64), keep=0)
@@ -104,15 +114,22 @@ def best_threads(lm: LM) -> int | None:
 
         return trial
 
-    under(usual)()  # the first passes trace and check
+    under(free)()  # the first passes trace and check
     began = time.perf_counter()
-    under(usual)()
-    if time.perf_counter() - began > SLOW:
-        return None
-    times = fastest([under(count) for count in counts], time.perf_counter)
-    least = dict(zip(counts, times, strict=True))
-    best = min(counts, key=least.__getitem__)
-    return best if least[best] * MARGIN < least[usual] else None
+    under(free)()
+    took = time.perf_counter() - began
+    if took > (SLOW if free == usual else LONG):
+        return None if free == usual else free
+    ways = [under(count) for count in counts]
+    measure = fastest if free == usual else steadiest
+    best = preferred(dict(zip(counts, measure(ways, time.perf_counter), strict=True)), free)
+    return None if best == usual else best
+
+
+def preferred(taken: Mapping[int, float], free: int) -> int:
+    """Of seconds by number of threads: the least, but `free` where none wins by `MARGIN`."""
+    best = min(taken, key=taken.__getitem__)
+    return best if taken[best] * MARGIN < taken[free] else free
 
 
 def fastest(
@@ -122,6 +139,11 @@ def fastest(
 ) -> list[float]:
     """The least seconds of each, tried in turn; `before` each trial something is run untimed."""
     return [min(times) for times in _turns(ways, clock, before, TRIALS, BUDGET)]
+
+
+def steadiest(ways: Sequence[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
+    """The median seconds of each, tried in turn: beside others the least is a stroke of luck."""
+    return [median(times) for times in _turns(ways, clock, lambda: None, BESIDE, BUDGET_BESIDE)]
 
 
 def typical(

@@ -1,6 +1,6 @@
 """A pair of models, loaded once, and what can be done with it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,6 @@ from spsbench.engines.choice import choice_of
 from spsbench.engines.limits import context_of
 from spsbench.library.comparison import Comparison, compare
 from spsbench.library.heads import followed
-from spsbench.library.load import quiet
 from spsbench.library.prompts import Prompt, fitted, ids_of
 from spsbench.library.run import Run
 from spsbench.library.text import Text
@@ -31,12 +30,9 @@ from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.table import DRAFT, TARGET
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
-
-Say = Callable[[str], None]
-OF_MODELS = frozenset(each.name for each in (*TARGET.values(), *DRAFT.values()))
 
 
 class Pair:
@@ -58,6 +54,8 @@ class Pair:
         self.shelf = Shelf.under(access, say)
         self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
         self.loaded = self.shelf.load(self.cell)
+        if access.threads is None:
+            _make_way(self.loaded.target, say)
         for line in () if self.cell.models.random else surprises(self.loaded):
             say(f"note: {line}")
 
@@ -243,3 +241,19 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     if choice is None:
         return str(spec.engine)
     return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))
+
+
+def _make_way(model: PreTrainedModel, say: Say) -> None:
+    """Let all of torch use no more threads than `model` was given beside the work of others.
+
+    An operator over a large vocabulary would else wait for a thread that waits for a processor.
+    """
+    choice = choice_of(model)
+    if choice is None or choice.threads is None or not choice.beside:
+        return
+    if choice.threads < torch.get_num_threads():
+        torch.set_num_threads(choice.threads)
+        say(
+            f"note: the machine is busy ({choice.beside} at work beside this): "
+            f"threads {choice.threads}"
+        )

@@ -16,7 +16,14 @@ class Access:
     allow_pickle: Annotated[bool, Option("Load weights that are not safetensors.", MODELS)] = False
     threads: Annotated[
         int | None,
-        Option("CPU threads.", MACHINE, between(1, THREADS_MAX), shown="torch's choice"),
+        Option(
+            "CPU threads; auto looks at what else the machine does.",
+            MACHINE,
+            between(1, THREADS_MAX),
+            shown="auto",
+            metavar="N|auto",
+            none="auto",
+        ),
     ] = None
     rank_timeout: Annotated[
         float,

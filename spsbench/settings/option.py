@@ -30,6 +30,7 @@ class Option:
     flags: tuple[str, ...] = ()  # beside --name-of-the-field
     shown: str | None = None  # the default in words
     metavar: str | None = None
+    none: str = ""  # a word that means what leaving the option out does
 
 
 def at_least(low: int) -> Check:

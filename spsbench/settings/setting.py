@@ -1,5 +1,6 @@
 """One option with its name, its type and its default, made of a field of a record."""
 
+import re
 import types
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -37,8 +38,12 @@ class Setting:
             UsageError: it is of another type, or out of range; says the flag, or `where`.
         """
         where = where or self.flag
+        check, word = self.option.check, self.option.none
+        if word:
+            if value == word:
+                return None
+            value = _number(value, f"{where} is {value!r}: expected a number, or {word}")
         typed = _typed(value, self.kind, where)
-        check = self.option.check
         for one in typed if isinstance(typed, tuple) else (typed,):
             if check is not None and not check.holds(one):
                 shown = one if str(one) else repr(one)
@@ -79,6 +84,15 @@ def _bare(kind: Any) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(one for one in get_args(kind) if one is not type(None))
     return tuple if get_origin(kind) is tuple else kind
+
+
+def _number(value: Any, refusal: str) -> Any:
+    """What a word stands for that may be a number, as it comes from a command line."""
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+        raise UsageError(refusal)
+    return int(value)
 
 
 def _typed(value: Any, kind: Any, where: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from spsbench.engines import preparing
+from spsbench.engines import worth
 from spsbench.engines.attention import NAME
 from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.eager import Eager
@@ -121,7 +121,7 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
     every = [*slots(copied), *expert_slots(copied)]
-    wanted = {preparing.shape_of(slot): "panels" for slot in every}
+    wanted = {worth.shape_of(slot): "panels" for slot in every}
     known = Choice(engine="fast", packed=wanted, threads=1)
     Fast().prepare(copied, known=known.to_json())
     return copied

@@ -14,7 +14,7 @@ from spsbench.engines.eager import ordinary
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
 from spsbench.engines.packing import LAYOUTS
-from spsbench.engines.preparing import shape_of
+from spsbench.engines.worth import shape_of
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -17,7 +17,8 @@ from spsbench.engines.experts import PackedExperts, expert_slots, places, routed
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
 from spsbench.engines.native import KINDS
-from spsbench.engines.preparing import prepare, shape_of
+from spsbench.engines.preparing import prepare
+from spsbench.engines.worth import shape_of
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import kept, preparing, trials
+from spsbench.engines import kept, preparing, trials, worth
 from spsbench.engines.choice import Choice, choice_of
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
@@ -73,7 +73,7 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     if architecture == "mistral":
         wide |= {"sliding_window": 6}  # whose views begin at different keys
     model = tiny(architecture, dtype=dtype, **SIZE, **wide)
-    packed = {preparing.shape_of(slot): "panels" for slot in slots(model)}
+    packed = {worth.shape_of(slot): "panels" for slot in slots(model)}
     Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=2).to_json())
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
     lm.append(text[:20], keep=0)
@@ -109,8 +109,8 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
 
 def test_a_known_layout_that_cannot_be_had_is_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that another version, or a machine with a compiler, has begun."""
-    monkeypatch.setattr(preparing, "best_layout", lambda alike, size: "onednn")
-    monkeypatch.setattr(preparing, "_BEST", {})
+    monkeypatch.setattr(worth, "best_layout", lambda alike, size: "onednn")
+    monkeypatch.setattr(worth, "_BEST", {})
     packed: dict[str, Any] = {"32x32": "panels", "48x32": "of another version", "12x32": 1}
     known = Choice(engine="fast", packed=packed, threads=1)
     chosen = Fast().prepare(tiny("llama", dtype=torch.float32), known=known.to_json())
@@ -141,12 +141,12 @@ def test_a_choice_is_kept_for_the_machine(tmp_path: Path, monkeypatch: pytest.Mo
     """The next process tries nothing, whatever else the machine does then."""
     made = []
     for wanted in "onednn", None:
-        monkeypatch.setattr(preparing, "_BEST", {})
+        monkeypatch.setattr(worth, "_BEST", {})
         monkeypatch.setattr(kept, "place", lambda at=tmp_path / f"{wanted}.json": at)
-        monkeypatch.setattr(preparing, "best_layout", lambda alike, size, best=wanted: best)
+        monkeypatch.setattr(worth, "best_layout", lambda alike, size, best=wanted: best)
         made.append(Fast().prepare(tiny("llama", dtype=torch.float32), threads=1))
-        monkeypatch.setattr(preparing, "_BEST", {})  # another process
-        monkeypatch.setattr(preparing, "best_layout", lambda *args: pytest.fail("tried again"))
+        monkeypatch.setattr(worth, "_BEST", {})  # another process
+        monkeypatch.setattr(worth, "best_layout", lambda *args: pytest.fail("tried again"))
         assert Fast().prepare(tiny("llama", dtype=torch.float32), threads=1) == made[-1]
     assert [choice["packed_linears"] for choice in made] == [15, 0]
     assert str(Choice.from_json(made[1])) == (
@@ -157,10 +157,10 @@ def test_a_choice_is_kept_for_the_machine(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_kept_layout_that_cannot_be_had_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preparing, "best_layout", lambda alike, size: "onednn")
+    monkeypatch.setattr(worth, "best_layout", lambda alike, size: "onednn")
     for found in "of another version", 3, ["panels"]:
-        monkeypatch.setattr(preparing, "_BEST", {})
-        monkeypatch.setattr(preparing, "recall", lambda key, found=found: found)
+        monkeypatch.setattr(worth, "_BEST", {})
+        monkeypatch.setattr(worth, "recall", lambda key, found=found: found)
         chosen = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
         assert set(chosen["packed"].values()) == {"onednn"}
 
@@ -197,6 +197,55 @@ def test_a_slow_model_takes_all_threads_untried(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(trials, "SLOW", 0.0)
     monkeypatch.setattr(trials, "fastest", lambda *args: pytest.fail("tried"))
     assert trials.best_threads(FastLM(tiny("llama"))) is None
+
+
+def threads_beside(
+    monkeypatch: pytest.MonkeyPatch, free: int, taken: dict[int, float], least: dict[int, float]
+) -> int | None:
+    """What is chosen of 8 threads, by medians of turns and by the least of them."""
+
+    def told(values: dict[int, float]) -> Callable[..., list[float]]:
+        return lambda ways, clock: [values[n] for n in sorted(values, reverse=True)]
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(trials, "fastest", told(least))
+    monkeypatch.setattr(trials, "steadiest", told(taken))
+    return trials.best_threads(FastLM(tiny("llama")), free)
+
+
+def test_beside_others_fewer_threads_are_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them must win clearly, by medians: the least of few turns is a stroke of luck."""
+    lucky = {8: 1.0, 6: 5.0, 4: 5.0, 1: 5.0}
+    for all_threads, wanted in (5.0, 6), (4.6, 6), (4.0, None):
+        taken = {8: all_threads, 6: 5.0, 4: 7.0, 1: 9.0}
+        assert threads_beside(monkeypatch, 6, taken, lucky) == wanted
+    assert threads_beside(monkeypatch, 6, {8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, lucky) == 4
+
+
+def test_a_slow_model_is_tried_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = {8: 9.0, 7: 5.0, 4: 7.0, 1: 8.0}
+    monkeypatch.setattr(trials, "SLOW", 0.0)
+    assert threads_beside(monkeypatch, 7, taken, {}) == 7
+    monkeypatch.setattr(trials, "LONG", 0.0)  # whose trial would take too long: by rule
+    assert threads_beside(monkeypatch, 5, {}, {}) == 5
+
+
+@pytest.mark.parametrize(("others", "shown"), [(0.0, ""), (3.2, "threads 5 beside 3 at work")])
+def test_a_model_makes_way_for_others(
+    others: float, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(preparing.crowd, "at_work", lambda: others)
+    monkeypatch.setattr(preparing.crowd, "quota", lambda: None)
+    monkeypatch.setattr(preparing.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(preparing, "best_threads", lambda lm, free: None if free == 8 else free)
+    choice = Choice.from_json(Fast().prepare(tiny("llama")))
+    assert str(choice).endswith(shown)
+    assert (choice.threads, choice.beside) == ((None, 0) if not others else (5, 3))
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # the user has said how many
+    assert Fast().prepare(tiny("llama"))["beside"] == 0
 
 
 def test_a_session_runs_with_its_own_threads_and_puts_them_back(

@@ -103,12 +103,12 @@ GENERATE_AGAIN_AND_AGAIN = """
 import sys
 from spsbench.methods.resolve import resolve
 from spsbench.settings.config import make_cell
-from spsbench.engines import preparing
+from spsbench.engines import worth
 from spsbench.engines.packing import layouts
 from spsbench.runs.generation import Generation
 from spsbench.models.shelf import Shelf
 # Packed whatever is fastest here: the kernels are what runs in Python.
-preparing.best_layout = lambda alike, size: next(iter(layouts(alike[0].weight)), None)
+worth.best_layout = lambda alike, size: next(iter(layouts(alike[0].weight)), None)
 cell = resolve(make_cell(target="nano", k=4, max_new_tokens=200, ignore_eos=True, dtype="auto"))
 loaded = Shelf(threads=1).load(cell)
 for update in Generation(cell, loaded, [5, 6, 7]):  # layers are traced and checked by then

@@ -20,9 +20,9 @@ from spsbench.engines.eager import PREFILL_CHUNK, EagerLM
 from spsbench.engines.fast import Fast
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.linears import slots
-from spsbench.engines.preparing import shape_of
 from spsbench.engines.session import FastLM
 from spsbench.engines.staircase import Staircase
+from spsbench.engines.worth import shape_of
 from spsbench.loop.types import LM
 from tests.tiny_models import laws, tiny
 

@@ -11,8 +11,8 @@ from spsbench.engines import kept, native, reading
 from spsbench.engines.choice import Choice
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import slots
-from spsbench.engines.preparing import shape_of
 from spsbench.engines.reading import READINGS, USUAL, Reading, choose, current, fastest, use
+from spsbench.engines.worth import shape_of
 from tests.tiny_models import tiny
 
 pytestmark = pytest.mark.skipif(
@@ -93,8 +93,8 @@ def test_where_nothing_can_be_kept_nothing_fails(
 
 def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "seconds", lambda dtype: times(FAR))
-    monkeypatch.setattr("spsbench.engines.preparing.best_layout", lambda alike, size: "panels")
-    monkeypatch.setattr("spsbench.engines.preparing._BEST", {})
+    monkeypatch.setattr("spsbench.engines.worth.best_layout", lambda alike, size: "panels")
+    monkeypatch.setattr("spsbench.engines.worth._BEST", {})
     first: dict[str, Any] = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
     assert first["reading"] == "into 4096"
     reading._current.clear()

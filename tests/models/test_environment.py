@@ -31,6 +31,7 @@ def test_doctor_says_what_is_wrong(
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     monkeypatch.setenv("TMPDIR", "/nothing/here")
     monkeypatch.setattr(environment, "TESTED", {"torch": (1, 0)})
+    monkeypatch.setattr(examine, "at_work", lambda seconds: 1.96)
     doctor(json=True)
     shown = capsys.readouterr().out
     assert "hf_secret" not in shown
@@ -40,13 +41,24 @@ def test_doctor_says_what_is_wrong(
         "reachable": False,
         "token_set": True,
     }
-    for words in ("OMP_NUM_THREADS", "TMPDIR", "torch.py", "newer than what was tried"):
+    for words in (
+        "OMP_NUM_THREADS",
+        "TMPDIR",
+        "torch.py",
+        "newer than what was tried",
+        "2.0 others",
+    ):
         assert any(words in warning for warning in found["warnings"])
 
 
-def test_doctor_on_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_on_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(examine, "at_work", lambda seconds: 0.2)
     doctor(json=False)
     shown = capsys.readouterr().out
+    assert "0.2 others" in shown
+    assert "too busy to measure on" not in shown
     assert "hf_secret" not in shown
     assert "https://huggingface.co cannot be reached, a token is set" in shown
     assert "\x1b" not in shown

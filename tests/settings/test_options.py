@@ -106,6 +106,12 @@ def test_access_is_no_part_of_a_cell() -> None:
     assert (access.threads, access.offline, rest) == (2, True, {"k": 3})
     with pytest.raises(UsageError, match=r"--threads is 0: expected 1\.\.1024"):
         access_of({"threads": 0})
+    for word in "auto", None:
+        assert access_of({"threads": word})[0] == access_of({})[0]
+    assert access_of({"threads": "3"})[0].threads == 3  # as it is typed in
+    for wrong in "many", "Auto", "1.5", "", "9" * 20:
+        with pytest.raises(UsageError, match="expected a number, or auto"):
+            access_of({"threads": wrong})
 
 
 @pytest.mark.parametrize(

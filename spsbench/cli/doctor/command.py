@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.cli.doctor.examine import examine
+from spsbench.cli.doctor.examine import LOOKED, examine
 from spsbench.cli.safe import is_terminal, one_line
 from spsbench.machine.environment import PACKAGES
 from spsbench.machine.sizes import in_words
@@ -42,6 +42,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield package, found[key] or "not installed"
     if "cpu" in found:
         yield "processor", f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads"
+    yield "at work", f"{found['at_work']} others, in the mean of {LOOKED} s"
     for device in found.get("devices", ()):
         sizes = f"{in_words(device['bytes'])}, {in_words(device['free'])} free"
         yield "device", f"{device['name']}: {device['model']}, {sizes}"

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from spsbench.machine.crowd import BUSY, at_work
 from spsbench.machine.environment import (
     PACKAGES,
     bad_variables,
@@ -18,6 +19,8 @@ from spsbench.machine.environment import (
 from spsbench.machine.sizes import folder_size
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
+
+LOOKED = 0.3  # seconds
 
 
 def environment() -> dict[str, Any]:
@@ -69,18 +72,25 @@ def examine() -> dict[str, Any]:
     from spsbench.sandbox.verdict import ProgramLimits
 
     hub.quieten()
+    others = at_work(LOOKED)
     warnings = [*bad_variables(), *shadows(Path.cwd()), *bad_versions()]
     try:
         known = environment()
     except Exception as error:  # a broken installation is what this is for
         warnings.append(f"torch cannot be used: {type(error).__name__}: {error}")
         known = {"python": platform.python_version(), "platform": platform.platform()}
+    if others >= BUSY:
+        warnings.append(
+            f"{others:.1f} others are at work on {os.cpu_count()} processors: too busy to measure "
+            "on. Wait for them, or read times under load as such"
+        )
     cache = cache_folder()
     home = nearest(cache)
     if not home.is_dir() or not os.access(home, os.W_OK):
         warnings.append(f"the model cache cannot be written ({cache}): set HF_HOME to your own")
     return {
         **known,
+        "at_work": round(others, 2),
         "disk": {"folder": str(cache), "free": shutil.disk_usage(home).free},
         "hub": {
             "endpoint": hub.endpoint(),

@@ -147,11 +147,53 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
 PRODUCT(product_float32, float)
 PRODUCT(product_bfloat16, bf16)
 
+#ifdef SHUFFLES
+#define EACH(F, s)                                                                                 \
+    F(s, 0), F(s, 1), F(s, 2), F(s, 3), F(s, 4), F(s, 5), F(s, 6), F(s, 7), F(s, 8), F(s, 9),      \
+        F(s, 10), F(s, 11), F(s, 12), F(s, 13), F(s, 14), F(s, 15)
+#define UPPER(s, j) ((j) & (s) ? LANES + (j) - (s) : (j))
+#define LOWER(s, j) ((j) & (s) ? LANES + (j) : (j) + (s))
+/* Exchanges the upper right and the lower left of every square of 2 s words a side. */
+#define SWAP(s)                                                                                    \
+    _Pragma("GCC unroll 16") for (int i = 0; i < LANES; i++) if (!(i & s)) {                       \
+        words upper = __builtin_shufflevector(row[i], row[i + s], EACH(UPPER, s));                 \
+        row[i + s] = __builtin_shufflevector(row[i], row[i + s], EACH(LOWER, s));                  \
+        row[i] = upper;                                                                            \
+    }
+
+/* LANES words of each of PANEL rows, `step` bytes apart, word by word: rows become columns. */
+INLINE void turn(const char *rows, long step, uint32_t *to) {
+    for (long o = 0; o < PANEL; o += LANES) {
+        words row[LANES];
+        for (int i = 0; i < LANES; i++) memcpy(row + i, rows + (o + i) * step, sizeof *row);
+        SWAP(8) SWAP(4) SWAP(2) SWAP(1)
+        for (int i = 0; i < LANES; i++) *(words *)(to + i * PANEL + o) = row[i];
+    }
+}
+#define TURNS 1
+#else
+INLINE void turn(const char *rows, long step, uint32_t *to) { (void)rows, (void)step, (void)to; }
+#define TURNS 0
+#endif
+
+/* One input of PANEL outputs that lie side by side, or for bfloat16 two. */
+INLINE void line_float(const float *one, const float *next, float *to) {
+    (void)next;
+    memcpy(to, one, PANEL * sizeof *to);
+}
+
+INLINE void line_bf16(const bf16 *one, const bf16 *next, bf16 *to) {
+    uint32_t both[PANEL];
+    for (int o = 0; o < PANEL; o++) both[o] = one[o] | (uint32_t)next[o] << 16;
+    memcpy(to, both, sizeof both);
+}
+
 /* Lays W out, number (o, i) of which is `weight[o * step_out + i * step_in]`; what fills up the last
-   panel is 0. A few panels at a time, and a few inputs: their lines are read and written once. */
+   panel is 0. A few panels at a time, and a few inputs: their lines are read and written once. Rows and
+   columns of W that lie in one piece, as they mostly do, take ways of their own: the rest is slow. */
 #define TOGETHER 8 /* panels */
 #define INPUTS 64
-#define PACK(NAME, NUMBER, DEPTH)                                                                  \
+#define PACK(NAME, NUMBER, LINE, DEPTH)                                                            \
     void NAME(const NUMBER *weight, NUMBER *panels, long out, long in, long step_out,              \
               long step_in, int threads) {                                                         \
         long count = (out + PANEL - 1) / PANEL;                                                    \
@@ -160,17 +202,27 @@ PRODUCT(product_bfloat16, bf16)
             long last = group + TOGETHER < count ? group + TOGETHER : count;                       \
             for (long block = 0; block < in; block += INPUTS) {                                    \
                 long end = block + INPUTS < in ? block + INPUTS : in;                              \
-                for (long p = group; p < last; p++)                                                \
-                    for (long i = block; i < end; i++) {                                           \
-                        NUMBER *to = panels + (p * in + i / DEPTH * DEPTH) * PANEL + i % DEPTH;    \
-                        for (long o = 0; o < PANEL; o++) {                                         \
-                            long row = p * PANEL + o;                                              \
-                            to[o * DEPTH] = row < out ? weight[row * step_out + i * step_in] : 0;  \
-                        }                                                                          \
-                    }                                                                              \
+                for (long p = group; p < last; p++) {                                              \
+                    const NUMBER *from = weight + p * PANEL * step_out + block * step_in;          \
+                    NUMBER *to = panels + (p * in + block) * PANEL;                                \
+                    int full = out - p * PANEL >= PANEL;                                           \
+                    long i = 0;                                                                    \
+                    if (TURNS && full && step_in == 1)                                             \
+                        for (; i + LANES * DEPTH <= end - block; i += LANES * DEPTH)               \
+                            turn((const char *)(from + i), step_out * (long)sizeof *from,          \
+                                 (uint32_t *)(to + i * PANEL));                                    \
+                    else if (full && step_out == 1)                                                \
+                        for (; i < end - block; i += DEPTH)                                        \
+                            LINE(from + i * step_in, from + (i + DEPTH - 1) * step_in,             \
+                                 to + i * PANEL);                                                  \
+                    for (; i < end - block; i++)                                                   \
+                        for (long o = 0; o < PANEL; o++)                                           \
+                            to[(i / DEPTH * PANEL + o) * DEPTH + i % DEPTH] =                      \
+                                p * PANEL + o < out ? from[o * step_out + i * step_in] : 0;        \
+                }                                                                                  \
             }                                                                                      \
         }                                                                                          \
     }
 
-PACK(pack_float32, float, 1)
-PACK(pack_bfloat16, bf16, 2)
+PACK(pack_float32, float, line_float, 1)
+PACK(pack_bfloat16, bf16, line_bf16, 2)

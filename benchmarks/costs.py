@@ -21,7 +21,7 @@ from spsbench.forecast.costs import Costs
 from spsbench.forecast.surface import typical
 from spsbench.library.costs import measure_costs
 from spsbench.plan.rounds import Rounds
-from spsbench.plan.setting import name_of
+from spsbench.settings.names import drafting
 from spsbench.tasks.corpora import news
 
 OUT = Path(__file__).parents[1] / "results" / "costs.json"
@@ -59,7 +59,7 @@ def main() -> None:
 
     rows = []
     for (cell, _), meter in meters.items():
-        name, rule = name_of(cell), str(cell.method.verifier)
+        name, rule = drafting(cell), str(cell.method.verifier)
         parts = meter.parts(range(1, TURNS + 1))  # [T, 4, K]
         for k, (drafted, _, _, seconds) in zip(KS, parts.transpose(2, 1, 0), strict=True):
             told = [

@@ -28,10 +28,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from killing.commands import Drivers, Forked, Started  # noqa: E402
-from killing.seen import Life, lives, processes, workers  # noqa: E402
+from killing.seen import Life, is_agent, lives, processes, workers  # noqa: E402
 from killing.work import OF, Work, work  # noqa: E402
 
 PATIENCE = 20.0  # seconds in which workers end without their driver
+RAY = 120.0  # more for Ray's own agents, which miss their cluster after about a minute
 HANGS = 240.0  # seconds after which a run hangs
 
 
@@ -124,11 +125,12 @@ class Killing:
         return -signal.SIGKILL if code is None else code
 
     def _gone(self, there: list[Life]) -> None:
-        until = time.monotonic() + PATIENCE
-        while there and time.monotonic() < until:
-            there = [life for life in there if life.is_there]
+        began = time.monotonic()
+        left = [life for life in there if life.is_there]
+        while left and time.monotonic() - began < PATIENCE + RAY * all(map(is_agent, left)):
             time.sleep(0.02)
-        for life in there:
+            left = [life for life in left if life.is_there]
+        for life in left:
             self.tally.found.append(f"left behind: {life.name[:80]}")
             life.kill()
 

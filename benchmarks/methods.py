@@ -27,12 +27,12 @@ from spsbench.figures.intervals import Estimate
 from spsbench.library.bench import conduct, planned
 from spsbench.registry import entries
 from spsbench.reports.reporter import Report, Table
-from spsbench.runs.once import once
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.place import Place
 from spsbench.settings.sweep import Sweep, sweep
+from spsbench.settings.telling import once
 from spsbench.tasks.corpora import stdlib
 
 OUT = Path(__file__).parents[1] / "results" / "methods"

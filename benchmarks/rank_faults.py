@@ -14,11 +14,9 @@ and times from the signal to the end; the exit code is the number of trials that
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,13 +25,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from forked import FORK, be_rank, free_port
+
 PATIENCE = 5.0  # --rank-timeout; less is too little where ranks wait for processors
-SLACK = 50.0  # seconds beyond it: ranks end by themselves in 10, a launcher takes 10 more
-TOGETHER = 20.0  # seconds in which forks must meet; the command's own are for slow imports
+SLACK = 50.0  # seconds beyond: ranks end by themselves in 10, a launcher takes 10 more
+TOGETHER = 20.0  # seconds in which forks must meet
+IMPORTS = 300.0  # and the ranks of a command, slow imports and all: who stops before is missed then
 LONGEST = 240.0  # of a trial without a fault
 ASKED = ["generate", "def f(", "--max-new-tokens", "60", "--ignore-eos", "--seed", "1"]
 ASKED += ["--no-stats", "--offline", "--rank-timeout", f"{PATIENCE:g}"]
-FORK = multiprocessing.get_context("fork")
 
 
 class Trial:
@@ -47,9 +47,7 @@ class Trial:
                 command = [sys.executable, "-m", "spsbench", *ASKED, "--parallel", "tp:2"]
                 self.launcher = subprocess.Popen(command, stdout=out, stderr=err)
         else:
-            with socket.socket() as found:
-                found.bind(("127.0.0.1", 0))
-                port = found.getsockname()[1]
+            port = free_port()
             self.ranks = [FORK.Process(target=be, args=(r, port, folder)) for r in (0, 1)]
             for rank in self.ranks:
                 rank.start()
@@ -97,9 +95,7 @@ class Trial:
 
 def be(rank: int, port: int, folder: Path) -> None:
     """Rank `rank`, with the command line's own `main`."""
-    named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in named.items()}
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    be_rank(rank, 2, port)
     os.environ["TORCHELASTIC_ERROR_FILE"] = str(folder / f"error-{rank}")
     for number, name in ((1, f"out-{rank}"), (2, f"err-{rank}")):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY), number)
@@ -152,7 +148,8 @@ def attempt(draw: random.Random, whole: float, launched: bool) -> dict[str, Any]
             with contextlib.suppress(OSError):
                 os.kill(pids[victim], kind)
             hit = time.monotonic()
-            while not trial.over(victim) and time.monotonic() - hit < PATIENCE + SLACK:
+            limit = SLACK + (IMPORTS if launched else PATIENCE)
+            while not trial.over(victim) and time.monotonic() - hit < limit:
                 time.sleep(0.02)
             told["seconds"] = round(time.monotonic() - hit, 2)
             if not trial.over(victim):

@@ -1,7 +1,7 @@
 """Drafters for SmolLM2-135M-Instruct: prompts, and the commands of `sps train`.
 
     .venv/bin/sps models fetch smollm2
-    .venv/bin/python benchmarks/smollm2.py                # all: about an hour of one core
+    .venv/bin/python benchmarks/smollm2.py                # all: an hour and a half of one core
     .venv/bin/python benchmarks/smollm2.py --print        # the commands alone
     .venv/bin/python benchmarks/smollm2.py --times 4      # with four times the minutes to learn
     .venv/bin/python benchmarks/smollm2.py draft eagle3   # some of them
@@ -9,7 +9,7 @@
 Each goes on where it was stopped. Prompts are made from what every Python has, and are none of a
 benchmark's (`sps train` compares them): functions to complete, generated ones and those of the
 standard library; paragraphs of the language's reference and generated news to sum up; functions and
-paragraphs to repeat or to edit. `--prompts self` beside the file adds the target's own questions.
+paragraphs to repeat or to edit. With them go questions that the target asks itself.
 Modules held out (`tasks/corpora/stdlib.py`) are not used: `benchmarks/methods.py` copies from them.
 """
 
@@ -33,7 +33,8 @@ from spsbench.tasks.xsum import QUESTION as SUMMARY
 SEED = 16
 WORDS = (60, 130)  # of a paragraph
 LINES = (3, 14)  # of a function that is repeated
-COUNTS = {"generated": 244, "library": 290, "reference": 160, "news": 90, "copies": 240}
+COUNTS = {"generated": 440, "library": 760, "reference": 200, "news": 140, "copies": 440}
+ASKED = 260  # questions of the target's own
 COPY = (
     "Repeat this text word for word.\n\n{text}",
     "Write this again, and change nothing.\n\n{text}",
@@ -45,11 +46,11 @@ EDIT = (
     "Rename the function to `compute`. Write all of it.\n\n```python\n{text}\n```",
 )
 KINDS = {  # how, minutes to learn, and how often acceptance is looked at meanwhile
-    "draft-ce": ("draft --layers 3 --loss ce", 4, 3),
-    "eagle3": ("head --kind eagle3 --draft-vocab 8192 --depth 4", 20, 6),
-    "draft": ("draft --from {work}/draft-ce/result --rate 1e-3", 6, 3),
-    "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 3, 3),
-    "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 3, 3),
+    "draft-ce": ("draft --layers 3 --loss ce", 7, 3),
+    "eagle3": ("head --kind eagle3 --draft-vocab 8192 --depth 4", 32, 6),
+    "draft": ("draft --from {work}/draft-ce/result --rate 1e-3", 10, 3),
+    "medusa": ("head --kind medusa --draft-vocab 8192 --rate 2e-3", 6, 3),
+    "mlp": ("head --kind mlp --inner 288 --rate 3e-3", 5, 3),
 }
 OF_TEXTS = "--tokens 192 --prompt-tokens 288 --together 256"
 BATCHES = {"draft-ce": (2048, 512)}  # tokens a step and at a time; of the others:
@@ -115,7 +116,8 @@ def prompts() -> Iterator[dict[str, str]]:
 
 def commands(work: Path, times: float) -> dict[str, list[str]]:
     """Of each drafter; the first one makes the texts of all."""
-    own = f"--prompts {work}/prompts.jsonl {OF_TEXTS}"
+    count = sum(COUNTS.values()) + ASKED
+    own = f"--prompts {work}/prompts.jsonl --prompts self --count {count} {OF_TEXTS}"
     theirs = f"--texts {work}/draft-ce/texts.jsonl"
     made = {}
     for name, (how, minutes, looks) in KINDS.items():

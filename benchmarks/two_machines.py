@@ -14,15 +14,16 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from namespaces import CABLE, address, lacking, pull, two_namespaces
 
 SPS = ("-m", "spsbench")
 ASKED = ("generate", "def f(", "--dtype", "float64", "--seed", "3", "--no-stats", "--offline")
@@ -31,38 +32,12 @@ TIMEOUT = 5  # --rank-timeout when the cable is pulled
 ENDS = 60  # seconds after which both must have ended
 
 
-def lacking() -> str | None:
-    """Why there can be no namespaces here."""
-    if os.geteuid() != 0:
-        return "namespaces need root"
-    if shutil.which("ip") is None:
-        return "no `ip` (iproute2)"
-    with contextlib.suppress(subprocess.CalledProcessError), machines():
-        return None
-    return "this kernel gives no network namespaces"
-
-
 class Machines:
-    """Two namespaces, `a` and `b`, and what runs in them."""
+    """Two namespaces, and what runs in them."""
 
-    def __init__(self) -> None:
-        self.names = [f"sps-{os.getpid()}-{letter}" for letter in "ab"]
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
         self._made: list[subprocess.Popen[str]] = []
-
-    def open(self) -> None:
-        """Make them, and the cable."""
-        for name in self.names:
-            ip("netns", "add", name)
-        first, second = self.names
-        ip("link", "add", "cable", "netns", first, "type", "veth", "peer", "cable", "netns", second)
-        for number, name in enumerate(self.names):
-            ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", "cable")
-            ip("-n", name, "link", "set", "cable", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-
-    def pull(self) -> None:
-        """The cable."""
-        ip("-n", self.names[0], "link", "set", "cable", "down")
 
     def torchrun(self, *words: str) -> list[subprocess.Popen[str]]:
         """The same program on both, a rank each."""
@@ -70,8 +45,8 @@ class Machines:
         for number, name in enumerate(self.names):
             command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run"]
             command += ["--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number)]
-            command += ["--master-addr", "10.77.0.1", "--master-port", "29511", *words]
-            told = {"GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"}
+            command += ["--master-addr", address(1), "--master-port", "29511", *words]
+            told = {"GLOO_SOCKET_IFNAME": CABLE, "OMP_NUM_THREADS": "1"}
             process = subprocess.Popen(
                 command,
                 env=os.environ | told,
@@ -85,29 +60,22 @@ class Machines:
         return found
 
     def close(self) -> None:
-        """End what runs there, and take them away."""
+        """End what runs there."""
         for process in self._made:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-def ip(*words: str) -> None:
-    """Of iproute2."""
-    subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 @contextlib.contextmanager
 def machines() -> Iterator[Machines]:
     """Two, until the end."""
-    made = Machines()
-    try:
-        made.open()
-        yield made
-    finally:
-        made.close()
+    with two_namespaces() as names:
+        made = Machines(names)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 def link(here: Machines) -> dict[str, Any]:
@@ -142,7 +110,7 @@ def cable(here: Machines) -> dict[str, Any]:
     words = (*SPS, *ASKED, "--max-new-tokens", "900", "--ignore-eos", "--parallel", "tp")
     both = here.torchrun(*words, "--rank-timeout", str(TIMEOUT))
     writing = _first_word(both)
-    here.pull()
+    pull(here.names[0])
     began, ends = time.monotonic(), {}
     while len(ends) < 2 and time.monotonic() - began < ENDS:
         for number, process in enumerate(both):

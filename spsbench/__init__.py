@@ -1,8 +1,8 @@
 """spsbench: the laboratory for speculative sampling.
 
 The library is `spsbench.load`, which gives a pair of models with `generate`, `stream`, `compare`,
-`bench` and `verify`; `spsbench.generate` and `spsbench.bench` are one call each. For parts of
-one's own there is `spsbench.loop.decode.decode` with the protocols of `spsbench.loop.types`.
+`bench`, `plan` and `verify`; `spsbench.generate` and `spsbench.bench` are one call each. For parts
+of one's own there is `spsbench.loop.decode.decode` with the protocols of `spsbench.loop.types`.
 Importing the package alone loads neither torch nor models.
 """
 

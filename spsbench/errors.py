@@ -5,6 +5,7 @@ A message says what, where and what was expected, and then what to do:
 """
 
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 from typing import Self
@@ -77,6 +78,14 @@ class PermissionDeniedError(SpsError):
 
     code = Exit.PERMISSION
 
+    @classmethod
+    def unreadable(cls, path: Path, name: str = "") -> Self:
+        """The line for a file that may not be read; `name` is how the user calls it."""
+        return cls(
+            f"{name or path.name} cannot be read ({path}): expected read permission. "
+            "Change its mode or owner"
+        )
+
 
 class InUseError(SpsError):
     """A run that another process is writing."""
@@ -88,6 +97,11 @@ class MismatchError(SpsError):
     """A run on disk whose configuration is not the one asked for."""
 
     code = Exit.MISMATCH
+
+    @classmethod
+    def of(cls, line: str, differing: Iterable[str], sides: str = "") -> Self:
+        """A line, and below it what differs, each in a line of its own; `sides` names the two."""
+        return cls(f"{line}. Differing{sides}:" + "".join(f"\n  {each}" for each in differing))
 
 
 class CannotCreateError(SpsError):

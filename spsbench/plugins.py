@@ -8,6 +8,7 @@ class of its kind declares; what it raises is told in its name.
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from spsbench.errors import (
@@ -214,6 +215,7 @@ def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
     return _signature(maker)
 
 
+@cache
 def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(maker, eval_str=True).parameters

@@ -11,7 +11,8 @@ from itertools import product
 
 import pytest
 
-from spsbench.audit.law.enumeration import Case, case, prove
+from spsbench.audit.law.cases import Case, case
+from spsbench.audit.law.enumeration import prove
 from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
 from spsbench.audit.law.rules import STOPPING, made_schedule, schedules
 from spsbench.audit.law.tables import KINDS, Pair

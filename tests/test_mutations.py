@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.enumeration import Case, case, prove
+from spsbench.audit.law.cases import Case, case
+from spsbench.audit.law.enumeration import prove
 from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
 from spsbench.audit.law.tables import InconsistentFeedError, Pair, TableLM
 from spsbench.audit.law.thresholds import Facts, MatchRule

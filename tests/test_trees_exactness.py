@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.audit.law.cases import Case
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Case, Proof, prove
+from spsbench.audit.law.enumeration import Proof, prove
 from spsbench.audit.law.kinds import FixedDrafter, along, sampled
 from spsbench.audit.law.tables import Pair
 from spsbench.loop.sampling import sample

@@ -57,6 +57,11 @@ def is_worker(name: str) -> bool:
     return name.startswith("worker-") or any(part in name for part in WORKING)
 
 
+def is_agent(life: Life) -> bool:
+    """Whether it is one of Ray's own, which does none of our work."""
+    return life.name.startswith("ray::") and not is_worker(life.name)
+
+
 def owned(pid: int, name: str, mark: str) -> bool:
     """Forks go by their name, commands by their environment; Ray's workers overwrite theirs."""
     if name.startswith("worker-"):

@@ -9,8 +9,7 @@ from spsbench.cluster.processes import Processes
 from spsbench.cluster.protocol import Hand, Workers
 from spsbench.machine.environment import usable_cores
 from spsbench.settings.crew import PROCESSES, Crew
-
-Say = Callable[[str], None]
+from spsbench.settings.telling import Say
 
 
 @contextmanager

@@ -1,16 +1,15 @@
 """The driver of a run: hands its generations to workers, and writes what they make."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from spsbench.cluster.crew import workers_of
 from spsbench.cluster.environment import environment
 from spsbench.cluster.generations import Generating
 from spsbench.cluster.pace import ClusterPace
 from spsbench.cluster.protocol import Hello
-from spsbench.cluster.same import check_same
+from spsbench.cluster.same import Same
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
 from spsbench.cluster.shelves import take_over
 from spsbench.cluster.trail import trace_on
@@ -84,7 +83,8 @@ class Book:
 
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk
-        self._here: Mapping[str, Any] | None = None
+        cells = bulk.experiment.cells
+        self._same = Same(lambda: environment(folders_for(cells, bulk.access, bulk.say)))
         self._machines: dict[str, str] = {}  # worker -> its machine's name
         self._noted: set[str] = set()  # machines in the manifest, of this start
         total = sum(
@@ -108,10 +108,7 @@ class Book:
 
     def joined(self, worker: str, hello: Hello) -> None:
         """Check its environment, and note its machine before anything that it makes."""
-        if self._here is None:
-            cells, access = self._bulk.experiment.cells, self._bulk.access
-            self._here = environment(folders_for(cells, access, self._bulk.say))
-        check_same(self._here, hello.environment, hello.place)
+        self._same.check(hello)
         name = machine_name(hello.provenance)
         if name not in self._noted:
             self._bulk.writer.join(name, hello.provenance)

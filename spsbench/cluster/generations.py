@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from spsbench.cluster.greeting import greeting
 from spsbench.cluster.protocol import Hello, Work
@@ -16,6 +15,7 @@ from spsbench.runs.models import Models, folders_for
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
+from spsbench.settings.telling import quiet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,3 @@ class State:
 
     warm: set[str] = field(default_factory=set)  # cells
     begun: bool = False
-
-
-def quiet(line: Any) -> None:
-    """Nobody is told: the driver says what there is to say."""

@@ -14,8 +14,8 @@ from spsbench.cluster.child import answer, unfit
 from spsbench.cluster.connection import connected
 from spsbench.cluster.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError
-from spsbench.runs.once import once
 from spsbench.settings.crew import Crew
+from spsbench.settings.telling import Say, once
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 
@@ -53,7 +53,7 @@ class RayWorkers:
         opener: Callable[..., Hand],
         threads: int | None,
         device: str,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._ray = connected(crew.rest)
         self._gpus = int(device.startswith("cuda"))

@@ -15,6 +15,7 @@ from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import SandboxError
 from spsbench.sandbox.verdict import Outcome, ProgramLimits
 from spsbench.settings.crew import Crew
+from spsbench.settings.telling import Say
 from spsbench.tasks.programs.generated import Program
 from spsbench.tasks.programs.pool import judge
 
@@ -91,7 +92,7 @@ def judge_on(
     held: LevelFinding,
     programs: Sequence[Program],
     *,
-    say: Callable[[str], None],
+    say: Say,
     told: Told,
     stop: Callable[[], bool],
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from spsbench.models.shelf import Choices, Shelf
 from spsbench.runs.models import Models
 from spsbench.settings.access import Access
+from spsbench.settings.telling import quiet
 
 
 def models_of(access: Access, threads: int | None, choices: Choices) -> Models:
@@ -16,7 +17,7 @@ def models_of(access: Access, threads: int | None, choices: Choices) -> Models:
         threads=threads,
         choices=dict(choices),
     )
-    return Models(shelf, lambda line: None)
+    return Models(shelf, quiet)
 
 
 def take_over(shelf: Shelf, chosen: Mapping[str, Any]) -> None:

@@ -1,10 +1,10 @@
 """The texts of a training by workers: a batch is a unit, and the driver writes them down."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -13,19 +13,18 @@ from spsbench.cluster.environment import environment
 from spsbench.cluster.greeting import greeting
 from spsbench.cluster.lacking import check_whole
 from spsbench.cluster.protocol import Hello, Work
-from spsbench.cluster.same import check_same
+from spsbench.cluster.same import Same
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
 from spsbench.models.source import Source, source_of
 from spsbench.settings.access import Access
 from spsbench.settings.crew import Crew
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say, quiet
 from spsbench.settings.training import Training
 from spsbench.train.text.asking import in_chat
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.partial import Take
 from spsbench.train.text.writing import Text, Writer
-
-Say = Callable[[str], None]
 
 
 class Batch(NamedTuple):
@@ -95,7 +94,7 @@ class Written:
     ) -> None:
         self.crew, self.target, self.asked = crew, target, asked
         self.access, self.say = access, say
-        self._here: Mapping[str, Any] | None = None
+        self._same = Same(lambda: environment(folder_of(target, source_for(target, access))))
 
     def __call__(
         self, writer: Writer, missing: Sequence[int], take: Take, stop: Callable[[], bool]
@@ -119,7 +118,10 @@ class Written:
         def lost(worker: str, reason: str) -> None:
             self.say(f"note: {worker} is lost ({reason}): what it was at is written again")
 
-        ledger = Ledger(take=taken, give_up=give_up, joined=self._joined, lost=lost)
+        def joined(worker: str, hello: Hello) -> None:
+            self._same.check(hello)
+
+        ledger = Ledger(take=taken, give_up=give_up, joined=joined, lost=lost)
         units = (Batch(index, writer.given(index)) for index in missing)
         opener = partial(
             Writing, target=given, asked=self.asked, access=self.access, dtype=writer.dtype
@@ -129,12 +131,6 @@ class Written:
             Scheduler(workers, [Group(len(missing), units)], ledger).run(stop)
         check_whole(len(lacking), "batches of texts that no worker could write")
 
-    def _joined(self, worker: str, hello: Hello) -> None:
-        if self._here is None:
-            source = source_for(self.target, self.access)
-            self._here = environment(folder_of(self.target, source))
-        check_same(self._here, hello.environment, hello.place)
-
 
 def source_for(target: ModelSpec, access: Access) -> Source:
     """Where the target comes from; what there is to say of it the driver has said."""
@@ -143,7 +139,7 @@ def source_for(target: ModelSpec, access: Access) -> Source:
         seed=0,
         offline=access.offline,
         allow_pickle=access.allow_pickle,
-        say=lambda line: None,
+        say=quiet,
     )
 
 

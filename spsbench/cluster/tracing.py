@@ -13,6 +13,7 @@ from spsbench.runs.models import Models, folders_for
 from spsbench.runs.traced import Fit, Traced, Tracing, Untraced
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.telling import quiet
 
 
 class Trail(NamedTuple):
@@ -79,7 +80,7 @@ class Following:
 
     @cached_property
     def _folders(self) -> Any:
-        return folders_for(cells_of(self.trails), self.access, lambda line: None)
+        return folders_for(cells_of(self.trails), self.access, quiet)
 
     @cached_property
     def _models(self) -> Models:

@@ -1,6 +1,6 @@
 """The driver of traces: hands texts of a run to workers, and writes what they found along them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -9,19 +9,19 @@ from spsbench.cluster.crew import workers_of
 from spsbench.cluster.environment import environment
 from spsbench.cluster.lacking import check_whole
 from spsbench.cluster.protocol import Hello
-from spsbench.cluster.same import check_same
+from spsbench.cluster.same import Same
 from spsbench.cluster.scheduler import Group, Ledger, Scheduler
 from spsbench.cluster.shelves import take_over
 from spsbench.cluster.tracing import Following, Found, TextUnit, Trail, cells_of
 from spsbench.methods.resolve import plan_of
 from spsbench.runs.conduct import Bulk
 from spsbench.runs.models import folders_for
-from spsbench.runs.once import once
 from spsbench.runs.stops import readers
 from spsbench.runs.traced import Fit, Told, Traced, by_name, keep, plains, tell, untraced
 from spsbench.runs.traced_of import head_of
 from spsbench.settings.crew import Crew
 from spsbench.settings.task import Sample
+from spsbench.settings.telling import once
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, traces_path
 
@@ -60,7 +60,6 @@ class Book:
 
     def __init__(self, bulk: Bulk, told: Told, opened: ExitStack) -> None:
         self._bulk, self._told, self._say = bulk, told, once(bulk.say)
-        self._here: Mapping[str, Any] | None = None
         self._samples: list[Sequence[Sample]] = []
         self.lacking = self._done = 0
         trails = []
@@ -70,7 +69,8 @@ class Book:
                 self._samples.append(samples)
         self.trails = tuple(trails)
         cells = cells_of(self.trails)
-        self._folders = folders_for(cells, bulk.access, bulk.say)
+        folders = folders_for(cells, bulk.access, bulk.say)
+        self._same = Same(lambda: environment(folders))
         self._fits = [
             {name: foreseen(own) for name, own in by_name(*trail).items()} for trail in self.trails
         ]
@@ -79,7 +79,7 @@ class Book:
             opened.enter_context(
                 TraceWriter(
                     traces_path(writer.folder, trail.plain.id, writer.shard),
-                    head_of(trail.plain, self._folders),
+                    head_of(trail.plain, folders),
                 )
             )
             for trail in self.trails
@@ -125,9 +125,7 @@ class Book:
         self._bulk.say(f"gave up the trace of {unit.text.key[1]}: {error}")
 
     def _joined(self, worker: str, hello: Hello) -> None:
-        if self._here is None:
-            self._here = environment(self._folders)
-        check_same(self._here, hello.environment, hello.place)
+        self._same.check(hello)
 
     def _noted(self, note: Found) -> None:
         for number, fits in note.fits.items():

@@ -71,7 +71,7 @@ class Jackknife:
     """
 
     def __init__(self, rows: Floats, clusters: NDArray[np.intp]) -> None:
-        self._rows, self._clusters = rows, clusters
+        self._rows = rows
         self._sums = np.zeros((int(clusters.max(initial=-1)) + 1, rows.shape[1]))  # [C, F]
         np.add.at(self._sums, clusters, rows)
         self._total = self._sums.sum(0)  # [F]

@@ -28,6 +28,7 @@ MARGINS: Mapping[str, float] = {"rouge2": 0.003, "pass@1": 0.012}
 """What counts as no difference, on the scale 0 .. 1; about three standard errors of the full tasks:
 11,305 XSum documents, and 100 answers to each of HumanEval's 164 problems."""
 
+BOUNDS = 0.0, 1.0  # of a score: arms that are both near one of them would pass whatever they do
 MISS = 0.05  # chance of "equivalent" where the true difference is the margin, at most
 MISSED = 0.2  # and of not saying so where there is none, with the number of samples that is asked
 
@@ -66,16 +67,12 @@ def parity(
     ars: Mapping[str, float],
     sps: Mapping[str, float],
     margin: float,
-    *,
-    bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Parity | None:
     """The verdict over the samples that both arms have; None when they share none.
 
     Args:
         ars, sps: sample -> value, as `quality.qualities` gives them.
         margin: the largest difference that does not matter, stated before looking.
-        bounds: least and greatest possible value; both arms within `margin` of one of them would
-            pass as equal whatever they do.
 
     Raises:
         ValueError: a margin that is not above 0.
@@ -88,7 +85,7 @@ def parity(
     old, new = (np.array([arm[sample] for sample in shared]) for arm in (ars, sps))
     means = float(old.mean()), float(new.mean())
     n, differences = len(shared), new - old
-    floor, ceiling = bounds
+    floor, ceiling = BOUNDS
     reach = max(ceiling - floor, float(np.abs(differences).max()))
     needed = _needed(differences / reach, margin / reach)
     difference = Estimate(float(differences.mean()), None, None, n)

@@ -10,6 +10,7 @@ from spsbench.forecast.oracle import hindsight, informed
 from spsbench.forecast.pricing import Prices
 from spsbench.forecast.traces import Along, DraftOf, Drawn, Written, chances
 
+THROWS = 50  # of the coins of a text
 MOST = 32  # texts; a ceiling is no figure to quote to three digits
 
 
@@ -26,7 +27,6 @@ def ceilings(
     traced: Sequence[tuple[Written, Along]],
     prices: Prices,
     most: int,
-    throws: int = 50,
 ) -> Ceilings:
     """Over the texts, or `MOST` of them, with K up to `most`."""
     seen = known = plain = 0.0
@@ -43,7 +43,7 @@ def ceilings(
 
         coins = chances(text, along, rule)  # type: ignore[arg-type]
         span = text.span(along.reach if isinstance(along, Drawn) else None)
-        seen += hindsight(coins, span, most, cost, throws).cost
+        seen += hindsight(coins, span, most, cost, THROWS).cost
         known += informed(coins, span, most, cost).cost
         plain += float(np.median(prices.of_plain(text)))
     return Ceilings(plain / seen, plain / known)

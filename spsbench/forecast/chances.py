@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from spsbench.figures.intervals import Floats
+
 Rule = Literal["sps", "match", "block"]
 
 

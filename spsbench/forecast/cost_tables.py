@@ -38,10 +38,10 @@ def passes(costs: Costs) -> Grid:
     return Grid("The target alone", headings, rows, remarks)
 
 
-def rounds(costs: Costs, context: int | None = None) -> Grid:
+def rounds(costs: Costs) -> Grid:
     """Where the time of a round goes, by drafter and K, after the middle one of the contexts."""
     contexts = costs.passes.contexts
-    at = contexts[len(contexts) // 2] if context is None else context
+    at = contexts[len(contexts) // 2]
     rows = []
     for name, arm in costs.arms.items():
         for k in arm.draft.tokens:

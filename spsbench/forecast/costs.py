@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from spsbench.errors import DataError
-from spsbench.forecast.surface import Floats, Surface, Typical, typical
+from spsbench.figures.intervals import Floats
+from spsbench.forecast.surface import Surface, Typical, typical
 
 PLAIN = "none"  # the arm that drafts nothing: ArS
 SCALED = ("draft", "target", "sampling", "verify", "host")

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.traces import Along, Drawn
-
-Floats = NDArray[np.float64]
 
 KIND, VERSION = "spsbench disco", 1
 FEWEST = 100  # positions: below it three numbers say little

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.forecast.chances import Chances, Floats
+from spsbench.figures.intervals import Floats
+from spsbench.forecast.chances import Chances
 from spsbench.forecast.replay import Span, Turns
 
 Cost = Callable[[int, int], float]

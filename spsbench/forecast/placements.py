@@ -8,7 +8,7 @@ from spsbench.forecast.costs import Costs
 from spsbench.forecast.forecasts import Forecast
 from spsbench.forecast.grid import Grid, digits
 from spsbench.forecast.link import Link
-from spsbench.forecast.needed import needed_alpha
+from spsbench.forecast.needed import by_gain, in_words, needed_alpha, plain
 from spsbench.forecast.shared import Sizes
 
 K = 4  # at which a draft's time is shown
@@ -61,7 +61,6 @@ def placement_rows(
     rows = []
     for each in placements:
         costs, at = each.costs, each.context
-        needed = {f"{g:g}": needed_alpha(costs, each.arm, at, g) for g in GAINS}
         row: dict[str, Any] = {
             "ranks": each.ranks,
             "draft": each.name,
@@ -71,7 +70,7 @@ def placement_rows(
             "v": costs.v(K + 1, at).value,
             "draft_token_seconds": each.token,
             "c": costs.relative(each.arm, K, at).value,
-            "needed": {gain: None if n is None else n._asdict() for gain, n in needed.items()},
+            "needed": plain(by_gain(costs, each.arm, at, GAINS)),
         }
         if each.best is not None and single.best is not None:
             row |= {
@@ -96,7 +95,7 @@ def placement_table(
         "2x from alpha",
     ]  # fmt: skip
     rows = []
-    for row in placement_rows(placements, link, target):
+    for each, row in zip(placements, placement_rows(placements, link, target), strict=True):
         times = [row["pass_seconds"], row["waiting_seconds"]]
         cells = [
             str(row["ranks"]),
@@ -110,7 +109,8 @@ def placement_table(
             cells += [row["best"], f"{digits(row['speedup'])}x"]
             cells += [digits(1e3 * row["token_seconds"]), f"{digits(row['over_one_rank'])}x"]
         else:
-            cells += [_needed(row["needed"][f"{gain:g}"]) for gain in GAINS]
+            pays = by_gain(each.costs, each.arm, each.context, GAINS)
+            cells += map(in_words, pays.values())
         rows.append(cells)
     last = winners(placements)[-1]
     remarks = [
@@ -164,7 +164,3 @@ def _undivided(one: Costs, last: Placement, link: Link, target: Sizes) -> Iterab
         f"{digits(1e3 * whole)} on one rank), a pass over {last.ranks} would take "
         f"{digits(1e3 * slow)} ms."
     )
-
-
-def _needed(found: Any) -> str:
-    return "never" if found is None else f"{digits(found['alpha'])} (K = {found['k']})"

@@ -4,9 +4,9 @@ from typing import Protocol
 
 import numpy as np
 
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.costs import PLAIN, Costs, RoundCost
 from spsbench.forecast.replay import Law
-from spsbench.forecast.surface import Floats
 from spsbench.forecast.traces import Written
 
 STEP = 16  # tokens of context that are taken to cost the same

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.forecast.chances import Chances, Floats
+from spsbench.figures.intervals import Floats
+from spsbench.forecast.chances import Chances
 from spsbench.forecast.policies import Always, Follows, Growing, Policy, Turn
 
 STATES = 20_000  # of positions and schedule, beyond which coins are thrown instead

@@ -9,7 +9,7 @@ from typing import Any
 from spsbench.forecast.cost_tables import standing
 from spsbench.forecast.costs import Costs
 from spsbench.forecast.grid import Grid, digits, ms
-from spsbench.forecast.needed import needed_alpha
+from spsbench.forecast.needed import by_gain, in_words, plain
 from spsbench.forecast.shape import ShapeCost
 
 GAINS = (1.0, 1.5, 2.0)
@@ -35,7 +35,7 @@ def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
                 ms(one._replace(**{n: v / K for n, v in one._asdict().items()}), interval=True),
                 "n/a" if least is None else digits(1e3 * least),
                 digits(c.value),
-                *(_needed(costs, each.arm, context, gain) for gain in GAINS),
+                *map(in_words, by_gain(costs, each.arm, context, GAINS).values()),
             ]
         )
     headings = ["width x layers", "numbers", "a token, ms", "memory, ms", "c", "pays from alpha"]
@@ -74,15 +74,9 @@ def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
         )
 
 
-def _needed(costs: Costs, arm: str, context: int, gain: float) -> str:
-    found = needed_alpha(costs, arm, context, gain)
-    return "never" if found is None else f"{digits(found.alpha)} (K = {found.k})"
-
-
 def _row(costs: Costs, each: ShapeCost) -> dict[str, Any]:
     context = _context(costs)
     draft, c = costs.draft(each.arm, K, context), costs.relative(each.arm, K, context)
-    needed = {f"{gain:g}": needed_alpha(costs, each.arm, context, gain) for gain in GAINS}
     return {
         "width": each.shape.width,
         "layers": each.shape.depth,
@@ -95,9 +89,7 @@ def _row(costs: Costs, each: ShapeCost) -> dict[str, Any]:
         "c": c.value,
         "c.low": c.low,
         "c.high": c.high,
-        "needed": {
-            gain: None if found is None else found._asdict() for gain, found in needed.items()
-        },
+        "needed": plain(by_gain(costs, each.arm, context, GAINS)),
     }
 
 

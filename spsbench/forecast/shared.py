@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.costs import Arm, Costs
 from spsbench.forecast.link import Link
-from spsbench.forecast.surface import Floats, Surface
+from spsbench.forecast.surface import Surface
 
 MESSAGE = 512  # bytes of what rank 0 says
 NONE: Mapping[str, "Sizes"] = MappingProxyType({})

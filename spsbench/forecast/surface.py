@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from spsbench.figures.intervals import Floats
 
 MISSED = 0.025  # chance beyond each end of an interval
 SLOWEST = 0.1  # part of the turns that counts as disturbed on a busy machine

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.forecast.chances import Chances, Floats, Looked, Rule, Sampled, Stopped
+from spsbench.figures.intervals import Floats
+from spsbench.forecast.chances import Chances, Looked, Rule, Sampled, Stopped
 from spsbench.forecast.replay import Span
 from spsbench.settings.records import Key
 

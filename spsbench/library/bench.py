@@ -5,7 +5,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.library.heads import followed_in
-from spsbench.library.load import access_of, quiet
+from spsbench.library.load import access_of
 from spsbench.library.prepare import prepare_tables
 from spsbench.models.templates import asker
 from spsbench.settings.access import Access
@@ -14,8 +14,8 @@ from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, settings_of, taken
 from spsbench.settings.sweep import Sweep, sweep
+from spsbench.settings.telling import Say, quiet
 
-Say = Callable[[str], None]
 OF_PLACE = {each.name: each for each in settings_of(Place)}
 OF_CREW = {each.name: each for each in settings_of(Crew)}
 

@@ -1,7 +1,7 @@
 """`sps verify head`: expected acceptance of a head, stored once, and compared ever after."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ from spsbench.audit.text.generate import generate, plain_cell
 from spsbench.audit.text.golden import FAINT, NEAR, Golden, Parting, Passage, by_depth, parting
 from spsbench.audit.text.pair import TASKS, prompts_of
 from spsbench.errors import DataError, UsageError
-from spsbench.library.load import load, quiet
+from spsbench.library.load import load
 from spsbench.methods.resolve import plan_of
 from spsbench.models.jsonfile import read_object
 from spsbench.settings.audit import OF_GOLDEN, GoldenAsked
 from spsbench.settings.setting import fitted, taken
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
-Say = Callable[[str], None]
 LIMIT = 256 << 20  # bytes of a golden file
 READABLE = {
     "dtype": "float32",

@@ -1,6 +1,6 @@
 """Heads among the drafts that a user names: the drafter follows by itself (no torch)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,7 @@ from spsbench.settings.asked import SELF
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import Sweep
-
-Say = Callable[[str], None]
-
-
-def quiet(line: str) -> None:
-    """Nobody is told."""
-
+from spsbench.settings.telling import Say, quiet
 
 HEADS = frozenset(each.family for each in FORMATS)
 """Drafters that read a head in a known format."""

@@ -7,13 +7,12 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.forecast.link import HERE, Link, parse_link
-from spsbench.library.load import access_of, load, quiet
+from spsbench.library.load import access_of, load
 from spsbench.settings.access import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.planning import OF_PLANNING, Planning
 from spsbench.settings.setting import fitted, taken
-
-Say = Callable[[str], None]
+from spsbench.settings.telling import Say, quiet
 
 
 def plan_ranks(
@@ -83,10 +82,10 @@ def _material(
 
     from spsbench.forecast.costs_file import read_costs
     from spsbench.library.costs import measure_costs
-    from spsbench.plan.over_ranks import Material
+    from spsbench.plan.material import Material
 
     if planning.costs is None:
         costs = measure_costs(pair, seconds=planning.cost_seconds, watch=watch)
     else:
         costs = read_costs(planning.costs)
-    return Material(costs.scaled(**planning.factors), [pair.cell], [], {})
+    return Material(costs=costs.scaled(**planning.factors), cells=[pair.cell])

@@ -1,6 +1,6 @@
 """`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from spsbench.library.heads import followed
@@ -8,13 +8,9 @@ from spsbench.library.prepare import prepare
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.setting import fitted, settings_of
+from spsbench.settings.telling import Say, quiet
 
-Say = Callable[[str], None]
 OF_ACCESS = {each.name: each for each in settings_of(Access)}
-
-
-def quiet(line: str) -> None:
-    """Nobody is told."""
 
 
 def load(*, say: Say = quiet, **asked: Any) -> Any:

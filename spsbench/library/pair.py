@@ -1,6 +1,6 @@
 """A pair of models, loaded once, and what can be done with it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,6 @@ from spsbench.engines.choice import choice_of
 from spsbench.engines.limits import context_of
 from spsbench.library.comparison import Comparison, compare
 from spsbench.library.heads import followed
-from spsbench.library.load import quiet
 from spsbench.library.prompts import Prompt, fitted, ids_of
 from spsbench.library.run import Run
 from spsbench.library.text import Text
@@ -31,12 +30,9 @@ from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.table import DRAFT, TARGET
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
-
-Say = Callable[[str], None]
-OF_MODELS = frozenset(each.name for each in (*TARGET.values(), *DRAFT.values()))
 
 
 class Pair:

@@ -5,24 +5,22 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_CREW, OF_PLACE, Say, hands_of
+from spsbench.library.bench import OF_CREW, OF_PLACE, hands_of
 from spsbench.library.heads import heads_in
-from spsbench.library.load import access_of, quiet
+from spsbench.library.load import access_of
 from spsbench.library.prepare import prepare_cells
 from spsbench.models.templates import asker
 from spsbench.plugins import make
-from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
+from spsbench.settings.chat import in_chat
 from spsbench.settings.crew import HERE, Crew
-from spsbench.settings.experiment import instruct, instructed, may_need_hub, task_spec
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.place import Place
 from spsbench.settings.planning import LISTS, OF_PLANNING, TASK, Planning
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import OF_CELL
-from spsbench.settings.task import Task
-from spsbench.spec import Spec
+from spsbench.settings.telling import Say, quiet
 
 
 def plan(
@@ -75,7 +73,17 @@ def plan(
         access = pair.access
     prepare_cells(cells, access, say, may_need_hub(table))
     spec = task_spec(table)
-    made, chat = in_chat(make("tasks", spec), spec, planning, cells[0].models.target, access, say)
+    plain, target = make("tasks", spec), cells[0].models.target
+    asking = in_chat(
+        plain,
+        spec,
+        [target],
+        chat=planning.chat,
+        system=planning.system,
+        templates=asker(offline=access.offline, allow_pickle=access.allow_pickle),
+        say=say,
+    )[target]
+    made = plain if asking is None else asking
     for name in ("max_new_tokens", "stop"):
         chosen.setdefault(name, getattr(made, name))
 
@@ -83,7 +91,7 @@ def plan(
     from spsbench.models.shelf import Shelf
     from spsbench.plan.arms import cells_of
     from spsbench.plan.conduct import Planner
-    from spsbench.runs.once import once
+    from spsbench.settings.telling import once
 
     shelf = pair.shelf if pair is not None else Shelf.under(access, say)
     told = once(say)
@@ -102,8 +110,8 @@ def plan(
         place=place,
         access=access,
         shelf=shelf,
-        chat=chat,
-        system=(planning.system or "") if chat else "",
+        chat=asking is not None,
+        system="" if asking is None else planning.system or "",
         say=say,
         watch=watch,
         stop=stop,
@@ -173,23 +181,3 @@ def rough(asked: Mapping[str, Any]) -> list[Any]:
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
     cells = [make_cell(**plain, draft=draft) for draft in asked.get("draft") or ()]
     return cells or [make_cell(**of_target)]
-
-
-def in_chat(
-    task: Task, spec: Spec, planning: Planning, target: ModelSpec, access: Access, say: Say
-) -> tuple[Task, bool]:
-    """The task as the target is asked it, and whether that is in its chat template.
-
-    Raises:
-        UsageError: a chat that is not possible.
-    """
-    if planning.chat == "on":
-        return instructed(task, spec), True
-    asking = None if planning.chat == "off" else instruct(task)
-    has = asker(offline=access.offline, allow_pickle=access.allow_pickle)
-    if asking is not None and has(target):
-        say(f"{spec}: asked in the chat template of {target} (--chat off: the text alone)")
-        return asking, True
-    if planning.system is not None:
-        raise UsageError("--system without a chat: expected a model with a template and --chat on")
-    return task, False

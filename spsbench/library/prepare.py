@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 
 from spsbench.errors import DataError, MissingError, UsageError
@@ -21,8 +21,7 @@ from spsbench.settings.experiment import may_need_hub
 from spsbench.settings.grid import cells_of
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import Sweep
-
-Say = Callable[[str], None]
+from spsbench.settings.telling import Say
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
 

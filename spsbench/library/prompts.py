@@ -1,6 +1,6 @@
 """From what a user gives as a prompt to token ids that fit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from spsbench.engines.limits import context_of, rows_of
@@ -9,6 +9,7 @@ from spsbench.loop.prompts import PromptError, token_ids
 from spsbench.models.loader import encode, encode_chat
 from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
+from spsbench.settings.telling import Say, quiet
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """A text to continue, its token ids, or the messages of a conversation with role and content."""
@@ -60,7 +61,7 @@ def fitted(
     loaded: Loaded,
     prompt: list[int],
     truncate: bool,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
 ) -> list[int]:
     """`prompt`, if it fits the target's context with what is to come.
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_CREW, OF_PLACE, Say
+from spsbench.library.bench import OF_CREW, OF_PLACE
 from spsbench.library.learners import check_learners
-from spsbench.library.load import access_of, load, quiet
+from spsbench.library.load import access_of, load
 from spsbench.library.prepare import prepare
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
@@ -15,6 +15,7 @@ from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, taken
+from spsbench.settings.telling import Say, quiet
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 
 OUT = {"draft": "trained-draft", "head": "trained-head"}

@@ -1,6 +1,6 @@
 """Audits: of a pair by texts made for it, of a run by its records, of rules by enumeration."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ from spsbench.audit.text.pair import TASKS, audit_pair, greedy_pair, prompts_of
 from spsbench.audit.text.replay import replay
 from spsbench.audit.text.workbench import workers_for
 from spsbench.errors import DataError, UsageError
-from spsbench.library.load import quiet
 from spsbench.library.verified import Held
 from spsbench.models.shelf import Shelf
 from spsbench.runs.models import Models
@@ -18,10 +17,11 @@ from spsbench.settings.access import Access
 from spsbench.settings.audit import OF_AUDIT, OF_REPLAY, Audit, Replay
 from spsbench.settings.cell import Cell
 from spsbench.settings.setting import fitted, taken
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
 
-def verify_pair(pair: Any, *, say: Callable[[str], None] = quiet, **asked: Any) -> Held:
+def verify_pair(pair: Any, *, say: Say = quiet, **asked: Any) -> Held:
     """Generate with a pair until a bias is found, or none of the asked size is there.
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
@@ -65,9 +65,7 @@ def verify_pair(pair: Any, *, say: Callable[[str], None] = quiet, **asked: Any) 
     return Held(named(cell), known, finding)
 
 
-def verify_run(
-    run: Path, access: Access, *, say: Callable[[str], None] = quiet, **asked: Any
-) -> Iterator[Held]:
+def verify_run(run: Path, access: Access, *, say: Say = quiet, **asked: Any) -> Iterator[Held]:
     """Audit the records of a run: every emitted token against the target's law, scored anew.
 
     Args:

@@ -299,15 +299,18 @@ class Verifier(Protocol):
 
 
 class Schedule(Protocol):
-    """Chooses K for the next round."""
+    """Chooses K for the next round. Subclass it explicitly to inherit the defaults."""
 
     @abstractmethod
     def k(self, history: Sequence[Round]) -> int:
         """Tokens to draft next; may depend on the past, never on the draft itself."""
 
-    @abstractmethod
     def go_on(self, p: Tensor) -> Tensor:
-        """[V] law of the next slot -> [] bool, asked before that slot's token is drawn."""
+        """[V] law of the next slot -> [] bool, asked before that slot's token is drawn.
+
+        Always, if a schedule does not say; on the CPU, so that asking does not wait for `p`.
+        """
+        return torch.ones((), dtype=torch.bool)
 
     def nodes(self, history: Sequence[Round]) -> int | None:
         """Nodes of the next tree at most, K being its depth; None = as many as its drafter likes.

@@ -3,10 +3,10 @@
 import math
 
 
-def check_most(most: int, least: int = 1) -> None:
+def check_most(most: int) -> None:
     """The largest K."""
-    if most < least:
-        raise ValueError(f"most is {most}: expected {least} or more")
+    if most < 1:
+        raise ValueError(f"most is {most}: expected 1 or more")
 
 
 def check_share(name: str, value: float) -> None:

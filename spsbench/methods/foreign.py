@@ -1,22 +1,19 @@
 """A draft model whose tokenizer is not the target's: who drafts with it, where nobody said it."""
 
-from collections.abc import Callable
-
 from spsbench.loop.site import Drawn
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import AUTO
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
 LARGE = 0.5  # share of a sample text's tokens that both have
 MODEL, SHARED, STRINGS = Spec("model"), Spec("tli"), Spec("slem")
 
-Say = Callable[[str], None]
 
-
-def settled(cell: Cell, shelf: Shelf, say: Say = lambda line: None) -> Cell:
+def settled(cell: Cell, shelf: Shelf, say: Say = quiet) -> Cell:
     """The resolved cell; where `model` would draft in another vocabulary, by tokens or by strings.
 
     By shared tokens where the cell samples and they are many, else by strings. A rule that was

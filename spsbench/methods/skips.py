@@ -22,6 +22,8 @@ Warping = Callable[[Tensor], Tensor]
 Cost = Callable[[Variant], float]
 """What a token of the draft costs in passes of the target over one token."""
 
+MOST_K = 8  # the largest of `Skip.gain`
+
 
 class Text(NamedTuple):
     """A prompt with what the target made of it."""
@@ -94,7 +96,6 @@ def search(
     *,
     sublayers: bool = False,
     candidates: int = 4,
-    most_k: int = 8,
     cost: Cost | None = None,
 ) -> Iterator[Skip]:
     """The best set found of one part left out, of two, and so on, as each is found.
@@ -103,7 +104,6 @@ def search(
         bench: of the target.
         sublayers: leave out attention and mlp apart, not whole layers.
         candidates: parts that are tried for each set: those that cost least when left out alone.
-        most_k: the largest K of `Skip.gain`.
         cost: measured; default: the share of the weights that are read.
     """
     cost = cost or share_of_weights(bench.model)
@@ -120,7 +120,7 @@ def search(
         alphas = {variant: bench.alpha(variant) for variant in tried}
         chosen = max(alphas, key=alphas.__getitem__)
         left.remove(tried[chosen])
-        yield worth(chosen, alphas[chosen], cost(chosen), most_k)
+        yield worth(chosen, alphas[chosen], cost(chosen))
 
 
 def best(found: Sequence[Skip]) -> Skip:
@@ -134,9 +134,9 @@ def best(found: Sequence[Skip]) -> Skip:
     return max(found, key=lambda skip: skip.gain)
 
 
-def worth(variant: Variant, alpha: float, cost: float, most_k: int) -> Skip:
+def worth(variant: Variant, alpha: float, cost: float) -> Skip:
     """The gain of the best K: (1 + a + ... + a^K) / (K c + 1), as in Leviathan et al., 3.3."""
-    gains = {k: sum(alpha**i for i in range(k + 1)) / (k * cost + 1) for k in range(1, most_k + 1)}
+    gains = {k: sum(alpha**i for i in range(k + 1)) / (k * cost + 1) for k in range(1, MOST_K + 1)}
     k = max(gains, key=gains.__getitem__)
     return Skip(variant, alpha, cost, gains[k], k)
 

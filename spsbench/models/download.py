@@ -19,6 +19,7 @@ from spsbench.machine.sizes import in_words
 from spsbench.models.jsonfile import read_object
 from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say
 
 _TEXTS = (
     "config.json",
@@ -43,9 +44,7 @@ def cache_folder() -> Path:
     return Path(HF_HUB_CACHE)
 
 
-def download(
-    ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool, say: Callable[[str], None]
-) -> Path:
+def download(ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool, say: Say) -> Path:
     """The snapshot folder of `ref`, after what it lacks was downloaded.
 
     Args:
@@ -67,9 +66,7 @@ def download(
         raise _translated(error, ref, address) from error
 
 
-def _download(
-    ref: ModelSpec, address: str, allow_pickle: bool, code: bool, say: Callable[[str], None]
-) -> Path:
+def _download(ref: ModelSpec, address: str, allow_pickle: bool, code: bool, say: Say) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
     api = HfApi()

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from spsbench.models.hub import fetch
 from spsbench.models.weights import TensorHeader, read_headers, weight_files
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say, quiet
 
 WHOLE_NUMBERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file
@@ -31,7 +32,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[\w.-]{1,96})?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def local_folder(name: str, say: Callable[[str], None] = lambda line: None) -> Path | None:
+def local_folder(name: str, say: Say = quiet) -> Path | None:
     """The folder of a model of ours, or of one that is named by its path; None: it is at a hub."""
     return _named(name) or _local(name, say)
 
@@ -42,7 +43,7 @@ def locate(
     offline: bool,
     trust_remote_code: bool,
     allow_pickle: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Path:
     """The folder of a model: a name of ours, else a folder or GGUF file, else a hub id.
 
@@ -113,7 +114,7 @@ def _named(name: str) -> Path | None:
     return folder
 
 
-def _local(name: str, say: Callable[[str], None]) -> Path | None:
+def _local(name: str, say: Say) -> Path | None:
     """An existing folder, or that of an unpacked GGUF file; None when nothing is there."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
@@ -126,9 +127,7 @@ def _local(name: str, say: Callable[[str], None]) -> Path | None:
         if named_gguf(name):
             return unpacked(path, say)
     except PermissionError as error:
-        raise PermissionDeniedError(
-            f"{name} cannot be read ({path}): expected read permission. Change its mode or owner"
-        ) from error
+        raise PermissionDeniedError.unreadable(path, name) from error
     except OSError:
         if named_gguf(name):
             raise _no_such(name) from None

@@ -10,13 +10,13 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from spsbench.errors import DataError, MissingError, SpsError, UnavailableError
 from spsbench.models.download import download
 from spsbench.models.weights import head_files
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say
 
 _silent: set[str] = set()  # hubs that did not answer this process when it last asked
 _before: dict[str, str | None] = {}  # variables that this process has set -> what they were
@@ -120,7 +120,7 @@ def fetch(
     *,
     offline: bool,
     allow_pickle: bool,
-    say: Callable[[str], None],
+    say: Say,
     trust_remote_code: bool = False,
 ) -> Path:
     """The local snapshot folder of a hub id; what is missing is downloaded unless `offline`.
@@ -148,9 +148,7 @@ def fetch(
     )
 
 
-def _cached(
-    ref: ModelSpec, *, allow_pickle: bool, offline: bool, say: Callable[[str], None]
-) -> Path:
+def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool, say: Say) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)

@@ -24,10 +24,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
             )
         value = json.loads(path.read_bytes())
     except PermissionError as error:
-        raise PermissionDeniedError(
-            f"{path.name} cannot be read ({path}): expected read permission. "
-            "Change its mode or owner"
-        ) from error
+        raise PermissionDeniedError.unreadable(path) from error
     except OSError as error:
         raise MissingError(
             f"no {path.name} ({path.parent}): expected a file. Check that the folder holds a model"

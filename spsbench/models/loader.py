@@ -1,6 +1,6 @@
 """A checked folder to a model and a tokenizer in memory, and text to the model's tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.models.shareable import check_shareable
 from spsbench.models.soundness import check_complete, check_sound
 from spsbench.models.weights import weight_files
+from spsbench.settings.telling import Say, quiet
 
 
 def load_model(
@@ -30,7 +31,7 @@ def load_model(
     attention: str | None,
     trust_remote_code: bool,
     allow_pickle: bool,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
     ranks: int = 1,
     mapped: bool = False,
 ) -> transformers.PreTrainedModel:

@@ -1,6 +1,5 @@
 """The tensors of a drafter's own: a folder of safetensors, with or without a config.json."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -14,6 +13,7 @@ from spsbench.models.folder import locate
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.models.weights import read_headers
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say
 
 FEW = 8  # names in a message
 
@@ -32,9 +32,7 @@ class Tensors(dict[str, Tensor]):
         )
 
 
-def own_weights(
-    spec: ModelSpec, *, offline: bool, allow_pickle: bool, say: Callable[[str], None]
-) -> OwnWeights:
+def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool, say: Say) -> OwnWeights:
     """Read the folder that `spec` names, onto its device; no tokenizer is asked for.
 
     Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.

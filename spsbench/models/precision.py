@@ -1,6 +1,6 @@
 """The dtype of a model's numbers, and the memory they need."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,6 +9,7 @@ from spsbench.errors import UsageError
 from spsbench.machine.sizes import in_words
 from spsbench.models.devices import free_bytes
 from spsbench.models.weights import TensorHeader, read_headers
+from spsbench.settings.telling import Say
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -41,7 +42,7 @@ def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtyp
 
 
 def warn_of_memory(
-    files: Sequence[Path], number: torch.dtype, place: torch.device, say: Callable[[str], None]
+    files: Sequence[Path], number: torch.dtype, place: torch.device, say: Say
 ) -> None:
     """Say so when the weights in `files` need more than `place` has free."""
     need = sum(header.numbers for header in _headers(files)) * number.itemsize

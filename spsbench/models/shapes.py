@@ -1,7 +1,7 @@
 """Models of a given shape with random weights: their timing is real, their output means nothing."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from spsbench.models.folder import expanded
 from spsbench.models.precision import check_dtype
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -34,7 +35,7 @@ class IdTokenizer:
         return "".join(f" {i}" for i in token_ids)
 
 
-def locate_shape(ref: ModelSpec, *, offline: bool, say: Callable[[str], None]) -> Path:
+def locate_shape(ref: ModelSpec, *, offline: bool, say: Say) -> Path:
     """The folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
 
     Raises:

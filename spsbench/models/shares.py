@@ -1,7 +1,6 @@
 """A model whose weights several ranks share: each loads its part, rank 0 leads."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ from spsbench.engines.shared import ask_to_load, lead
 from spsbench.errors import UsageError
 from spsbench.machine.ranks import MissingRanksError, ranks
 from spsbench.models.loader import load_model
+from spsbench.settings.telling import Say
 
 
-def load_shared(
-    folder: Path, *, size: int, say: Callable[[str], None], **how: Any
-) -> PreTrainedModel:
+def load_shared(folder: Path, *, size: int, say: Say, **how: Any) -> PreTrainedModel:
     """Rank 0's share of the model in `folder`, after the other ranks were told to load theirs.
 
     Args:

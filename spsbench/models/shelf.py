@@ -26,6 +26,7 @@ from spsbench.plugins import make, plug_in
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import Models, ModelSpec
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
 Choices = dict[str, dict[str, Any]]
@@ -77,7 +78,7 @@ class Shelf:
         threads: int | None = None,
         choices: Choices | None = None,
         chosen: Callable[[], None] = lambda: None,
-        say: Callable[[str], None] = lambda line: None,
+        say: Say = quiet,
     ) -> None:
         self._threads = threads
         self.choices: Choices = {} if choices is None else choices
@@ -90,7 +91,7 @@ class Shelf:
         self._kept: dict[Hashable, Any] = {}
 
     @classmethod
-    def under(cls, access: Access, say: Callable[[str], None]) -> Self:
+    def under(cls, access: Access, say: Say) -> Self:
         """One that takes models as `access` allows."""
         return cls(
             offline=access.offline,

@@ -3,7 +3,6 @@
 Equal sources give the same models, so a source is a key of what is loaded already.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,8 +19,7 @@ from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model
 from spsbench.models.shares import load_shared
 from spsbench.models.vocabulary import check_same, common_size, difference
 from spsbench.settings.models import BLOCKS, ModelSpec
-
-Say = Callable[[str], None]
+from spsbench.settings.telling import Say
 
 
 class Source(Protocol):

@@ -7,6 +7,7 @@ from spsbench.models.folder import expanded, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.models.jsonfile import read_object
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import quiet
 
 _LIMIT = 200 << 20  # bytes of a tokenizer's configuration
 _FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
@@ -31,7 +32,7 @@ def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
             offline=True,
             trust_remote_code=ref.trust_remote_code,
             allow_pickle=allow_pickle,
-            say=lambda line: None,
+            say=quiet,
         )
         return any(_tells(folder / name) for name in _FILES)
     return any(_tells(found) for found in _at_hub(ref, offline))

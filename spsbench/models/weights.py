@@ -163,10 +163,7 @@ def _header(path: Path) -> dict[str, TensorHeader]:
                 raise bad(f"has {size} bytes and claims a header of {length}")
             raw = json.loads(file.read(length))
     except PermissionError as error:
-        raise PermissionDeniedError(
-            f"{path.name} cannot be read ({path}): expected read permission. "
-            "Change its mode or owner"
-        ) from error
+        raise PermissionDeniedError.unreadable(path) from error
     except RecursionError as error:
         raise bad("has a header that is nested too deeply") from error
     except ValueError as error:

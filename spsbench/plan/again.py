@@ -6,15 +6,12 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.forecast.costs_file import read_costs
-from spsbench.forecast.outlook import outlook
-from spsbench.plan.arms import candidate_of, replayable
-from spsbench.plan.conduct import traced_of
+from spsbench.plan.arms import named, replayable
 from spsbench.plan.folder import Kept, load
 from spsbench.plan.given import cells_of_trace
-from spsbench.plan.over_ranks import Material
+from spsbench.plan.material import Material, traced_of
 from spsbench.plan.planned import Planned
 from spsbench.plan.texts import measured
-from spsbench.settings.cell import Cell
 from spsbench.settings.planning import Planning
 from spsbench.store.traces import read_traces
 
@@ -26,11 +23,11 @@ def again(folder: Path, planning: Planning) -> Planned:
         SpsError: there is none, it is not finished, or it is damaged.
     """
     kept, found = material(folder, planning)
-    cells = {str(candidate_of(cell)): cell for cell in kept.cells}
+    cells = named(kept.cells)
     real = kept.confirm is not None and not planning.factors
     return Planned(
         folder=folder,
-        outlook=outlook(found.candidates, found.traced, found.costs),
+        outlook=found.outlook(),
         cells=cells,
         measured=measured(folder / str(kept.confirm), list(cells.values())) if real else {},
         about=f"{kept.identity['target.id']}, {kept.identity['task']}",
@@ -52,9 +49,8 @@ def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
         )
     traces = read_traces([folder / each for each in kept.texts])
     costs = read_costs(costs_file).scaled(**{**kept.factors, **planning.factors})
-    cells = {str(candidate_of(cell)): cell for cell in kept.cells}
-    wanted = [cell for cell in cells.values() if replayable(cell)]
-    return kept, Material(costs, wanted, list(map(candidate_of, wanted)), traced_of(traces))
+    wanted = list(filter(replayable, named(kept.cells).values()))
+    return kept, Material(costs=costs, cells=wanted, traced=traced_of(traces))
 
 
 def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
@@ -66,8 +62,8 @@ def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
     paths, found = material_of_files(planning, asked)
     return Planned(
         folder=None,
-        outlook=outlook(found.candidates, found.traced, found.costs),
-        cells={str(candidate_of(cell)): cell for cell in found.cells},
+        outlook=found.outlook(),
+        cells=named(found.cells),
         measured={},
         about=f"{', '.join(map(str, paths))} under {planning.costs}",
         every=planning.every,
@@ -85,8 +81,5 @@ def material_of_files(planning: Planning, asked: Mapping[str, Any]) -> tuple[lis
     if planning.costs is None:
         raise DataError("no costs: expected a table of them. Name one with --costs")
     costs = read_costs(planning.costs).scaled(**planning.factors)
-    cells: dict[str, Cell] = {
-        str(candidate_of(cell)): cell for cell in cells_of_trace(traces, costs, asked, planning.k)
-    }
-    named = list(map(candidate_of, cells.values()))
-    return paths, Material(costs, list(cells.values()), named, traced_of(traces))
+    cells = named(cells_of_trace(traces, costs, asked, planning.k))
+    return paths, Material(costs=costs, cells=list(cells.values()), traced=traced_of(traces))

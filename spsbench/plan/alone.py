@@ -6,7 +6,8 @@ from random import Random
 import numpy as np
 import torch
 
-from spsbench.forecast.surface import Floats, Surface
+from spsbench.figures.intervals import Floats
+from spsbench.forecast.surface import Surface
 from spsbench.loop.timing import Stopwatch, TimedLM
 from spsbench.loop.types import LM
 

@@ -1,6 +1,6 @@
 """The candidates that were asked for: every way to draft with every rule, K and schedule."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,7 @@ from spsbench.settings.option import METHOD
 from spsbench.settings.planning import LISTS
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.table import K_MAX, TARGET
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
 FIRST = ("model", "ngram", "suffix")  # what is compared where no drafter is named
@@ -27,7 +28,7 @@ SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
 def cells_of(
     asked: Mapping[str, Any],
     ks: str,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
     *,
     settle: Callable[[Cell], Cell] = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
@@ -151,6 +152,11 @@ def candidate_of(cell: Cell) -> Candidate:
     if cell.k is None:
         schedule = str(own.schedule), make("schedules", own.schedule)
     return Candidate(draft=drafting(cell), verifier=str(own.verifier), k=cell.k, schedule=schedule)
+
+
+def named(cells: Iterable[Cell]) -> dict[str, Cell]:
+    """Cells by the candidate that each is."""
+    return {str(candidate_of(cell)): cell for cell in cells}
 
 
 def replayable(cell: Cell) -> bool:

@@ -10,23 +10,21 @@ import torch
 from spsbench.errors import UsageError
 from spsbench.forecast.answer import Measured
 from spsbench.forecast.costs import Costs
-from spsbench.forecast.costs_file import dumps, read_costs
-from spsbench.forecast.outlook import Outlook, Traced, outlook
+from spsbench.forecast.outlook import Outlook
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Loaded, Shelf
-from spsbench.plan.arms import by_draft, candidate_of, replayable
+from spsbench.models.shelf import Shelf
+from spsbench.plan.arms import by_draft, candidate_of, named, replayable
 from spsbench.plan.folder import COSTS, Kept, opened
-from spsbench.plan.given import check_head, check_priced
-from spsbench.plan.measure import measure
+from spsbench.plan.given import check_head
+from spsbench.plan.material import Material, traced_of
 from spsbench.plan.phases import Count, Inner, Phases
 from spsbench.plan.planned import Planned
+from spsbench.plan.pricing import Pricing
 from spsbench.plan.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
-from spsbench.plan.setting import differing, setting_of
 from spsbench.plan.texts import TEXTS, Runs, measured
-from spsbench.runs.asking import prompt_ids
 from spsbench.runs.conduct import RESULTS, Hands
 from spsbench.runs.jobs import fitting
-from spsbench.runs.models import Models, Say, folders_for
+from spsbench.runs.models import Models, folders_for
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.experiment import Part
@@ -34,15 +32,14 @@ from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
 from spsbench.settings.planning import Planning
 from spsbench.settings.task import Sample, Task
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
-from spsbench.store.atomic import replace_file
 from spsbench.store.identity import bare
 from spsbench.store.traces import Traces, read_traces
 
 USUAL = 4  # K of what is measured without a prediction
 MOST_UNTOLD = 3
-LONGEST = 4096  # tokens of prompts that costs are measured over
-APART = 64  # tokens between two contexts, below which one does
+OF_TEXTS = ("temperature", "top_p", "top_k", "max_new_tokens", "stop", "ignore_eos", "seed")
 
 
 @dataclass(kw_only=True)
@@ -69,7 +66,7 @@ class Planner:
     shelf: Shelf
     chat: bool = False
     system: str = ""
-    say: Say = lambda line: None
+    say: Say = quiet
     watch: Callable[[Phases], None] = lambda phases: None
     stop: Callable[[], bool] = lambda: False
     hands: Hands | None = None
@@ -195,54 +192,23 @@ class Planner:
         return folders_for((self._plain, *self.cells), self.access, self.say)
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
-        """Those that are given, those of an earlier start, or measured now."""
-        if self.planning.costs is not None:
-            costs = read_costs(self.planning.costs)
-            check_priced([*traces.drafts], costs, str(self.planning.costs))
-            return costs.scaled(**self.planning.factors)
-        pairs = self._pairs(traces)
-        path = self.folder / COSTS
-        if path.exists():
-            costs = read_costs(path)
-            changed = differing(setting_of([(self._plain, pairs[0][1]), *pairs]), costs.setting)
-            if not changed and all(drafting(cell) in costs.arms for cell, _ in pairs):
-                return costs.scaled(**self.planning.factors)
-            self.say(f"note: costs are measured again, of another setting ({', '.join(changed)})")
-        costs = measure(
-            pairs,
-            self._tokens(samples, pairs[0][1]),
-            contexts=contexts_of(traces),
-            seconds=self.planning.cost_seconds,
+        return Pricing(
+            folder=self.folder,
+            planning=self.planning,
+            plain=self._plain.but(chat=self.chat, system=self.system),
+            cells=self.cells,
+            models=self._models,
+            say=self.say,
             watch=lambda pace: self._show("costs", pace),
-        )
-        replace_file(path, dumps(costs).encode("ascii"))
-        return read_costs(path).scaled(**self.planning.factors)
-
-    def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
-        """A cell for each draft and rule, with its models."""
-        known = [cell for cell in self.cells if drafting(cell) in traces.drafts]
-        firsts = {(drafting(c), str(c.method.verifier)): c for c in reversed(known)}
-        return [(cell, self._models(cell)) for cell in reversed(firsts.values())]
-
-    def _tokens(self, samples: Sequence[Sample], models: Loaded) -> list[int]:
-        """Of the prompts, one after the other."""
-        work = self._plain.but(chat=self.chat, system=self.system).work
-        found: list[int] = []
-        for sample in samples:
-            found += prompt_ids(models.tokenizer, work, sample.prompt)
-            if len(found) >= LONGEST:
-                break
-        return found[:LONGEST]
+        ).costs(samples, traces)
 
     def _outlook(self, traces: Traces, costs: Costs) -> Outlook:
         cells = [
             cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
         ]
-        return outlook(
-            map(candidate_of, cells),
-            traced_of(traces),
-            costs,
-            lambda done, total: self._show("replay", self._count.at(done, total)),
+        material = Material(costs=costs, cells=cells, traced=traced_of(traces))
+        return material.outlook(
+            lambda done, total: self._show("replay", self._count.at(done, total))
         )
 
     def _confirm(
@@ -252,7 +218,7 @@ class Planner:
         own = self.planning
         if not own.confirm or self.planning.factors or own.costs is not None or not samples:
             return {}, None
-        by_name = {str(candidate_of(cell)): cell for cell in self.cells}
+        by_name = named(self.cells)
         best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
         best += self._untold(found)
         path = self.folder / HELD_BACK
@@ -276,23 +242,8 @@ class Planner:
         return Planned(
             folder=self.folder,
             outlook=found,
-            cells={str(candidate_of(cell)): cell for cell in self.cells},
+            cells=named(self.cells),
             measured=real,
             about=f"{self._plain.models.target}, {self.task.title}",
             every=self.planning.every,
         )
-
-
-OF_TEXTS = ("temperature", "top_p", "top_k", "max_new_tokens", "stop", "ignore_eos", "seed")
-
-
-def traced_of(traces: Traces) -> Traced:
-    """What drafts -> what it is, and its texts."""
-    return {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
-
-
-def contexts_of(traces: Traces) -> list[int]:
-    """The shortest prompt, and the end of the longest text; one where they are near."""
-    low = min(text.prompt_tokens for text in traces.texts.values())
-    high = max(text.prompt_tokens + len(text.q) for text in traces.texts.values())
-    return [low, high] if high - low > APART else [(low + high) // 2]

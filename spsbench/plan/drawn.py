@@ -1,7 +1,7 @@
 """A plan as a report: candidates with what was predicted and measured, and the answer in words."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.summary import Summary
@@ -42,7 +42,6 @@ def report(
     name: str,
     about: str,
     every: bool = False,
-    notes: Sequence[str] = (),
 ) -> Report:
     """The best K of each method, or every candidate; below it the answer.
 
@@ -83,7 +82,7 @@ def report(
         rows=rows,
         columns=COLUMNS,
         paper=[None] * len(rows),
-        remarks=[*lines, *notes],
+        remarks=lines,
         figure=figure(outlook, measured, str(answer)),
     )
     sheet = Sheet(

@@ -102,11 +102,10 @@ def opened(
             "start over with --overwrite (the old one is kept), or name another"
         )
     kept = load(folder)
-    differing = differences(dict(identity), dict(kept.identity))
-    if differing:
-        raise MismatchError(
+    if lines := differences(identity, kept.identity):
+        raise MismatchError.of(
             f"another plan ({folder}): expected the one that was begun. Give this one another "
-            "folder, or start over with --overwrite. Differing:"
-            + "".join(f"\n  {line}" for line in differing)
+            "folder, or start over with --overwrite",
+            lines,
         )
     return kept

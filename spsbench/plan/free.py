@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.costs import Rule
-from spsbench.forecast.surface import Floats, Surface
+from spsbench.forecast.surface import Surface
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import sample

@@ -56,9 +56,10 @@ def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
         if asked.get(name) is not None and asked[name] != head.get(field)
     ]
     if lines:
-        raise MismatchError(
+        raise MismatchError.of(
             "another trace (--trace): expected one of what was asked. Leave the options out, or "
-            "record it anew. Differing:" + "".join(f"\n  {line}" for line in lines)
+            "record it anew",
+            lines,
         )
 
 

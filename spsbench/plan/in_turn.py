@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from random import Random
 
-import torch
-from torch import Tensor
-
 from spsbench.loop.types import Round, Schedule
 
 
@@ -25,7 +22,3 @@ class InTurn(Schedule):
         else:
             self.asked = self._left.pop()
         return self.asked
-
-    def go_on(self, p: Tensor) -> Tensor:
-        """Always."""
-        return torch.ones((), dtype=torch.bool)

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from spsbench.errors import UsageError
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.costs import Arm, Costs, Rule
-from spsbench.forecast.surface import FEWEST_TURNS, Floats, Surface
+from spsbench.forecast.surface import FEWEST_TURNS, Surface
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.machine.load import Reading, loaded, others, read_clocks
 from spsbench.machine.sizes import clock
@@ -20,10 +21,11 @@ from spsbench.plan.alone import Alone
 from spsbench.plan.free import Free
 from spsbench.plan.reading import bandwidth_of, weights_of
 from spsbench.plan.rounds import Rounds, most_tokens
-from spsbench.plan.setting import name_of, setting_of
+from spsbench.plan.setting import setting_of
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import OWN_LOOP
+from spsbench.settings.names import drafting
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 ASKED = (1, 2, 4, 8, 16)  # tokens of a draft
@@ -105,9 +107,9 @@ def measure(
     arms: dict[str, tuple[Cell, list[Rounds]]] = {}
     for cell, loads in (plain, *pairs):
         ks, times = (asked, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
-        if name_of(cell) not in arms:
+        if drafting(cell) not in arms:
             made = [Rounds(cell, loads, text, at, ks, draw, times) for at in fitting]
-            arms[name_of(cell)] = cell, made
+            arms[drafting(cell)] = cell, made
     meters: list[Meter] = [
         alone,
         *free.values(),

@@ -1,6 +1,7 @@
 """A plan, or a table of costs, laid over several ranks of a given link."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,27 +9,16 @@ import torch
 from transformers import AutoConfig
 
 from spsbench.errors import DataError, UsageError
-from spsbench.forecast.candidates import Candidate
 from spsbench.forecast.costs import PLAIN, Costs
 from spsbench.forecast.link import Link
-from spsbench.forecast.outlook import Traced, outlook
 from spsbench.forecast.placements import Placement
 from spsbench.forecast.shared import Sizes, over_ranks
 from spsbench.models.boundary import silent
 from spsbench.models.loader import plain_class
 from spsbench.models.shareable import check_shareable
-from spsbench.plan.setting import name_of
+from spsbench.plan.material import Material
 from spsbench.plan.shapes import DEPTH, WIDTH, first, plain
-from spsbench.settings.cell import Cell
-
-
-class Material(NamedTuple):
-    """What a forecast stands on; without texts it has costs and cells alone."""
-
-    costs: Costs
-    cells: list[Cell]
-    candidates: list[Candidate]
-    traced: Traced
+from spsbench.settings.names import drafting
 
 
 class Forecasts(NamedTuple):
@@ -58,21 +48,19 @@ def forecast_ranks(
     drafts, notes = {}, []
     folders: dict[str, Path] = {}
     for cell in material.cells:
-        name, spec = name_of(cell), cell.models.draft
+        name, spec = drafting(cell), cell.models.draft
         if spec is None or name not in costs.arms or cell.method.drafter.name != "model":
             continue
         folders[name] = locate(spec)
         drafts[name] = sizes_of(folders[name], models.get(str(spec), {}), costs)
-    arm = next((name_of(c) for c in material.cells if name_of(c) in costs.arms), PLAIN)
+    arm = next((drafting(c) for c in material.cells if drafting(c) in costs.arms), PLAIN)
     if arm == PLAIN:
         raise UsageError("nothing drafts (--link): expected costs of a drafter. Name one")
     context = costs.passes.contexts[len(costs.passes.contexts) // 2]
 
     def placed(ranks: int, shared: Mapping[str, Sizes]) -> Placement:
         made = over_ranks(costs, ranks, link, target, shared)
-        best = None
-        if material.traced:
-            best = outlook(material.candidates, material.traced, made).best
+        best = replace(material, costs=made).outlook().best if material.traced else None
         return Placement(ranks, bool(shared), made, arm, context, best)
 
     found = [placed(1, {})]

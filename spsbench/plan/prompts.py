@@ -1,13 +1,14 @@
 """The prompts of a plan: some to trace, and others, held back, to measure on."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from spsbench.errors import DataError, MismatchError
 from spsbench.settings.task import Fits, Sample, Task
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.tasks.jsonl import Jsonl
@@ -28,7 +29,7 @@ def prompts_of(
     fits: Fits,
     limit: int,
     held_back: int,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
 ) -> Prompts:
     """The first prompts of a task to trace, the next ones to measure on.
 

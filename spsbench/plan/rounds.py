@@ -6,7 +6,7 @@ from statistics import fmean
 
 import numpy as np
 
-from spsbench.forecast.surface import Floats
+from spsbench.figures.intervals import Floats
 from spsbench.loop.decode import never
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream

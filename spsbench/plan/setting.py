@@ -10,15 +10,9 @@ from spsbench.models.folder import local_folder
 from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.names import drafting
 from spsbench.store.provenance import digest, hardware, hash_files, versions
 
 LIBRARIES = ("spsbench", "torch", "transformers")
-
-
-def name_of(cell: Cell) -> str:
-    """What a table of costs calls the drafter of a cell: `model nano-draft`, `ngram`, `none`."""
-    return drafting(cell)
 
 
 def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded
 from spsbench.plan.measure import Pace, measure
 from spsbench.plan.reading import weights_of
-from spsbench.plan.setting import name_of
 from spsbench.settings.asked import DEFAULT_K
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import AUTO, constant
 from spsbench.settings.models import RANDOM, ModelSpec
+from spsbench.settings.names import drafting
 from spsbench.spec import Spec
 
 SIZES, ASKED = (1, 2, 3, 5, 9), (1, 4, 8)
@@ -142,7 +142,7 @@ def measure_shapes(
 def _row(cell: Cell, draft: PreTrainedModel, model: str) -> ShapeCost:
     weights = weights_of(draft)
     numbers, read = (None, None) if weights is None else weights
-    return ShapeCost(shape_of(draft.config), model, name_of(cell), numbers, read)
+    return ShapeCost(shape_of(draft.config), model, drafting(cell), numbers, read)
 
 
 def _with(cell: Cell, folder: Path) -> Cell:

@@ -19,6 +19,7 @@ from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
+from spsbench.settings.telling import Say
 from spsbench.spec import Spec
 from spsbench.store.traces import read_traces
 from spsbench.tasks.jsonl import Jsonl
@@ -44,7 +45,7 @@ class Runs:
         seed: int,
         chat: bool,
         system: str,
-        say: Callable[[str], None],
+        say: Say,
         watch: Callable[[Pace], None],
         traced: Told,
         stop: Callable[[], bool],

@@ -9,8 +9,10 @@ from spsbench.tasks.programs.figures import counts, described, pass_at, shown, t
 from spsbench.tasks.programs.generated import TASK
 from spsbench.tasks.programs.log import NAME, read
 
+PROBLEMS = 164  # of HumanEval
 
-def judged_notes(folder: Path, cells: Sequence[Cell], problems: int = 164) -> list[str]:
+
+def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
     """How programs were run; of each cell the verdicts, and pass@k with both intervals.
 
     Raises:
@@ -25,7 +27,7 @@ def judged_notes(folder: Path, cells: Sequence[Cell], problems: int = 164) -> li
         if cell.work.task is None or cell.work.task.name != TASK or not own:
             continue
         asked = len({each.sample for each in own})
-        partial = f"partial {asked}/{problems} problems: " if asked < problems else ""
+        partial = f"partial {asked}/{PROBLEMS} problems: " if asked < PROBLEMS else ""
         figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
         lacking = without(own)
         apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""

@@ -1,37 +1,33 @@
 """Run folders -> a report: summaries with all that is said of them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from spsbench.errors import DataError, UsageError
 from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.figures.compare import RunComparison, compare
 from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import MARGINS, Parity
-from spsbench.figures.quality import Combine, Qualities, average
-from spsbench.figures.summaries import arms, summaries
+from spsbench.figures.quality import Qualities
+from spsbench.figures.summaries import arms
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
-from spsbench.plugins import plug_in
 from spsbench.reports.audits import audit_sheet
 from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
 from spsbench.reports.remarks import by_sample, ceilings, findings, paired_quality, repetitions
-from spsbench.reports.reporter import Report, Table, Title, table_of
+from spsbench.reports.reporter import Report, Table, table_of
+from spsbench.reports.run_source import Source, combine_of
 from spsbench.reports.sheet import Sheet
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import Key, Record, Score
+from spsbench.settings.records import Key, Record
 from spsbench.store.audits import read_audits
 from spsbench.store.folder import unbegun
 from spsbench.store.identity import digests
-from spsbench.store.machines import Machine, Setting, settings, unlike
-from spsbench.store.manifest import Manifest
-from spsbench.store.records import segmented
-from spsbench.tasks.scores import read_scores
+from spsbench.store.machines import Machine, Setting, unlike
 
 
 def report_on(
@@ -50,7 +46,7 @@ def report_on(
         SpsError: no run, one that is damaged, or a column that there is not.
     """
     sources = [
-        _Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool) for folder in folders
+        Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool) for folder in folders
     ]
     made = [table for source in sources for table in _tables(source)]
     if shown:
@@ -77,7 +73,7 @@ def tables(
     Raises:
         SpsError: no run, or one that is damaged.
     """
-    return list(_tables(_Source.open(folder, margins, by_group, dialect)))
+    return list(_tables(Source.open(folder, margins, by_group, dialect)))
 
 
 def compared(
@@ -89,16 +85,13 @@ def compared(
         SpsError: no run, or one that is damaged.
     """
     numbers: dict[str, int] = {}
-    base, now = (
-        [_Source.open(folder, MARGINS, False, None) for folder in each]
-        for each in ([against], folders)
-    )
+    base, now = ([Source.open(folder, MARGINS) for folder in each] for each in ([against], folders))
     made = [[table for source in each for table in _tables(source)] for each in (base, now)]
     rows = [[row for table in each if not table.part for row in table.whole] for each in made]
     sides = tuple(
         arms(
             list({cell.id: cell for source in each for cell in source.cells}.values()),
-            (record for source in each for record in _poolable(source)),
+            (record for source in each for record in _pooled(source)),
             numbers,
         )
         for each in (base, now)
@@ -106,19 +99,16 @@ def compared(
     return compare(rows[0], rows[1], margins, (sides[0], sides[1]))
 
 
-def _poolable(source: "_Source") -> Iterator[Record]:
+def _pooled(source: Source) -> Iterator[Record]:
     """The records of the last setting that a run was made under; of unlike machines without times.
 
     It is that of the rows, where a cell has several.
     """
-    found = _recorded(source)
-    setting = found[-1] if found else Setting((), ())
-    for record in source.records(setting.segments):
-        pooled = len(setting.machines) < 2
-        yield record if pooled else replace(record, flags=(*record.flags, "unlike"))
+    setting = source.settings()[-1]
+    return source.records(setting.segments, timed=len(setting.machines) < 2)
 
 
-def _sheets(source: "_Source", made: Sequence[Table]) -> Iterator[Sheet]:
+def _sheets(source: Source, made: Sequence[Table]) -> Iterator[Sheet]:
     """The audits that are kept with a run."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
@@ -133,47 +123,7 @@ def _sheets(source: "_Source", made: Sequence[Table]) -> Iterator[Sheet]:
         yield audit_sheet(audit, run, sum(row.n + row.failures for _, row in own) or None)
 
 
-class _Source(NamedTuple):
-    """What every table of a run is made of."""
-
-    folder: Path
-    manifest: Manifest
-    cells: list[Cell]
-    scores: list[Score]
-    margins: Mapping[str, float]
-    by_group: bool
-    dialect: Dialect | None
-    pool: bool = False  # times of unlike machines too
-
-    @classmethod
-    def open(
-        cls, folder: Path, margins: Mapping[str, float], by_group: bool, dialect: Dialect | None
-    ) -> "_Source":
-        manifest = Manifest.load(folder)
-        cells = list(manifest.configurations(folder).values())
-        scores = list(read_scores(folder))
-        return cls(folder, manifest, cells, scores, margins, by_group, dialect)
-
-    @property
-    def name(self) -> str:
-        """What the run is called."""
-        return self.manifest.experiment.get("title") or self.folder.absolute().name
-
-    def title(self, part: str, notes: Sequence[str], *, timed: bool = True) -> Title:
-        """The heading of one table."""
-        tasks = dict.fromkeys(p["title"] for p in self.manifest.experiment.get("parts", ()))
-        return Title(self.name + part, "; ".join(tasks), tuple(notes), timed=timed)
-
-    def records(self, segments: frozenset[int]) -> Iterator[Record]:
-        """The records of some starts."""
-        return (p.record for p in segmented(self.folder) if p.segment in segments)
-
-    def starts(self, segments: frozenset[int]) -> list[dict[str, Any]]:
-        """What the manifest knows of them."""
-        return [self.manifest.segments[i] for i in sorted(segments)]
-
-
-def _tables(source: _Source) -> Iterator[Table]:
+def _tables(source: Source) -> Iterator[Table]:
     identity = {
         "models": digests(source.manifest.fingerprint, source.cells),
         "prompts": source.manifest.experiment.get("prompts", {}),
@@ -182,23 +132,14 @@ def _tables(source: _Source) -> Iterator[Table]:
         yield replace(table, identity=identity)
 
 
-def _of_settings(source: _Source) -> Iterator[Table]:
-    found = _recorded(source)
-    for number, setting in enumerate(found or [Setting((), ())], start=1):
+def _of_settings(source: Source) -> Iterator[Table]:
+    found = source.settings()
+    for number, setting in enumerate(found, start=1):
         part = f" ({number} of {len(found)} settings)" if len(found) > 1 else ""
         yield from _of_setting(source, setting, part)
 
 
-def _recorded(source: _Source) -> list[Setting]:
-    """The settings that have records."""
-    found = settings(source.manifest)
-    if sum(len(setting.machines) for setting in found) > 1:
-        used = {placed.segment for placed in segmented(source.folder)}
-        found = settings(source.manifest, used)
-    return found
-
-
-def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]:
+def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
     machines = setting.machines
     pooled = len(machines) < 2 or source.pool
     known = machines[0].provenance if len(machines) == 1 else {}
@@ -211,7 +152,7 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
         if record.cell in texts:
             texts[record.cell].add(record)
 
-    rows = _rows(source, setting.segments, seen, tap, timed=pooled)
+    rows = source.rows(setting.segments, seen, tap, timed=pooled)
     paired: list[tuple[Cell, Parity]] = []
     values: dict[str, Qualities] = {}
     if source.dialect is None:
@@ -238,9 +179,9 @@ def _of_setting(source: _Source, setting: Setting, part: str) -> Iterator[Table]
             yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")
 
 
-def _of_machine(source: _Source, machine: Machine, part: str) -> Table:
+def _of_machine(source: Source, machine: Machine, part: str) -> Table:
     """The times of one machine; its records are in the table before as well."""
-    rows = _rows(source, machine.segments, None, lambda record: None, timed=True)
+    rows = source.rows(machine.segments)
     notes = ["The records of one machine, for their times; quality is that of all records."]
     notes += ceilings([row for row in rows if row.group is None], machine.provenance)
     return table_of(
@@ -254,7 +195,7 @@ def _of_machine(source: _Source, machine: Machine, part: str) -> Table:
 
 
 def _notes(
-    source: _Source,
+    source: Source,
     setting: Setting,
     whole: Sequence[Summary],
     paired: Sequence[tuple[Cell, Parity]],
@@ -276,48 +217,6 @@ def _notes(
             f"stand in a table of each ({'; '.join(unlike(setting.machines))})."
         )
     return notes
-
-
-def combine_of(cell: Cell) -> Combine:
-    """The task's way from scores to one value a sample; needs no data."""
-    if cell.work.task is None:
-        return average
-    try:
-        combine: Combine = plug_in("tasks", cell.work.task).combine
-    except UsageError:  # a task of a package that is not installed here
-        return average
-    return combine
-
-
-def _rows(
-    source: _Source,
-    segments: frozenset[int],
-    seen: set[Key] | None,
-    tap: Callable[[Record], None],
-    *,
-    timed: bool,
-) -> list[Summary]:
-    """The summaries of the records of some segments; `seen` takes keys, `tap` is told of each.
-
-    Without `seen` there are no scores in them, without `timed` no times.
-    """
-
-    def records() -> Iterator[Record]:
-        for record in source.records(segments):
-            if seen is not None:
-                seen.add(record.key)
-            tap(record)
-            yield record if timed else replace(record, flags=(*record.flags, "unlike"))
-
-    # read after the records: a score counts where its record does
-    own = (score for score in source.scores if seen and score.key in seen)
-    try:
-        return summaries(source.cells, records(), own, combine=combine_of, by_group=source.by_group)
-    except (ValueError, KeyError) as error:
-        raise DataError(
-            f"records that do not fit their manifest ({source.folder}: {error}): expected one run. "
-            "Restore the folder from a copy"
-        ) from error
 
 
 def _lowest(provenance: Mapping[str, Any]) -> float | None:

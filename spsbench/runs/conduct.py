@@ -18,14 +18,12 @@ from spsbench.runs.estimate import estimate
 from spsbench.runs.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.runs.models import (
     Models,
-    Say,
     folders_for,
     folders_of,
     measured_again,
     memory,
     resolved,
 )
-from spsbench.runs.once import once
 from spsbench.runs.pace import Pace
 from spsbench.runs.score_apart import score_apart
 from spsbench.runs.traced import Told, check_traceable, trace_part
@@ -36,6 +34,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
+from spsbench.settings.telling import Say, once, quiet
 from spsbench.store.choices import read_choices, write_choices
 from spsbench.store.folder import check_writable
 from spsbench.store.identity import fingerprint
@@ -109,7 +108,7 @@ class Conduct:
     access: Access
     shelf: Shelf
     name: str
-    say: Say = lambda line: None
+    say: Say = quiet
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
     traced: Told = lambda done, total: None

@@ -19,8 +19,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import method
-
-Say = Callable[[str], None]
+from spsbench.settings.telling import Say, quiet
 
 
 class Models:
@@ -48,7 +47,7 @@ class Models:
 
 
 def resolved(
-    experiment: Experiment, say: Say = lambda line: None, settle: Callable[[Cell], Cell] = resolve
+    experiment: Experiment, say: Say = quiet, settle: Callable[[Cell], Cell] = resolve
 ) -> Experiment:
     """With every cell checked and its verifier chosen: only then is its id what records carry.
 
@@ -63,7 +62,7 @@ def resolved(
         drafters = {cell.method.drafter for cell in part.cells if cell.k != 0}
         every = part.cells if len(drafters) < 2 else sensible(part.cells, say)
         cells = {cell.id: cell for cell in map(settle, every)}
-        drafts = part.traced if len(drafters) < 2 else sensible(part.traced, lambda line: None)
+        drafts = part.traced if len(drafters) < 2 else sensible(part.traced, quiet)
         traced = {cell.id: cell for cell in map(settle, drafts if part.traced else ())}
         parts.append(replace(part, cells=tuple(cells.values()), traced=tuple(traced.values())))
     return replace(experiment, parts=tuple(parts))

@@ -3,17 +3,17 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from spsbench.errors import Exit
+from spsbench.settings.telling import Say
 from spsbench.store.interrupt import graceful
 
 PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
 POLL = 0.2  # seconds
 
 
-def score_apart(folder: Path, say: Callable[[str], None]) -> int:
+def score_apart(folder: Path, say: Say) -> int:
     """Judge the programs of a finished run; the exit code of `sps score`.
 
     Whatever becomes of it, the run is kept, and says how to go on.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.forecast.chances import Floats
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.traces import Written
 from spsbench.loop.decode import token_budget
 from spsbench.loop.types import LM, Limits

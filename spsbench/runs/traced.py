@@ -8,7 +8,6 @@ from spsbench.errors import UsageError
 from spsbench.forecast.traces import Along, DraftOf, Written
 from spsbench.models.shelf import Loaded
 from spsbench.runs.asking import Answers, prompt_ids
-from spsbench.runs.once import once
 from spsbench.runs.text_laws import TextTracer
 from spsbench.runs.traced_of import draft_identity, head_of
 from spsbench.runs.tracing import DraftTracer
@@ -18,10 +17,10 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import drafting
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
+from spsbench.settings.telling import Say, once, quiet
 from spsbench.store.folder import Shard
 from spsbench.store.traces import TraceWriter, traces_path
 
-Say = Callable[[str], None]
 Told = Callable[[int, int], None]
 """Texts done, of how many."""
 
@@ -103,7 +102,7 @@ def trace_part(
     folder: Path,
     shard: Shard,
     *,
-    say: Say = lambda line: None,
+    say: Say = quiet,
     told: Told = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:

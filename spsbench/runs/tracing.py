@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.forecast.chances import Floats
+from spsbench.figures.intervals import Floats
 from spsbench.forecast.traces import Along, DraftOf, Drawn, Proposed
 from spsbench.loop.site import Drawn as How
 from spsbench.loop.site import Weights

@@ -9,6 +9,7 @@ from spsbench.errors import MismatchError, UsageError
 from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
+from spsbench.settings.chat import in_chat, instructed
 from spsbench.settings.grid import grid
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.option import RUN, SIZE, Option, between
@@ -16,6 +17,7 @@ from spsbench.settings.sampling import SEED_MAX
 from spsbench.settings.setting import Setting, settings_of
 from spsbench.settings.sweep import MOST, Sweep
 from spsbench.settings.task import Task
+from spsbench.settings.telling import Say, quiet
 from spsbench.sources import fixed
 from spsbench.spec import Spec
 
@@ -112,7 +114,7 @@ def plan(
     *,
     threads: int | None = None,
     templates: Callable[[ModelSpec], bool] = lambda model: False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
     **asked: Any,
 ) -> Experiment:
     """Make the tasks and expand the tables; reads data, loads no model.
@@ -172,50 +174,31 @@ def parts_of(
     *,
     seed: int,
     templates: Callable[[ModelSpec], bool],
-    say: Callable[[str], None],
+    say: Say,
 ) -> Iterator[Part]:
     """One table as a part; as two where some of its models are asked in their chat template.
 
     Raises:
         UsageError: a value out of range, or a chat that is not possible.
     """
-    asking = None if table.chat == "off" else instruct(task)
-    if table.chat == "on":
-        asking = instructed(task, spec)
     raw = grid(table, spec, task, seed=seed)
-    chats = {cell.models.target: table.chat == "on" for cell in raw}
-    if asking is not None and table.chat == "auto":
-        chats = {model: templates(model) for model in chats}
-        for model in (each for each, chat in chats.items() if chat):
-            say(f"{spec}: asked in the chat template of {model} (--chat off: the text alone)")
-    if table.system is not None and not any(chats.values()):
-        raise UsageError("--system without a chat: expected a model with a template and --chat on")
-    own = tuple(cell for cell in raw if not chats[cell.models.target])
+    chats = in_chat(
+        task,
+        spec,
+        (cell.models.target for cell in raw),
+        chat=table.chat,
+        system=table.system,
+        templates=templates,
+        say=say,
+    )
+    own = tuple(cell for cell in raw if chats[cell.models.target] is None)
     if own:
         yield part_of(table, spec, task, own)
-    if asking is not None and any(chats.values()):
+    asking = next((each for each in chats.values() if each is not None), None)
+    if asking is not None:
         asked = grid(table, spec, asking, seed=seed, chat=True)
-        cells = tuple(cell for cell in asked if chats[cell.models.target])
+        cells = tuple(cell for cell in asked if chats[cell.models.target] is not None)
         yield part_of(table, spec, asking, cells)
-
-
-def instruct(task: Task) -> Task | None:
-    """The task as an instruct model is asked it; None where it is not, or does not say."""
-    found = getattr(task, "instruct", None)
-    made: Task | None = found() if found is not None else None
-    return made
-
-
-def instructed(task: Task, spec: Spec) -> Task:
-    """The same, where there must be one.
-
-    Raises:
-        UsageError: the task does not know how to ask.
-    """
-    made = instruct(task)
-    if made is None:
-        raise UsageError(f"--chat on with {spec}: expected a task that asks. Leave --chat out")
-    return made
 
 
 def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Part:

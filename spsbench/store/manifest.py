@@ -147,11 +147,11 @@ def refuse_differences(
     Raises:
         MismatchError: it may not; names every field that differs.
     """
-    differing = differences(mine.fingerprint, theirs.fingerprint)
-    if differing:
-        raise MismatchError(
+    if lines := differences(mine.fingerprint, theirs.fingerprint):
+        raise MismatchError.of(
             f"another configuration ({folder}): expected the one that the run was started with. "
-            f"{todo}. Differing:" + "".join(f"\n  {line}" for line in differing)
+            f"{todo}",
+            lines,
         )
 
 

@@ -142,11 +142,11 @@ def refuse(mine: Head, theirs: Head, path: Path) -> None:
     Raises:
         MismatchError: they are not; names every field that differs.
     """
-    differing = mine.differing(theirs)
-    if differing:
-        raise MismatchError(
+    if lines := mine.differing(theirs):
+        raise MismatchError.of(
             f"another trace ({path}): expected one of the same target, tokenizer and sampling. "
-            "Record it anew. Differing:" + "".join(f"\n  {line}" for line in differing)
+            "Record it anew",
+            lines,
         )
 
 
@@ -156,11 +156,11 @@ def refuse_draft(mine: DraftOf, theirs: DraftOf, path: Path) -> None:
     Raises:
         MismatchError: it is not.
     """
-    differing = Head(mine.identity).differing(Head(theirs.identity))
-    if differing:
-        raise MismatchError(
+    if lines := Head(mine.identity).differing(Head(theirs.identity)):
+        raise MismatchError.of(
             f"another draft called {mine.name} ({path}): expected the same one. Record the trace "
-            "anew. Differing:" + "".join(f"\n  {line}" for line in differing)
+            "anew",
+            lines,
         )
 
 

@@ -17,14 +17,12 @@ from typing import NamedTuple
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.fingerprint import fingerprint
-from spsbench.tasks.metrics.passk import Passes, estimate
+from spsbench.tasks.metrics.passk import K, Passes, estimate
 
 QUESTION = (
     "Complete this Python function. Answer with the whole function in one code block.\n\n"
     "```python\n{prompt}```\n"
 )
-
-K = (1, 10, 100)  # the pass@k that papers report
 
 
 class Problem(NamedTuple):

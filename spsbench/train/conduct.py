@@ -15,6 +15,7 @@ from spsbench.models.source import source_of
 from spsbench.settings.access import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
+from spsbench.settings.telling import Say
 from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
@@ -62,7 +63,7 @@ class Conduct:
     place: Place
     access: Access
     price: Price
-    say: Callable[[str], None]
+    say: Say
     watch: Callable[[Course], None]
     stop: Callable[[], bool]
     command: Sequence[str] = ()

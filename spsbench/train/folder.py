@@ -80,7 +80,6 @@ def begin(
         MismatchError: something else is there, or --resume was not said.
     """
     path = folder.manifest
-    mine = json.loads(json.dumps(identity))
     known = {folder.lock.name, path.name}
     others = [each.name for each in folder.path.iterdir() if each.name not in known]
     if not path.exists() or not others:  # a first try that was refused has left nothing else
@@ -89,17 +88,16 @@ def begin(
                 f"{folder.path} has {others[0]} in it: expected an empty folder. Name another with "
                 "--out"
             )
-        replace_file(path, (json.dumps(mine, indent=1) + "\n").encode())
+        replace_file(path, (json.dumps(identity, indent=1) + "\n").encode())
         return
     if not resume:
         raise MismatchError(
             f"a training is there ({folder.path}): expected a new folder. Go on with --resume, or "
             "start over with --overwrite"
         )
-    theirs = json.loads(json.dumps(usual)) | dict(read_object(path, LARGE))
-    if lines := differences(mine, theirs):
-        raise MismatchError(
+    if lines := differences(identity, {**usual, **read_object(path, LARGE)}):
+        raise MismatchError.of(
             f"another training ({folder.path}): expected the settings that it was begun with. Give "
-            "this one another folder, or start over with --overwrite. Differing:"
-            + "".join(f"\n  {line}" for line in lines)
+            "this one another folder, or start over with --overwrite",
+            lines,
         )

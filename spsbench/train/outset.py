@@ -9,6 +9,7 @@ import torch
 
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
+from spsbench.settings.telling import Say
 from spsbench.settings.training import DraftTraining, HeadTraining, Training
 from spsbench.spec import Spec
 from spsbench.train.course.batches import Batches, together
@@ -20,7 +21,7 @@ from spsbench.train.course.own import Key, OwnTexts
 from spsbench.train.course.rules import Rules
 from spsbench.train.course.teacher import Teacher
 from spsbench.train.folder import Folder
-from spsbench.train.losses.table import ACCEPTANCES, loss_of
+from spsbench.train.losses.table import ACCEPTANCES, LAWLESS, loss_of
 from spsbench.train.students.student import Student
 from spsbench.train.team import Team
 from spsbench.train.text.many import continued
@@ -36,10 +37,10 @@ def loss_spec(asked: Training) -> Spec:
     features = isinstance(asked, HeadTraining) and asked.kind in ("eagle", "falcon")
     loss = asked.loss or Spec("kl" if features else "hybrid")
     loss_of(loss)
-    if asked.on_policy and loss.name == "ce":
+    if asked.on_policy and loss.name in LAWLESS:
         raise UsageError(
-            f"--on-policy {asked.on_policy:g} with --loss ce: expected a loss of laws, since the "
-            "tokens of such texts are not the target's. Choose another --loss"
+            f"--on-policy {asked.on_policy:g} with --loss {loss.name}: expected a loss of laws, "
+            "since the tokens of such texts are not the target's. Choose another --loss"
         )
     return loss
 
@@ -66,7 +67,7 @@ class Outset:
     folder: Folder
     team: Team
     numbers: str
-    say: Callable[[str], None]
+    say: Say
 
     def check(self) -> None:
         """Whether it can learn as it was asked to, with what is there of memory and disk.
@@ -137,6 +138,7 @@ class Outset:
             loss=loss_of(self.loss),
             warp=self._warp,
             warped=self.loss.name in ACCEPTANCES,
+            lawless=self.loss.name in LAWLESS,
             rate=asked.rate or student.rate,
             steps=asked.steps,
             minutes=asked.minutes,

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from spsbench.audit.law import discovery, rounds, rules
+from spsbench.audit.law.cases import Case, case
 from spsbench.audit.law.crew import answer, rows_of
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Case, case, prove
+from spsbench.audit.law.enumeration import prove
 from spsbench.audit.law.kinds import REFERENCE, DraftKind
 from spsbench.audit.law.rules import (
     Pairing,

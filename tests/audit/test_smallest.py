@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.audit.law.cases import Case
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.enumeration import prove
 from spsbench.audit.law.kinds import DraftKind
 from spsbench.audit.law.rules import LOOKAHEAD, Subject
 from spsbench.audit.law.smallest import number, smallest

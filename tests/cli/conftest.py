@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from spsbench.cli.main import main
-from tests.folders import random_model, save
+from tests.folders import byte_tokenizer, random_model, save
 
 PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
 COMMAND = (sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM)
@@ -52,6 +52,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     save(folder / "target", random_model())
     save(folder / "draft", random_model(noise=0.1, context=256))
     return Pair(str(folder / "target"), str(folder / "draft"))
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model of three layers, for which something may be trained."""
+    folder = tmp_path_factory.mktemp("target") / "tiny"
+    return str(save(folder, random_model(num_hidden_layers=3), byte_tokenizer()))
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of the fewest turns, and of a memory that nobody measures."""
+    from spsbench.plan import measure
+
+    monkeypatch.setattr(measure, "MOST_TURNS", measure.FEWEST_TURNS)
+    monkeypatch.setattr(measure, "bandwidth_of", lambda device: 1e9)
 
 
 @pytest.fixture

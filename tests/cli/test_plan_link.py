@@ -6,18 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.plan import measure
 from tests.cli.conftest import Pair, Ran
 
 Sps = Callable[..., Ran]
+
+pytestmark = pytest.mark.usefixtures("quickly")
 OVER = ("--parallel", "tp:4", "--link", "0.05ms")
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fewest turns, and a memory that nobody measures."""
-    monkeypatch.setattr(measure, "MOST_TURNS", measure.FEWEST_TURNS)
-    monkeypatch.setattr(measure, "bandwidth_of", lambda device: 1e9)
 
 
 def test_a_pair_without_texts(sps: Sps, pair: Pair) -> None:

@@ -7,17 +7,11 @@ import pytest
 
 from spsbench.cli.plan import shapes
 from spsbench.errors import UsageError
-from spsbench.plan import measure
 from tests.cli.conftest import Pair, Ran
 
 Sps = Callable[..., Ran]
 
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fewest turns, and a memory that nobody measures."""
-    monkeypatch.setattr(measure, "MOST_TURNS", measure.FEWEST_TURNS)
-    monkeypatch.setattr(measure, "bandwidth_of", lambda device: 1e9)
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 def test_a_row_a_shape_and_one_for_the_draft_there_is(sps: Sps, pair: Pair) -> None:

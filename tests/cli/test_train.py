@@ -6,18 +6,11 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from tests.folders import byte_tokenizer, random_model, save
 
 SMALL = (
     *("--count", "12", "--tokens", "12", "--batch-tokens", "64", "--micro-tokens", "64"),
     *("--steps", "4", "--evaluations", "2", "--cost-seconds", "0", "--save-as", "float32"),
 )
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("target") / "tiny"
-    return str(save(folder, random_model(num_hidden_layers=3), byte_tokenizer()))
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,8 @@ import pytest
 
 from spsbench.errors import Exit
 from tests.cli.test_train import SMALL
-from tests.folders import byte_tokenizer, random_model, save
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("target") / "tiny"
-    return str(save(folder, random_model(num_hidden_layers=3), byte_tokenizer()))
 
 
 def started(target, out, *more):

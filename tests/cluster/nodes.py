@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,35 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-NET = "198.18.231"  # of the block that is set aside for tests of networks (RFC 2544)
+from namespaces import address, two_namespaces
+
 PORT = 6399
 PATIENCE = 240.0
-
-
-def why_not() -> str | None:
-    """Why there can be none here."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "no `ip` here: apt-get install iproute2"
-    name = f"sps{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if made.returncode:
-        return f"no network namespaces here: {made.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return None
 
 
 class Node:
     """One machine: a namespace with an address.
 
     Args:
-        number: 1 or 2.
+        name: of the namespace.
+        where: its address.
+        folder: of what commands on it print.
     """
 
-    def __init__(self, number: int, folder: Path) -> None:
-        self.name, self.address = f"sps{os.getpid()}-{number}", f"{NET}.{number}"
-        self.folder = folder
+    def __init__(self, name: str, where: str, folder: Path) -> None:
+        self.name, self.address, self.folder = name, where, folder
 
     def popen(self, told: Path, *command: str, environment: dict[str, str] | None = None):
         """A command on it, which prints into a file: what it leaves behind would keep a pipe."""
@@ -97,26 +84,13 @@ OURS = {
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[tuple[Node, Node]]:
     """Two of them that see each other and nothing else."""
-    one, two = Node(1, folder), Node(2, folder)
-    try:
-        for node in (one, two):
-            ip("netns", "add", node.name)
-            ip("-n", node.name, "link", "set", "lo", "up")
-        ends = [f"s{os.getpid() % 10**7}-{n}" for n in (1, 2)]
-        cable = ["link", "add", ends[0], "netns", one.name, "type", "veth"]
-        ip(*cable, "peer", "name", ends[1], "netns", two.name)
-        for node, end in zip((one, two), ends, strict=True):
-            ip("-n", node.name, "addr", "add", f"{node.address}/24", "dev", end)
-            ip("-n", node.name, "link", "set", end, "up")
-        yield one, two
-    finally:
-        for node in (one, two):
-            until = time.monotonic() + 10
-            while node.processes("") and time.monotonic() < until:
-                node.end()
-                time.sleep(0.1)
-            subprocess.run(["ip", "netns", "del", node.name], check=False, capture_output=True)
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+    with two_namespaces() as names:
+        one, two = (Node(name, address(n), folder) for n, name in enumerate(names, start=1))
+        try:
+            yield one, two
+        finally:
+            for node in (one, two):
+                until = time.monotonic() + 10
+                while node.processes("") and time.monotonic() < until:
+                    node.end()
+                    time.sleep(0.1)

@@ -1,25 +1,16 @@
 """Ranks as forks of the process that tests: torch and transformers are imported already."""
 
-import multiprocessing
 import os
 import signal
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from forked import FORK, be_rank, free_port
 from spsbench.engines.channel import end
 from spsbench.engines.company import LostRankError
 from spsbench.library.ranks import follow
-
-FORK = multiprocessing.get_context("fork")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def team(
@@ -54,9 +45,7 @@ def team(
 
 
 def _environment(rank: int, size: int, port: int) -> None:
-    named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in named.items()}
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    be_rank(rank, size, port)
     torch.set_num_threads(1)
 
 

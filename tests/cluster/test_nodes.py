@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from namespaces import lacking
 from tests.cluster.compared import bare
-from tests.cluster.nodes import PATIENCE, PORT, two_nodes, why_not
+from tests.cluster.nodes import PATIENCE, PORT, two_nodes
 from tests.folders import byte_tokenizer, random_model, save
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    if (reason := why_not()) is not None:
+    if (reason := lacking()) is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("models")
     rows = ({"id": str(n), "prompt": f"one two three {n} one two"} for n in range(40))

@@ -150,16 +150,19 @@ def test_another_text_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("hit", "told"),
-    [(signal.SIGKILL, "a rank has ended"), (signal.SIGSTOP, "rank 1 has been silent for 0.5 s")],
+    ("hit", "patience", "told"),
+    [
+        (signal.SIGKILL, 60.0, "a rank has ended"),  # it is not waited for
+        (signal.SIGSTOP, 2.0, "rank 1 has been silent for 2 s"),
+    ],
 )
 def test_a_rank_that_dies_or_stands_still_ends_the_others(
-    hit: signal.Signals, told: str, tmp_path: Path
+    hit: signal.Signals, patience: float, told: str, tmp_path: Path
 ) -> None:
     folder, _ = made(tmp_path, "llama")
 
     def work(strike: Callable[[], None]) -> Any:
-        heart.be_patient(0.5)
+        heart.be_patient(patience)
         model = load_shared(folder, size=2, say=quiet, **HOW)
         lm = Eager().session(model)
         lm.append(torch.tensor(PROMPT), keep=1)

@@ -3,13 +3,14 @@
 import pytest
 
 import two_machines
+from namespaces import lacking
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1000)]
 
 
 @pytest.fixture
 def here() -> two_machines.Machines:
-    if (why := two_machines.lacking()) is not None:
+    if (why := lacking()) is not None:
         pytest.skip(f"two machines cannot be imitated: {why}")
     with two_machines.machines() as made:
         yield made

@@ -17,7 +17,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.cases import Case
+from spsbench.audit.law.enumeration import prove
 from spsbench.audit.law.kinds import FixedDrafter
 from spsbench.audit.law.tables import Law
 from spsbench.audit.law.thresholds import RULES

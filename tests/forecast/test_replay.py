@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spsbench.audit.law.enumeration import Case, Walk, case, following
+from spsbench.audit.law.cases import Case, case
+from spsbench.audit.law.enumeration import following
 from spsbench.audit.law.kinds import ArgmaxDrafter
 from spsbench.audit.law.oracle import Outcome, warped
 from spsbench.audit.law.tables import KINDS, Pair
+from spsbench.audit.law.walk import Walk
 from spsbench.forecast.chances import Chances, Looked, Sampled, Stopped
 from spsbench.forecast.oracle import hindsight, informed
 from spsbench.forecast.policies import Always, Follows, Turn

@@ -96,7 +96,7 @@ def test_a_found_set_is_a_spec(variant: Variant) -> None:
 
 
 def test_the_gain_is_that_of_the_best_k() -> None:
-    skip = worth(Variant(frozenset({1})), 0.8, 0.1, 8)
+    skip = worth(Variant(frozenset({1})), 0.8, 0.1)
     gains = {k: (1 - 0.8 ** (k + 1)) / 0.2 / (0.1 * k + 1) for k in range(1, 9)}
     assert skip.k == max(gains, key=gains.__getitem__)
     assert skip.gain == pytest.approx(max(gains.values()))

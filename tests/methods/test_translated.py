@@ -7,8 +7,9 @@ from itertools import accumulate
 import pytest
 from torch import Tensor
 
+from spsbench.audit.law.cases import Case
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.enumeration import prove
 from spsbench.audit.law.oracle import warped
 from spsbench.audit.law.tables import Pair, TableLM
 from spsbench.audit.law.thresholds import Facts

@@ -26,9 +26,10 @@ from spsbench.plan.free import Free
 from spsbench.plan.in_turn import InTurn
 from spsbench.plan.measure import Pace, enough, measure, quiet, within
 from spsbench.plan.rounds import Rounds
-from spsbench.plan.setting import differing, name_of, setting_of
+from spsbench.plan.setting import differing, setting_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.names import drafting
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
 from tests.plan.clocks import Clock
@@ -147,7 +148,7 @@ def test_rounds_of_another_k_take_what_was_foretold(
         again.turn()
         drafted, _, _, seconds = again.parts([0])[0, :, 0]
         foretold = made.round_seconds(
-            name_of(cell), 3, 80, drafted=drafted, verifier=str(cell.method.verifier)
+            drafting(cell), 3, 80, drafted=drafted, verifier=str(cell.method.verifier)
         )
         assert seconds == pytest.approx(foretold.total.value, rel=0.01)
 

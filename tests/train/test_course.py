@@ -14,6 +14,7 @@ from spsbench.train.course.outlook import Gain, foreseen
 from spsbench.train.course.rules import Rules
 from spsbench.train.course.teacher import Teacher
 from spsbench.train.course.watch import Seen, Share
+from spsbench.train.losses.cross_entropy import cross_entropy
 from spsbench.train.losses.hybrid import hybrid
 from tests.train import small
 
@@ -163,3 +164,20 @@ def test_a_batch_is_a_function_of_its_step(texts):
     assert made.chosen(7) == Batches(texts, 60, 1, torch.device("cpu")).chosen(7)
     parts = made.parts(0, 20)
     assert sorted(i for numbers in parts for i in numbers) == sorted(made.chosen(0))
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("draft", 0), ("medusa", 1)])
+def test_a_loss_of_tokens_asks_no_more_of_the_target_than_the_student_reads(kind, asked, course):
+    made = course(kind, rules=replace(RULES, loss=cross_entropy, warped=False))
+    taught = []
+    teach = made.teacher.teach
+    made.teacher.teach = lambda batch: taught.append(batch) or teach(batch)
+    step = replace(made._gradients(), rules=replace(made.rules, micro_tokens=1000))
+    loss = step.add(0, 8)
+    expected = {name: w.grad.clone() for name, w in made.student.network.named_parameters()}
+    assert len(taught) == 1
+    made.student.network.zero_grad()
+    assert replace(step, rules=replace(step.rules, lawless=True)).add(0, 8) == loss
+    assert len(taught) == 1 + asked
+    for name, weight in made.student.network.named_parameters():
+        assert torch.equal(weight.grad, expected[name]), name

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Scores
 from spsbench.train.course.teacher import Teacher
@@ -124,3 +125,9 @@ def test_reach_is_what_rounds_keep_by_enumeration(model):
     found = (coin * overlap)[:: small.VOCAB + 1]
     torch.testing.assert_close(torch.tensor(chances), found, atol=1e-5, rtol=1e-4)
     assert float((weight * coin * overlap).sum()) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "medusa"])
+def test_a_head_cannot_know_more_tokens_than_its_target(kind, model):
+    with pytest.raises(UsageError, match="--draft-vocab is 25: expected"):
+        small.student(kind, model, draft_vocab=small.VOCAB + 1)

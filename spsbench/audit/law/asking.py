@@ -9,15 +9,21 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 
 from spsbench.loop.types import Draft, Noise, Purpose, Verdict, Verifier
 
-Fixed = Mapping[tuple[Purpose, int], float]
+Uniform = tuple[Purpose, int]
+"""One of a round's numbers, by its purpose and slot."""
+
+Fixed = Mapping[Uniform, float]
 """Uniforms whose values are given."""
+
+Move = tuple[Fixed, Uniform]
+"""What is fixed while one uniform moves, and that one."""
 
 Ruling = tuple[int, ...]
 """The padded path of accepted nodes, then the final token."""
@@ -39,33 +45,50 @@ class Asked:
         path, token, _ = self.verifier(self.draft, self.q, Probe(fixed, later))
         return (*path.tolist(), int(token))
 
-    def along(
-        self, fixed: Fixed, moved: tuple[Purpose, int], points: Sequence[float]
-    ) -> list[list[Ruling]]:
-        """[LATER][points] the rulings while one uniform moves along `points`."""
+    @cached_property
+    def order(self) -> list[Uniform]:
+        """The uniforms in the order in which it asks for them, as far as one ruling shows."""
+        probe = Probe({}, 0)
+        self.verifier(self.draft, self.q, probe)
+        return list(dict.fromkeys(probe.heard))
+
+    def after(self, uniform: Uniform) -> list[Uniform]:
+        """Those that it asks for later than one; none where it is asked setting by setting."""
+        if not self.at_once or uniform not in self.order:
+            return []
+        return self.order[self.order.index(uniform) + 1 :]
+
+    def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
+        """[moves, LATER, points, N + 1] the rulings while one uniform moves along `points`.
+
+        Each move is that uniform and what is fixed meanwhile. Fewer moves are answered, but the
+        first one always is, where settings must be tried one by one.
+        """
         if self.at_once:
             try:
                 with quietly():
-                    return self._together(fixed, moved, points)
+                    return self._together(moves, points)
             except Exception:  # it reads a value, or does what vmap cannot: whatever vmap raises
                 self.at_once = False
-        return [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
+        fixed, moved = moves[0]
+        found = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
+        return torch.tensor([found])
 
-    def _together(
-        self, fixed: Fixed, moved: tuple[Purpose, int], points: Sequence[float]
-    ) -> list[list[Ruling]]:
-        uniforms = trials(len(self.draft.tokens) + 2)[:, None].repeat(1, len(points), 1, 1)
-        for (purpose, slot), u in fixed.items():
-            uniforms[:, :, purpose, slot] = u
-        uniforms[:, :, moved[0], moved[1]] = torch.tensor(points, dtype=torch.float64)
+    def _together(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
+        alone = trials(len(self.draft.tokens) + 2)[None, :, None]
+        uniforms = alone.repeat(len(moves), 1, len(points), 1, 1)
+        along = torch.tensor(points, dtype=torch.float64)
+        for some, (fixed, moved) in zip(uniforms, moves, strict=True):
+            for (purpose, slot), u in fixed.items():
+                some[:, :, purpose, slot] = u
+            some[:, :, moved[0], moved[1]] = along
 
         def ruled(u: Tensor) -> tuple[Tensor, Tensor]:
             verdict: Verdict = self.verifier(self.draft, self.q, Given(u))
             return verdict.path, verdict.token
 
-        paths, tokens = torch.func.vmap(ruled)(uniforms.flatten(0, 1))
-        rulings = list(map(tuple, torch.cat([paths, tokens[:, None]], 1).tolist()))
-        return [rulings[i * len(points) : (i + 1) * len(points)] for i in range(LATER)]
+        paths, tokens = torch.func.vmap(ruled)(uniforms.flatten(0, 2))
+        return torch.cat([paths, tokens[:, None]], 1).view(*uniforms.shape[:3], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +97,11 @@ class Probe(Noise):
 
     fixed: Fixed
     later: int
+    heard: list[Uniform] = field(default_factory=list)  # what was asked for
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
         """[n] the fixed values; low, high, or scattered ones elsewhere."""
+        self.heard.extend((purpose, i) for i in range(n))
         values = [self.fixed.get((purpose, i), other(self.later, purpose, i)) for i in range(n)]
         return torch.tensor(values, dtype=torch.float64)
 

@@ -8,15 +8,16 @@ cell at both ends.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.asking import Asked, Ruling
+from spsbench.audit.law.asking import LATER, Asked, Fixed, Move, Ruling, Uniform
 from spsbench.audit.law.guesses import guesses
 from spsbench.audit.law.thresholds import Facts, Rule
 from spsbench.loop.types import Draft, Purpose, Verifier
@@ -28,7 +29,12 @@ TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be ha
 EQUAL = 1e-14  # difference of two probabilities that is a rounding
 NEAR = 2e-15  # a change this near to a likely threshold is at it
 
+WHOLE = 0.5  # the middle of a uniform along which nothing changes
+
 Ask = Callable[[float], Ruling]
+
+Place = tuple[tuple[tuple[Uniform, float], ...], Uniform]
+"""A uniform, and the middles of the cells that those before it are in."""
 
 
 @dataclass
@@ -37,11 +43,26 @@ class Question:
 
     asked: Asked
     likely: list[float]
+    known: dict[Place, list[float]] = field(default_factory=dict)  # the widths of the cells there
 
     @property
-    def around(self) -> list[float]:
-        """Just below and just above each likely threshold."""
-        return [u for at in self.likely for u in (at - NEAR, at + NEAR) if 0 <= u <= LAST]
+    def points(self) -> list[float]:
+        """Where to look first: near likely thresholds, too, where many points cost little."""
+        return self._many if self.asked.at_once else sorted({*GRID, LAST})
+
+    @cached_property
+    def _many(self) -> list[float]:
+        around = (u for at in self.likely for u in (at - NEAR, at + NEAR) if 0 <= u <= LAST)
+        return sorted({*GRID, LAST, *around})
+
+    def cells(self, before: dict[Uniform, float], moved: Uniform) -> list[float]:
+        """The widths of the cells of one uniform, from 0 up."""
+        place = placed(before, moved)
+        if place not in self.known:
+            for at, changes in changes_along(self, before, moved):
+                edges = [0.0, *sorted(changes), 1.0]
+                self.known[at] = [b - a for a, b in pairwise(edges)]
+        return self.known[place]
 
 
 @dataclass
@@ -50,58 +71,89 @@ class DiscoveredRule(Rule):
 
     verifier: Verifier
     drawn: Callable[[Facts, int], list[float]] = Facts.drawn
-    _known: dict[Any, list[float]] = field(default_factory=dict, repr=False)
     _questions: dict[Any, Question] = field(default_factory=dict, repr=False)
+    _latest: tuple[Facts, Draft | None, Question] | None = field(default=None, repr=False)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
         """The widths of the cells of one uniform, from 0 up."""
         if purpose is Purpose.DRAFT:
             return self.drawn(facts, slot)
-        draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
         before = {at: u for at, u in facts.middle.items() if at[0] is not Purpose.DRAFT}
-        drafted = facts.text, shape(draft)
-        key = drafted, tuple(sorted(before.items())), purpose, slot
-        if key not in self._known:
-            if drafted not in self._questions:
-                self._questions[drafted] = self._question(facts, draft)
-            changes = changes_along(self._questions[drafted], before, (purpose, slot))
-            edges = [0.0, *sorted(changes), 1.0]
-            self._known[key] = [b - a for a, b in pairwise(edges)]
-        return self._known[key]
+        return self._question(facts).cells(before, (purpose, slot))
 
-    def _question(self, facts: Facts, draft: Draft) -> Question:
-        q = laws_after(facts, draft)
-        p = [] if draft.probs is None else draft.probs.tolist()
-        above = None if draft.parents is None else draft.parents.tolist()
-        likely = guesses(q.tolist(), p, draft.tokens.tolist(), above)
-        return Question(Asked(self.verifier, draft, q), likely)
+    def _question(self, facts: Facts) -> Question:
+        """That of the draft at hand; a draft that came before after the same text has its own."""
+        if self._latest and self._latest[0] is facts and self._latest[1] is facts.draft:
+            return self._latest[2]
+        draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
+        drafted = facts.text, shape(draft)
+        if drafted not in self._questions:
+            self._questions[drafted] = question_of(self.verifier, facts, draft)
+        self._latest = facts, facts.draft, self._questions[drafted]
+        return self._latest[2]
+
+
+def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
+    """Nothing of it is known yet."""
+    q = laws_after(facts, draft)
+    p = [] if draft.probs is None else draft.probs.tolist()
+    above = None if draft.parents is None else draft.parents.tolist()
+    likely = guesses(q.tolist(), p, draft.tokens.tolist(), above)
+    return Question(Asked(verifier, draft, q), likely)
+
+
+def placed(before: Fixed, moved: Uniform) -> Place:
+    """A `Place` from its parts."""
+    return tuple(sorted(before.items())), moved
 
 
 def changes_along(
-    question: Question, fixed: dict[tuple[Purpose, int], float], moved: tuple[Purpose, int]
-) -> list[float]:
+    question: Question, before: Fixed, moved: Uniform
+) -> Iterator[tuple[Place, list[float]]]:
     """Where the ruling changes along one uniform, for any of the values that later ones try.
+
+    Where it does not, the next place is that of the uniform after it, and so on: most uniforms of
+    a large draft decide nothing, and many are asked about as fast as one.
 
     Raises:
         ArithmeticError: in too many places.
     """
-    asked = question.asked
-    points = sorted({*GRID, LAST, *(question.around if asked.at_once else ())})
+    asked, points = question.asked, question.points
+    moves: list[Move] = [(before, moved)]
+    for after in asked.after(moved):
+        fixed, last = moves[-1]
+        moves.append(({**fixed, last: WHOLE}, after))
+    rulings = asked.along(moves, points)
+    unlike = (rulings[:, :, 1:] != rulings[:, :, :-1]).any(-1).any(-1).tolist()  # [moves, LATER]
+    for (fixed, along), found, where in zip(moves, rulings, unlike, strict=False):
+        changes: list[float] = []
+        for later in range(LATER):
+            if where[later]:
+                seen = dict(zip(points, map(tuple, found[later].tolist()), strict=True))
+                changes += further(question, (fixed, along), later, seen, changes)
+            if len(changes) > MOST:
+                raise ArithmeticError(f"more than {MOST} changes along one uniform")
+        yield placed(fixed, along), changes
+        if changes:
+            return
+
+
+def further(
+    question: Question, move: Move, later: int, seen: dict[float, Ruling], known: Sequence[float]
+) -> list[float]:
+    """The changes between the points that were `seen` in one trial, without the `known` ones."""
+    fixed, moved = move
+
+    def ask(u: float) -> Ruling:
+        if u not in seen:
+            seen[u] = question.asked.one({**fixed, moved: u}, later)
+        return seen[u]
+
     changes: list[float] = []
-    for later, rulings in enumerate(asked.along(fixed, moved, points)):
-        seen = dict(zip(points, rulings, strict=True))
-
-        def ask(u: float, later: int = later, seen: dict[float, Ruling] = seen) -> Ruling:
-            if u not in seen:
-                seen[u] = asked.one({**fixed, moved: u}, later)
-            return seen[u]
-
-        for (low, high), (below, above) in zip(pairwise(points), pairwise(rulings), strict=True):
-            if below != above:
-                known = sorted(at for at in changes if low < at <= high)
-                changes += new_changes(ask, (low, high), (below, above), known, question.likely)
-        if len(changes) > MOST:
-            raise ArithmeticError(f"more than {MOST} changes along one uniform")
+    for (low, below), (high, above) in pairwise(list(seen.items())):
+        if below != above:
+            there = sorted(at for at in known if low < at <= high)
+            changes += new_changes(ask, (low, high), (below, above), there, question.likely)
     return changes
 
 

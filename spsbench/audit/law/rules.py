@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from spsbench.audit.law.cases import Case
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import EXACT, Case, prove
+from spsbench.audit.law.enumeration import EXACT, prove
 from spsbench.audit.law.kinds import DEEP, REFERENCE, DraftKind, TreeDrawn
 from spsbench.audit.law.rounds import GREEDY as ALONE
 from spsbench.audit.law.rounds import one_rounds

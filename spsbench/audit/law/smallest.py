@@ -9,16 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from spsbench.audit.law.enumeration import (
-    EXACT,
-    Case,
-    Proof,
-    Walk,
-    following,
-    prove,
-    total_variation,
-)
+from spsbench.audit.law.cases import Case
+from spsbench.audit.law.enumeration import EXACT, Proof, following, prove, total_variation
 from spsbench.audit.law.oracle import Outcome, warped
+from spsbench.audit.law.walk import Walk
 
 Laws = tuple[tuple[float, ...], tuple[float, ...]]
 """q and p, after any text."""

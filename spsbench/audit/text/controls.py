@@ -33,9 +33,7 @@ class Control:
         return self.caught >= CAUGHT
 
 
-def claimable(
-    evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND, seed: int = 0
-) -> float | None:
+def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) -> float | None:
     """The least bias that an audit of this length catches with probability 0.99; None: none.
 
     Simulated at the tokens' own laws, with the main bets alone: the others can only help.
@@ -43,7 +41,7 @@ def claimable(
     most = tilt_limit(evidence)
     if not len(evidence) or most <= 0:
         return None
-    uniforms = np.random.default_rng(seed).random((SIMULATIONS, len(evidence)), np.float32)
+    uniforms = np.random.default_rng(0).random((SIMULATIONS, len(evidence)), np.float32)
     pairs = [
         log_factors(BETS[i], evidence.mass[:, DRAFT], evidence.pull, float(band[DRAFT]))
         for i in MAIN

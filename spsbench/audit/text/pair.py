@@ -1,7 +1,7 @@
 """Audit of a pair: text is generated until a bias is found, or none of that size can be there."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -16,14 +16,13 @@ from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
+from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
 TASKS = (Spec("humaneval"), Spec("xsum", (("data", "mini"), ("count", 40))))
 CALIBRATION = 4  # prompts on which rounding is measured
 OFTEN = 2_000  # tokens between two words about the progress
 REPEATED = 3  # greedy prompts that are generated twice
-
-Say = Callable[[str], None]
 
 
 def prompts_of(cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int) -> list[Prompt]:
@@ -53,7 +52,7 @@ def audit_pair(
     most: int,
     workers: int = 1,
     offline: bool = False,
-    say: Say = lambda line: None,
+    say: Say = quiet,
 ) -> Finding:
     """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long."""
     began = time.perf_counter()
@@ -88,9 +87,7 @@ def audit_pair(
     return audit.finding(time.perf_counter() - began, trusted=sure)
 
 
-def greedy_pair(
-    cell: Cell, loaded: Loaded, prompts: Sequence[Prompt], say: Say = lambda line: None
-) -> Greedy:
+def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt], say: Say = quiet) -> Greedy:
     """Each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
     began = time.perf_counter()
     plain, result = plain_cell(cell), Greedy()

@@ -22,6 +22,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
+from spsbench.settings.telling import Say, quiet
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 
@@ -50,7 +51,7 @@ def replay(
     level: float = LEVEL,
     asked: float | None = None,
     most: int | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = quiet,
 ) -> Iterator[Replayed]:
     """Audit every speculative cell of a run; `most` = tokens of each arm at most.
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_most, check_share
 
 
 @dataclass(frozen=True)
-class Confidence:
+class Confidence(Schedule):
     """Draft while the law's greatest probability is `t` or more, up to `most` tokens.
 
     Host reads: one a drafted token, and one for the slot that is refused.

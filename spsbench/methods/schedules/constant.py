@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Schedule):
     """K tokens a round, 0 is auto-regressive sampling; of a tree K is the depth.
 
     `most` bounds the nodes of a tree; None = as many as its drafter likes.
@@ -26,7 +23,3 @@ class Constant:
     def nodes(self, history: Sequence[Round]) -> int | None:
         """The same number whatever happened."""
         return self.most
-
-    def go_on(self, p: Tensor) -> Tensor:
-        """Always; said on the CPU, so that asking does not wait for `p`."""
-        return torch.ones((), dtype=torch.bool)

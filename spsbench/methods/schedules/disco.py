@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from spsbench.forecast.disco import Classifier, read_classifier
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_most, check_share
 from spsbench.methods.schedules.entropy import entropy as entropy_of
 
 
 @dataclass
-class Disco:
+class Disco(Schedule):
     """Draft while the chance of keeping the slot and those before it is `t` or more.
 
     The chance of a slot is the logistic function of `bias + entropy * H(p) + peak * max p`, H in

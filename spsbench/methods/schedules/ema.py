@@ -4,16 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_inside, check_most
 from spsbench.methods.schedules.folding import RunningAcceptance
 
 
 @dataclass
-class Ema:
+class Ema(Schedule):
     """The largest K with alpha ** K >= `least`, at least 1 and at most `most`; no host read.
 
     alpha is an exponential moving average over the rounds (`RunningAcceptance`), so it does not
@@ -35,7 +32,3 @@ class Ema:
         """From the estimate so far."""
         alpha = self._acceptance(history)
         return max(1, min(self.most, math.floor(math.log(self.least) / math.log(alpha))))
-
-    def go_on(self, p: Tensor) -> Tensor:
-        """Always; said on the CPU, so that asking does not wait for `p`."""
-        return torch.ones((), dtype=torch.bool)

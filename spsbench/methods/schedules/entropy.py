@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_most, check_positive, check_share
 from spsbench.methods.schedules.folding import Fold, outcome
 
@@ -19,7 +19,7 @@ RECENT = 0.5  # the weight of the rounds before, in the acceptance that moves th
 
 
 @dataclass
-class Entropy:
+class Entropy(Schedule):
     """Draft while 1 - sqrt(gamma H(p)) is at least a threshold, up to `most` tokens.
 
     The threshold begins at `t`, and after every round that drafted it goes up by `step` where fewer

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from spsbench.loop.types import Round
 
 S = TypeVar("S")
+PRIOR = 4.0  # tokens
 
 
 class Fold(Generic[S]):
@@ -53,18 +54,18 @@ class RunningAcceptance:
     """The share of tested tokens that were kept, the newest rounds counting most.
 
     Every round, with a draft or without, multiplies the weight of those before it by `decay`; a
-    prior of `weight` tokens of which `alpha` were kept never fades. So an estimate that nothing is
+    prior of 4 tokens of which `alpha` were kept never fades. So an estimate that nothing is
     drafted on drifts back to the prior, and is tried again.
     """
 
-    def __init__(self, decay: float, alpha: float, weight: float = 4.0) -> None:
-        self._alpha, self._weight, self._decay = alpha, weight, decay
+    def __init__(self, decay: float, alpha: float) -> None:
+        self._alpha, self._decay = alpha, decay
         self._sums: Fold[tuple[float, float]] = Fold((0.0, 0.0), self._add)
 
     def __call__(self, history: Sequence[Round]) -> float:
         """The estimate after `history`, above 0 and below 1 as the prior is."""
         kept, tested = self._sums(history)
-        return (self._alpha * self._weight + kept) / (self._weight + tested)
+        return (self._alpha * PRIOR + kept) / (PRIOR + tested)
 
     def _add(self, sums: tuple[float, float], turn: Round) -> tuple[float, float]:
         kept, tested = outcome(turn)

@@ -11,18 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from spsbench.forecast.costs import PLAIN
 from spsbench.forecast.costs_file import read_costs
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_inside, check_most, check_positive
 from spsbench.methods.schedules.folding import RunningAcceptance
 
 
 @dataclass
-class Goodput:
+class Goodput(Schedule):
     """The best K of 0 to `most` at the running acceptance; no host read.
 
     Costs are in passes of the target over one token: `draft` of a draft token, `row` of each
@@ -59,10 +56,6 @@ class Goodput:
             if tokens / cost > best:
                 best, chosen = tokens / cost, k
         return chosen
-
-    def go_on(self, p: Tensor) -> Tensor:
-        """Always; said on the CPU, so that asking does not wait for `p`."""
-        return torch.ones((), dtype=torch.bool)
 
     def _given(self) -> list[float]:
         each = self.draft + self.row

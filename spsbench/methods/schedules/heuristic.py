@@ -7,10 +7,7 @@ an upper end and none of its state: it is begun anew for every text.
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from spsbench.loop.types import Round
+from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_most
 from spsbench.methods.schedules.folding import Fold
 
@@ -18,7 +15,7 @@ UP, DOWN = 2, 1
 
 
 @dataclass
-class Heuristic:
+class Heuristic(Schedule):
     """K from the past alone, between 1 and `most`; no host read."""
 
     start: int = 5
@@ -37,10 +34,6 @@ class Heuristic:
     def memory(self, history: Sequence[Round]) -> Hashable:
         """All of the past that it will ever look at, for a replay: K itself."""
         return self._k(history)
-
-    def go_on(self, p: Tensor) -> Tensor:
-        """Always; said on the CPU, so that asking does not wait for `p`."""
-        return torch.ones((), dtype=torch.bool)
 
     def _after(self, k: int, turn: Round) -> int:
         if turn.drafted == 0:

@@ -85,10 +85,7 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             head = _Reader(path, file.read, path.stat().st_size).header(file.tell)
     except PermissionError as error:
-        raise PermissionDeniedError(
-            f"{path.name} cannot be read ({path}): expected read permission. "
-            "Change its mode or owner"
-        ) from error
+        raise PermissionDeniedError.unreadable(path) from error
     except OSError as error:
         raise MissingError(
             f"no file {path.name} ({path}): expected a GGUF file. Check the path"

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,7 @@ from spsbench.machine.cache_home import cache_home
 from spsbench.machine.sizes import in_words
 from spsbench.models.gguf.header import Header, read_header
 from spsbench.models.jsonfile import read_object
+from spsbench.settings.telling import Say
 
 RULE = 1  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
@@ -27,7 +28,7 @@ _BYTES = 4  # of a weight: float32 holds what any packing means without rounding
 _SPARE = 1.05  # free disk wanted for each byte to come
 
 
-def unpacked(file: Path, say: Callable[[str], None]) -> Path:
+def unpacked(file: Path, say: Say) -> Path:
     """The folder that `file` was unpacked to, now or before.
 
     Raises:
@@ -50,7 +51,7 @@ def is_unpacked(folder: Path) -> bool:
 def unpack(
     file: Path,
     folder: Path,
-    say: Callable[[str], None],
+    say: Say,
     *,
     more: Mapping[str, str] | None = None,
 ) -> None:

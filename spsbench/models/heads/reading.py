@@ -1,6 +1,6 @@
 """From a folder to a described head, and to its weights; every check comes before the first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_target, check_tensors
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
+from spsbench.settings.telling import Say
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
 ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
@@ -125,6 +126,6 @@ def check_name(found: Description, target: str, head: str, where: Path) -> None:
         )
 
 
-def tell(found: Description, name: str, say: Callable[[str], None]) -> None:
+def tell(found: Description, name: str, say: Say) -> None:
     """Say on screen what a head was told to be."""
     say(f"note: {name} is a head: {found}")

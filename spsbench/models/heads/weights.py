@@ -1,6 +1,6 @@
 """The weights of a described head: read, on their device, in their dtype, and found to be sound."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from spsbench.models.heads.description import Description
 from spsbench.models.heads.reading import described, tell
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def head_weights(
     target: tuple[str, Mapping[str, Any]],
     offline: bool,
     allow_pickle: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Head:
     """Read the head that `spec` names, for the drafter `family`; no tokenizer is asked for.
 

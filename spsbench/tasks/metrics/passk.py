@@ -12,6 +12,8 @@ import numpy
 
 from spsbench.figures.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means, one_sided
 
+K = (1, 10, 100)  # what papers report
+
 
 class Passes(NamedTuple):
     """The programs of one problem."""

@@ -6,11 +6,9 @@ from typing import Any
 
 from spsbench.figures.intervals import Estimate
 from spsbench.sandbox.verdict import ProgramVerdict
-from spsbench.tasks.metrics.passk import Passes, over_problems, over_samples
+from spsbench.tasks.metrics.passk import K, Passes, over_problems, over_samples
 from spsbench.tasks.programs.answer import NOTHING
 from spsbench.tasks.programs.log import Judged, Settings
-
-K = (1, 10, 100)  # the pass@k that papers report
 
 PassAt = Mapping[int, tuple[Estimate, Estimate] | None]
 """k -> the estimate with its interval over problems, and over samples; None: too few samples."""

@@ -200,8 +200,8 @@ def _judged(values: dict[str, Any], path: Path) -> Judged:
 
 def _same(mine: Settings, theirs: Settings, path: Path) -> None:
     if lines := differences(mine, theirs):
-        raise MismatchError(
+        raise MismatchError.of(
             f"verdicts made otherwise ({path}): expected the settings they were made by. Use "
-            "those, or start over with --overwrite (the old log is kept). Differing:"
-            + "".join(f"\n  {line}" for line in lines)
+            "those, or start over with --overwrite (the old log is kept)",
+            lines,
         )

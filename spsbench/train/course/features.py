@@ -107,13 +107,14 @@ class Features:
             MismatchError: there are those of another training.
             WriteError: no room.
         """
-        path, head = self.folder / HEAD, json.loads(json.dumps(self._head))
+        path, head = self.folder / HEAD, self._head
         try:
             if path.exists():
                 if lines := differences(head, read_object(path, LARGE)):
-                    raise MismatchError(
+                    raise MismatchError.of(
                         f"other hidden states ({self.folder}): expected those of this training. "
-                        "Remove the folder. Differing:" + "".join(f"\n  {x}" for x in lines)
+                        "Remove the folder",
+                        lines,
                     )
             else:
                 self.folder.mkdir(parents=True, exist_ok=True)

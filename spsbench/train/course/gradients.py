@@ -11,12 +11,13 @@ from spsbench.train.course.batches import Batches
 from spsbench.train.course.own import OwnTexts
 from spsbench.train.course.precision import products
 from spsbench.train.course.rules import Rules
-from spsbench.train.course.teacher import Teacher, laws_of
-from spsbench.train.students.student import Batch, Moment, Student
+from spsbench.train.course.teacher import Teacher, foretold, with_law
+from spsbench.train.students.student import Batch, Lesson, Moment, Student
 from spsbench.train.team import Team
 
 FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
 SHOWN = 8  # texts that a message names
+NOTHING = Lesson((), torch.empty(0))  # of a target that nobody asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,12 @@ class Gradients:
         ]
 
     def _losses(self, batch: Batch, moment: Moment) -> Iterable[Tensor]:
-        lesson, rules = self.teacher.teach(batch), self.rules
+        rules, ids, vocab = self.rules, self.student.ids, self.teacher.vocab
+        unasked = rules.lawless and not self.student.reads(self.teacher.layers)
+        lesson = NOTHING if unasked else self.teacher.teach(batch)
         warp = rules.warp if rules.warped else None
         heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
         for guess in self.student.taught(batch, lesson, moment):
-            laws = laws_of(guess, batch, lesson, self.student.ids, warp, heat)
-            values = rules.loss(laws)
+            told = foretold(guess, batch, ids, vocab, heat)
+            values = rules.loss(told if rules.lawless else with_law(told, guess, lesson, ids, warp))
             yield values if guess.extra is None else values + guess.extra

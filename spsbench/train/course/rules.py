@@ -13,6 +13,7 @@ class Rules:
 
     Attributes:
         warped: whether the loss is of laws as they will be used.
+        lawless: whether the loss is of the target's tokens, and not of its laws.
         steps: how many; None: what the minutes allow.
         evaluations: looks at acceptance.
         patience: looks without a rise until it ends; 0: never.
@@ -23,6 +24,7 @@ class Rules:
     loss: Loss
     warp: Warp
     warped: bool
+    lawless: bool = False
     rate: float
     steps: int | None
     minutes: float

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.loop.site import TargetParts
-from spsbench.train.losses.laws import Laws
+from spsbench.train.losses.laws import Foretold, Laws
 from spsbench.train.students.student import Batch, Guess, Lesson
 
 
@@ -55,31 +55,37 @@ class Teacher:
         return Lesson(out.hidden_states, out.logits[..., : self.vocab])
 
 
-def laws_of(
-    guess: Guess,
-    batch: Batch,
-    lesson: Lesson,
-    ids: Tensor | None,
-    warp: Callable[[Tensor], Tensor] | None = None,
-    temperature: float = 1.0,
-) -> Laws:
-    """Both laws at the rows of a guess, over the tokens that the student knows.
+def foretold(
+    guess: Guess, batch: Batch, ids: Tensor | None, vocab: int, temperature: float = 1.0
+) -> Foretold:
+    """The student's law at the rows of a guess, over the tokens that it knows.
 
     Args:
         guess: logits of the student.
         batch: where they are.
-        lesson: the target's.
         ids: the tokens of the student's columns; None: all.
-        warp: of the target's logits; None: at temperature 1.
+        vocab: tokens of the target.
         temperature: of the student's logits.
     """
-    logits = lesson.logits.flatten(0, 1)[guess.rows]
-    q = logits.float().softmax(-1) if warp is None else warp(logits)
     tokens = batch.next_tokens[guess.rows]
     if ids is not None:
-        q = q[:, ids]
-        place = torch.full((lesson.logits.shape[-1],), -1, device=ids.device)
+        place = torch.full((vocab,), -1, device=ids.device)
         place[ids] = torch.arange(len(ids), device=ids.device)
         tokens = place[tokens]
     log_p = (guess.logits.float() / temperature).log_softmax(-1)
-    return Laws(log_p, q, q.log(), tokens)
+    return Foretold(log_p=log_p, tokens=tokens)
+
+
+def with_law(
+    told: Foretold,
+    guess: Guess,
+    lesson: Lesson,
+    ids: Tensor | None,
+    warp: Callable[[Tensor], Tensor] | None = None,
+) -> Laws:
+    """What was foretold beside the target's law; `warp` is of its logits, None: temperature 1."""
+    logits = lesson.logits.flatten(0, 1)[guess.rows]
+    q = logits.float().softmax(-1) if warp is None else warp(logits)
+    if ids is not None:
+        q = q[:, ids]
+    return Laws(log_p=told.log_p, tokens=told.tokens, q=q, log_q=q.log())

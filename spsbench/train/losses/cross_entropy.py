@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
-from spsbench.train.losses.laws import Laws
+from spsbench.train.losses.laws import Foretold
 
 
-def cross_entropy(laws: Laws) -> Tensor:
+def cross_entropy(foretold: Foretold) -> Tensor:
     """`-log p` of the token that the target wrote; 0 where the drafter does not know it."""
-    known = laws.tokens >= 0
-    picked = laws.log_p.gather(-1, laws.tokens.clamp(min=0)[:, None])[:, 0]
+    known = foretold.tokens >= 0
+    picked = foretold.log_p.gather(-1, foretold.tokens.clamp(min=0)[:, None])[:, 0]
     return -picked * known

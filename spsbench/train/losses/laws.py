@@ -2,28 +2,38 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Laws:
-    """The drafter's law p and the target's law q at N places, over the Vd tokens that p knows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """The drafter's law p at N places, over the Vd tokens that it knows, and what is there.
+
+    Attributes:
+        log_p: [N, Vd].
+        tokens: [N] the column of the token that the target wrote; -1 where p does not know it.
+    """
+
+    log_p: Tensor
+    tokens: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laws(Foretold):
+    """With the target's law q.
 
     Where a head has a vocabulary of its own, q is left as it is: its rows add up to less than 1,
     and p is 0 on the rest.
 
     Attributes:
-        log_p: [N, Vd].
         q: [N, Vd], no gradient.
         log_q: [N, Vd], -inf where q is 0.
-        tokens: [N] the column of the token that the target wrote; -1 where p does not know it.
     """
 
-    log_p: Tensor
     q: Tensor
     log_q: Tensor
-    tokens: Tensor
 
     @property
     def overlap(self) -> Tensor:
@@ -31,8 +41,8 @@ class Laws:
         return overlap(self.log_p.exp(), self.q)
 
 
-Loss = Callable[[Laws], Tensor]
-"""[N] what is lowered, place by place."""
+Loss = Callable[[Any], Tensor]
+"""Of `Laws`, or of what is `Foretold`: [N] what is lowered, place by place."""
 
 
 def overlap(p: Tensor, q: Tensor) -> Tensor:

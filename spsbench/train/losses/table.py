@@ -29,6 +29,9 @@ LOSSES: Mapping[str, Callable[..., Any]] = {
 ACCEPTANCES = frozenset({"tv", "acceptance", "hybrid"})
 """Those that are an acceptance: the target's law is warped for them as it will be."""
 
+LAWLESS = frozenset({"ce"})
+"""Those that look at the target's tokens alone: its law at each place is not needed for them."""
+
 
 def loss_of(spec: Spec) -> Loss:
     """The loss that a user names.

@@ -11,7 +11,7 @@ from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.blockwise import BlockwiseNetwork
 from spsbench.models.heads.shapes import BlockwiseShape
 from spsbench.train.students.chained import Chained
-from spsbench.train.students.layers import begun, layer_of
+from spsbench.train.students.layers import begun, head_of, layer_of
 from spsbench.train.written.heads import write_head
 
 COUNT = 4
@@ -42,7 +42,7 @@ class BlockwiseStudent(Chained):
                 each.down.weight.zero_()
         self.network.to(target.device)
         self.depth = self.most = self._shape.count
-        self._target, self._name = target, name
+        self._their_head, self._name = head_of(target), name
 
     def states(
         self, hidden: Tensor, tokens: Tensor, depth: int
@@ -50,9 +50,6 @@ class BlockwiseStudent(Chained):
         """Each head looks at the same hidden state."""
         for each in self._heads[:depth]:
             yield each(hidden), self._their_head
-
-    def _their_head(self, rows: Tensor) -> Tensor:
-        return self._target.head(rows.to(self._target.dtype)).to(rows.dtype)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         """In our own format: no other is known."""

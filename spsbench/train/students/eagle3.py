@@ -6,16 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.errors import UsageError
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.eagle3 import Eagle3Network
 from spsbench.models.heads.formats.eagle3 import IDS, default_features
 from spsbench.models.heads.shapes import Eagle3Shape
+from spsbench.train.students.known import known_tokens
 from spsbench.train.students.layers import begun, layer_config, layer_of
 from spsbench.train.students.unrolled import Unrolled
 from spsbench.train.written.heads import speculator, write_head
 
-DRAFT_VOCAB = 32_000
 DEPTH = 4
 
 
@@ -52,25 +51,20 @@ class Eagle3Student(Unrolled):
         vocab = target.vocab_size
         layers = int(target.config.num_hidden_layers)
         layer = layer_of(target, inner, "eagle3")
-        if draft_vocab is not None and draft_vocab > vocab:
-            raise UsageError(
-                f"--draft-vocab is {draft_vocab}: expected 1..{vocab}, the target's tokens"
-            )
-        known = min(vocab, DRAFT_VOCAB) if draft_vocab is None else draft_vocab
+        ids = known_tokens(counts, draft_vocab)
         shape = Eagle3Shape(
             layer=layer,
             features=features_of(layers),
             target_width=layer.width,
-            draft_vocab=known,
+            draft_vocab=len(ids),
             vocab=vocab,
         )
         network = Eagle3Network(shape)
         begun(network, seed)
-        ids = counts.argsort(descending=True, stable=True)[:known].sort().values
         with torch.no_grad():
             network.lm_head.weight.copy_(head[ids])
         network.to(target.device)
-        network.ids = None if known == vocab else ids.to(target.device)
+        network.ids = None if len(ids) == vocab else ids.to(target.device)
         super().__init__(network, target, depth or DEPTH)
         self._name, self._layers, self._rows = name, layers, shape
 

@@ -14,7 +14,7 @@ from spsbench.models.heads.shapes import FalconShape
 from spsbench.train.losses.feature import feature
 from spsbench.train.losses.glancing import glanced
 from spsbench.train.students.blocks import Told, aligned, foretold
-from spsbench.train.students.layers import begun, layer_config, layer_of
+from spsbench.train.students.layers import begun, head_of, layer_config, layer_of
 from spsbench.train.students.student import Batch, Guess, Lesson, Moment, Student, wanted_rows
 from spsbench.train.written.heads import write_head
 
@@ -50,6 +50,7 @@ class FalconStudent(Student):
         begun(self.network, seed)
         self.network.to(target.device)
         self.target, self.depth, self.most, self._name = target, depth or 2 * k, 16, name
+        self._their_head = head_of(target)
 
     def reads(self, layers: int) -> Sequence[int]:
         """The last one."""
@@ -109,9 +110,6 @@ class FalconStudent(Student):
         true = lesson.hidden[-1].flatten(0, 1)[kept].to(mine.dtype)
         extra = self.regresses * feature(mine, true)
         return Guess(kept, self.network.scores(mine, self._their_head), extra)
-
-    def _their_head(self, features: Tensor) -> Tensor:
-        return self.target.head(features.to(self.target.dtype)).to(features.dtype)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         """By its authors' names, without a copy of the target's embeddings, and how it is run."""

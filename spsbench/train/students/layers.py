@@ -1,9 +1,10 @@
 """A layer for a head, of the sizes of its target's."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spsbench.errors import UsageError
 from spsbench.loop.site import TargetParts
@@ -43,8 +44,17 @@ def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
     )
 
 
-def layer_config(shape: LayerShape, vocab: int, depth: int = 1) -> dict[str, Any]:
-    """The config.json of a Llama of such layers."""
+def head_of(target: TargetParts) -> Callable[[Tensor], Tensor]:
+    """The target's own head over [..., H] rows of a network in other numbers."""
+
+    def logits(rows: Tensor) -> Tensor:
+        return target.head(rows.to(target.dtype)).to(rows.dtype)
+
+    return logits
+
+
+def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
+    """The config.json of a Llama of one such layer."""
     return {
         "model_type": "llama",
         "hidden_size": shape.width,
@@ -52,7 +62,7 @@ def layer_config(shape: LayerShape, vocab: int, depth: int = 1) -> dict[str, Any
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
-        "num_hidden_layers": depth,
+        "num_hidden_layers": 1,
         "hidden_act": "silu",
         "rms_norm_eps": shape.eps,
         "rope_theta": shape.rope_theta,

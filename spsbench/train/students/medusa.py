@@ -12,11 +12,11 @@ from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.medusa import MedusaNetwork
 from spsbench.models.heads.shapes import MedusaShape
 from spsbench.train.students.chained import Chained
+from spsbench.train.students.known import known_tokens
 from spsbench.train.students.layers import layer_of
 from spsbench.train.written.heads import write_head
 
 COUNT = 4
-COMMON = 32_000
 
 
 class MedusaStudent(Chained):
@@ -37,19 +37,18 @@ class MedusaStudent(Chained):
         draft_vocab: int | None,
     ) -> None:
         vocab, width = target.vocab_size, layer_of(target, None, "medusa").width
-        known = min(vocab, draft_vocab or COMMON)
+        ids = known_tokens(counts, draft_vocab).to(head.device)
         count = depth or COUNT
-        shape = MedusaShape(width=width, draft_vocab=known, count=count, bias=False)
+        shape = MedusaShape(width=width, draft_vocab=len(ids), count=count, bias=False)
         self.network = MedusaNetwork(shape, int(target.config.num_hidden_layers))
         self._heads: list[Any] = list(self.network.heads)
-        ids = counts.argsort(descending=True, stable=True)[:known].sort().values.to(head.device)
         with torch.no_grad():
             for each in self._heads:
                 each.blocks[0].weight.zero_()
                 each.lm_head.weight.copy_(head[ids].float())
         self.network.to(target.device)
         self.depth = self.most = count
-        self.ids = None if known == vocab else ids
+        self.ids = None if len(ids) == vocab else ids
         self._chosen, self._shape, self._name, self._vocab = ids, shape, name, vocab
 
     def states(

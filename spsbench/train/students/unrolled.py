@@ -10,6 +10,7 @@ from spsbench.methods.heads.network import HeadNetwork
 from spsbench.train.losses.feature import feature
 from spsbench.train.students import recomputed
 from spsbench.train.students.growing import Growing, seen
+from spsbench.train.students.layers import head_of
 from spsbench.train.students.student import Batch, Guess, Lesson, Student, wanted_rows
 
 
@@ -28,7 +29,7 @@ class Unrolled(Student):
 
     def __init__(self, network: HeadNetwork, target: TargetParts, depth: int) -> None:
         self.network, self.target, self.depth, self.most = network, target, depth, 16
-        self.ids = network.ids
+        self.ids, self._their_head = network.ids, head_of(target)
 
     @property
     def passes(self) -> int:
@@ -68,9 +69,6 @@ class Unrolled(Student):
                 extra = self.regresses * feature(mine, true)
             yield Guess(kept, self.network.scores(mine, self._their_head), extra)
             features = moved(made, texts)
-
-    def _their_head(self, features: Tensor) -> Tensor:
-        return self.target.head(features.to(self.target.dtype)).to(features.dtype)
 
 
 def moved(made: Tensor, texts: int) -> Tensor:

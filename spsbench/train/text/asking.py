@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.errors import DataError, UsageError
 from spsbench.models.loader import encode, encode_chat
-from spsbench.plugins import make
 from spsbench.settings.training import Training
-from spsbench.spec import Spec
 from spsbench.tasks.jsonl import Jsonl
+from spsbench.train.text.named import task_named
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.paragraphs import paragraphs
 
@@ -102,14 +101,6 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
         for number, part in enumerate(paragraphs(path, "--prompts"), start=1):
             yield f"{path}, paragraph {number}", part
         return
-    if path.is_file():
-        task: Any = Jsonl(path=str(path))
-    elif path.suffix in (".jsonl", ".json", ".gz", ".parquet"):
-        raise MissingError(f"no such file ({path}): expected prompts. Check --prompts")
-    else:
-        try:
-            task = make("tasks", Spec.parse(name))
-        except ValueError as error:
-            raise UsageError(f"--prompts {error}") from error
+    task = Jsonl(str(path)) if path.is_file() else task_named(name, "--prompts", "prompts")
     for sample in task.samples(lambda prompt: True):
         yield f"{name}: {sample.id}", sample.prompt

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from spsbench.errors import MissingError, UsageError
-from spsbench.plugins import make
-from spsbench.spec import Spec
 from spsbench.tasks import hubfile
 from spsbench.tasks.reader import rows
+from spsbench.train.text.named import task_named
 from spsbench.train.text.paragraphs import paragraphs
 
 RUN = 13  # words (Brown et al. 2020, appendix C)
@@ -93,14 +90,6 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
             key = next((key for key in KEYS if key in row.values), KEYS[0])
             yield row.where.removeprefix(name).strip(":"), row.text(key)
     else:
-        for sample in _task(name, path).samples(lambda prompt: True):
+        task = task_named(name, "--not-from", "texts of a test")
+        for sample in task.samples(lambda prompt: True):
             yield sample.id, sample.prompt
-
-
-def _task(name: str, path: Path) -> Any:
-    if path.suffix in (".jsonl", ".json", ".gz", ".parquet"):
-        raise MissingError(f"no such file ({path}): expected texts of a test. Check --not-from")
-    try:
-        return make("tasks", Spec.parse(name))
-    except ValueError as error:
-        raise UsageError(f"--not-from {error}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, WriteError
+from spsbench.settings.telling import Say
 from spsbench.store.atomic import replace_file
 from spsbench.train.team import Team
 from spsbench.train.text.texts import SCHEMA, parsed, read_head, refuse_other
@@ -23,7 +24,7 @@ def written(
     path: Path,
     made: Mapping[str, Any],
     writer: Writer,
-    say: Callable[[str], None],
+    say: Say,
     stop: Callable[[], bool],
     hands: Hands | None = None,
     team: Team | None = None,
@@ -54,7 +55,7 @@ def _collected(
     path: Path,
     made: Mapping[str, Any],
     writer: Writer,
-    say: Callable[[str], None],
+    say: Say,
     work: Hands,
     stop: Callable[[], bool],
     us: Team,

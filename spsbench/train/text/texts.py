@@ -117,13 +117,12 @@ def refuse_other(head: Mapping[str, Any], made: Mapping[str, Any], path: Path) -
     Raises:
         MismatchError: with the fields that differ.
     """
-    mine = json.loads(json.dumps(dict(made)))
     theirs = {name: value for name, value in head.items() if name != "schema"}
-    if lines := differences(mine, theirs):
-        raise MismatchError(
+    if lines := differences(made, theirs):
+        raise MismatchError.of(
             f"other texts ({path}): expected those that were asked for. Give this one another "
-            "folder, or start over with --overwrite. Differing:"
-            + "".join(f"\n  {line}" for line in lines)
+            "folder, or start over with --overwrite",
+            lines,
         )
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.audit.law.cases import Case
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Case, Proof, prove
+from spsbench.audit.law.enumeration import Proof, prove
 from spsbench.audit.law.kinds import FixedDrafter, TreeDrawn
 from spsbench.audit.law.rules import cells_of
 from spsbench.audit.law.table_site import open_over

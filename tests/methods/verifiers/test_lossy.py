@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from spsbench.audit.law.cases import Case
 from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Case, prove
+from spsbench.audit.law.enumeration import prove
 from spsbench.audit.law.kinds import FixedDrafter
 from spsbench.audit.law.tables import Pair
 from spsbench.errors import UsageError

@@ -8,7 +8,7 @@ vocabulary projection is not the target's own.
 
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
-from spsbench.models.heads.formats.format import Format, Shapes
+from spsbench.models.heads.formats.format import Format, Shapes, target_of
 from spsbench.models.heads.shapes import BlockwiseShape, whole
 
 
@@ -37,8 +37,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         }
     if shape.own_head:
         wanted["lm_head.weight"] = (shape.vocab, shape.width)
-    named = config.get("base_model_name_or_path")
-    trained = Trained(named if isinstance(named, str) and named else None, shape.width, shape.vocab)
+    trained = Trained(target_of(config), shape.width, shape.vocab)
     names = {name: name for name in wanted}
     return Description("blockwise", BLOCKWISE.writer, shape, trained, names, wanted, {})
 

@@ -12,8 +12,15 @@ from typing import Any
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
-from spsbench.models.heads.formats.eagle3 import FRONTS, has, ids
-from spsbench.models.heads.formats.format import Format, Shapes, found_names, layer_parameters
+from spsbench.models.heads.formats.eagle3 import ids
+from spsbench.models.heads.formats.format import (
+    FRONTS,
+    Format,
+    Shapes,
+    found_names,
+    has,
+    layer_parameters,
+)
 from spsbench.models.heads.formats.speculators import part, verifier
 from spsbench.models.heads.shapes import BlockShape, layer_shape, whole
 

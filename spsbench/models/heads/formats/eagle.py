@@ -6,10 +6,15 @@ Source: SafeAILab/EAGLE, `cnets1.py` and `ea_model.py`. The config is that of a 
 
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
-from spsbench.models.heads.formats.format import Format, Shapes, found_names, layer_parameters
+from spsbench.models.heads.formats.format import (
+    FRONTS,
+    Format,
+    Shapes,
+    found_names,
+    has,
+    layer_parameters,
+)
 from spsbench.models.heads.shapes import EagleShape, layer_shape, whole
-
-FRONTS = ("", "model.")
 
 
 def knows(files: Checkpoint) -> bool:
@@ -26,20 +31,19 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     layer = layer_shape(files.config, where)
     depth = whole(files.config, "num_hidden_layers", where, 1)
     vocab = whole(files.config, "vocab_size", where)
-    embedding = any(front + "embed_tokens.weight" in files.headers for front in FRONTS)
     shape = EagleShape(
         layer=layer,
         depth=depth,
         fc_bias=bool(files.config.get("bias", True)),
         vocab=vocab,
-        own_embedding=embedding,
+        own_embedding=has(files, "embed_tokens.weight"),
     )
     wanted: Shapes = {"fc.weight": (layer.width, 2 * layer.width)}
     if shape.fc_bias:
         wanted["fc.bias"] = (layer.width,)
     for i in range(depth):
         wanted |= layer_parameters(layer, f"stack.{i}", layer.width, normed=i > 0)
-    if embedding:
+    if shape.own_embedding:
         wanted["embed_tokens.weight"] = (vocab, layer.width)
     names = found_names(files, wanted, {"stack": "layers"}, FRONTS)
     trained = Trained(None, layer.width, vocab)

@@ -12,10 +12,16 @@ from typing import Any
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
-from spsbench.models.heads.formats.format import Format, Shapes, found_names, layer_parameters
+from spsbench.models.heads.formats.format import (
+    FRONTS,
+    Format,
+    Shapes,
+    found_names,
+    has,
+    layer_parameters,
+)
 from spsbench.models.heads.shapes import Eagle3Shape, layer_shape, whole
 
-FRONTS = ("", "model.")
 RENAMED = {"stack.0": "midlayer layers.0", "stack": "layers"}
 IDS = "eagle_aux_hidden_state_layer_ids"
 
@@ -100,11 +106,6 @@ def parameters(shape: Eagle3Shape) -> Shapes:
     if shape.own_embedding:
         made["embed_tokens.weight"] = (shape.vocab, layer.width)
     return made
-
-
-def has(files: Checkpoint, name: str) -> bool:
-    """Whether a tensor is there, with or without a front."""
-    return any(front + name in files.headers for front in FRONTS)
 
 
 def features(

@@ -12,10 +12,17 @@ trained by the code, mended, may know no recurrence. Both load and draft, so it 
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
-from spsbench.models.heads.formats.format import Format, Shapes, found_names, layer_parameters
+from spsbench.models.heads.formats.format import (
+    FRONTS,
+    Format,
+    Shapes,
+    found_names,
+    has,
+    layer_parameters,
+    target_of,
+)
 from spsbench.models.heads.shapes import FalconShape, layer_shape, whole
 
-FRONTS = ("", "model.")
 RECURRENCE = ("text", "none")
 DEEP = 2  # layers of the LSTM
 
@@ -41,19 +48,17 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
             "second layer of Falcon depends on where blocks began, so such heads are not read"
         )
     vocab = whole(files.config, "vocab_size", where)
-    embedding = any(front + "embed_tokens.weight" in files.headers for front in FRONTS)
     shape = FalconShape(
         layer=layer,
         block=whole(files.config, "k_mask", where),
         recurrent=recurrence(files) == "text",
         bias=bool(files.config.get("bias", True)),
         vocab=vocab,
-        own_embedding=embedding,
+        own_embedding=has(files, "embed_tokens.weight"),
     )
     wanted = parameters(shape)
     names = found_names(files, wanted, {"layer": "layers.0"}, FRONTS)
-    told = files.config.get("base_model_name_or_path")
-    trained = Trained(told if isinstance(told, str) and told else None, layer.width, vocab)
+    trained = Trained(target_of(files.config), layer.width, vocab)
     return Description("falcon", FALCON.writer, shape, trained, names, wanted, {})
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
@@ -9,6 +10,7 @@ from spsbench.models.heads.description import Description
 from spsbench.models.heads.shapes import LayerShape
 
 Shapes = dict[str, tuple[int, ...]]
+FRONTS = ("", "model.")  # what stands before names: vLLM's copies have the second
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,17 @@ def found_names(
         word = words.get(own, renamed[own].split()[0]) if own else ""
         made[parameter] = front + word + parameter.removeprefix(own)
     return made
+
+
+def has(files: Checkpoint, name: str) -> bool:
+    """Whether a tensor is there, with or without a front."""
+    return any(front + name in files.headers for front in FRONTS)
+
+
+def target_of(config: Mapping[str, Any], key: str = "base_model_name_or_path") -> str | None:
+    """The name of the target that a head was trained for, where the config tells one."""
+    told = config.get(key)
+    return told if isinstance(told, str) and told else None
 
 
 def within(parameter: str, key: str) -> bool:

@@ -11,7 +11,7 @@ import re
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
-from spsbench.models.heads.formats.format import Format, Shapes
+from spsbench.models.heads.formats.format import Format, Shapes, target_of
 from spsbench.models.heads.shapes import MedusaShape, whole
 
 FRONTS = ("", "medusa_head.")
@@ -71,8 +71,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     if "token_map" in files.headers:
         wanted["token_map"], names["token_map"] = (rows,), "token_map"
         vocab = whole(config, "vocab_size", where)
-    named = config.get("base_model_name_or_path")
-    trained = Trained(named if isinstance(named, str) and named else None, shape.width, vocab)
+    trained = Trained(target_of(config), shape.width, vocab)
     writer = "vLLM" if converted else MEDUSA.writer
     return Description("medusa", writer, shape, trained, names, wanted, {})
 

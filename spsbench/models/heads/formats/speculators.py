@@ -15,7 +15,7 @@ from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description
 from spsbench.models.heads.formats import eagle3
-from spsbench.models.heads.formats.format import Format
+from spsbench.models.heads.formats.format import Format, has, target_of
 from spsbench.models.heads.shapes import Eagle3Shape, layer_shape, whole
 
 
@@ -82,8 +82,8 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         normed_feedback=fed_back,
         norm_each=bool(config.get("fc_norm")),
         norm_all=bool(config.get("norm_before_fc")),
-        own_head=eagle3.has(files, "lm_head.weight"),
-        own_embedding=eagle3.has(files, "embed_tokens.weight"),
+        own_head=has(files, "lm_head.weight"),
+        own_embedding=has(files, "embed_tokens.weight"),
     )
     return eagle3.described(files, shape, SPECULATORS.writer, verifier(config))
 
@@ -109,8 +109,7 @@ def verifier(config: Mapping[str, Any]) -> str | None:
     """The name of the target that a head was trained for."""
     about: Any = config.get("speculators_config")
     named: Any = about.get("verifier") if isinstance(about, Mapping) else None
-    name = named.get("name_or_path") if isinstance(named, Mapping) else None
-    return name if isinstance(name, str) and name else None
+    return target_of(named, "name_or_path") if isinstance(named, Mapping) else None
 
 
 MASKS = ("mask_token_id", "ptd_token_id", "pard_token")

@@ -1,9 +1,17 @@
-"""Lines that are worth saying once."""
+"""How a user is told what is worth knowing while something is done: a line each."""
 
 from collections.abc import Callable
+from typing import Any
+
+Say = Callable[[str], None]
+"""Tells a line."""
 
 
-def once(say: Callable[[str], None]) -> Callable[[str], None]:
+def quiet(line: Any) -> None:
+    """Tells nobody."""
+
+
+def once(say: Say) -> Say:
     """`say` without the lines that it was told before."""
     said: set[str] = set()
 

@@ -1,0 +1,107 @@
+"""What a walk does once for many paths changes none of its numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from spsbench.audit.law.asking import Asked
+from spsbench.audit.law.cases import Case
+from spsbench.audit.law.discovery import DiscoveredRule
+from spsbench.audit.law.enumeration import Proof, prove
+from spsbench.audit.law.kinds import REFERENCE, DraftKind
+from spsbench.audit.law.tables import Pair
+from spsbench.audit.law.walk import Walk
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.traversal import Traversal
+
+CHAIN = DraftKind("model", ModelDrafter)
+TREE = next(kind for kind in REFERENCE if kind.name == "(i.i.d. siblings)")
+
+
+def proved(verifier: Verifier, kind: DraftKind = CHAIN, **fields: Any) -> Proof:
+    pair = Pair(2, 3, ("plain",))
+    rule = DiscoveredRule(verifier, kind.drawn)
+    given = {"tokens": 3, "schedule": Constant(2), "drafter": kind.make} | fields
+    return prove(Case(verifier, rule, pair.q, pair.p, 2, **given))
+
+
+@pytest.mark.parametrize(
+    ("verifier", "kind", "fields"),
+    [(Sps(), CHAIN, {"tokens": 2}), (Traversal(), TREE, {"one_round": True})],
+    ids=["sps", "traversal"],
+)
+def test_uniforms_asked_about_together_have_the_cells_that_each_has_alone(
+    verifier: Verifier, kind: DraftKind, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    together = Asked._together
+
+    def counted(self: Asked, moves: Sequence[Any], points: Sequence[float]) -> torch.Tensor:
+        calls.append(len(moves))
+        return together(self, moves, points)
+
+    monkeypatch.setattr(Asked, "_together", counted)
+    found = proved(verifier, kind, **fields)
+    ahead = len(calls)
+    assert max(calls) > 1
+    monkeypatch.setattr(Asked, "after", lambda self, uniform: [])
+    assert proved(verifier, kind, **fields) == found
+    assert max(calls[ahead:]) == 1
+    assert len(calls) > 2 * ahead
+    assert found.exact
+
+
+def test_a_round_s_draft_is_made_once_at_each_end_of_its_cells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Draft] = []
+
+    class Counted(ModelDrafter):
+        def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+            made.append(super().draft(context, k, noise, go_on))
+            return made[-1]
+
+    found = proved(Sps(), drafter=Counted, one_round=True)
+    assert len(made) == 2 * 2**2  # both ends of each of two tokens twice
+    assert found.paths > 2**2
+    monkeypatch.setattr(Walk, "after", lambda self, before, same: self)
+    assert proved(Sps(), drafter=Counted, one_round=True) == found
+    assert len(made) == 8 + 2 * found.paths
+    assert found.exact
+
+
+def test_a_rule_that_writes_to_a_draft_spoils_no_other_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Writes(Sps):
+        def __call__(self, draft: Draft, q: torch.Tensor, noise: Noise) -> Any:
+            ruled = super().__call__(draft, q, noise)
+            draft.tokens.fill_(0)
+            return ruled
+
+    found = proved(Writes(), one_round=True)
+    monkeypatch.setattr(Walk, "after", lambda self, before, same: self)
+    assert proved(Writes(), one_round=True) == found
+
+
+@pytest.mark.parametrize("one_round", [True, False])
+def test_a_drafter_that_does_not_repeat_itself_is_not_shown(one_round: bool) -> None:
+    calls: list[int] = []
+
+    class Fickle(Drafter):
+        drawn = Drawn.POINT
+
+        def __init__(self, lm: LM) -> None:
+            self.limit = lm.limit
+
+        def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+            calls.append(k)
+            return Draft(torch.tensor([len(calls) % 2] * k, dtype=torch.int64), None)
+
+    assert not proved(Match(), drafter=Fickle, one_round=one_round).whole

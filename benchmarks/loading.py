@@ -52,6 +52,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel, LlamaForCausalLM
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
+from spsbench.models.lazy import settle
 from spsbench.models.source import source_of
 from spsbench.settings.models import ModelSpec
 
@@ -61,9 +62,10 @@ def ours(engine):
     spec = ModelSpec(id=folder, dtype=dtype)
     source = source_of(spec, seed=0, offline=True, allow_pickle=False, say=print)
     def load():
-        model = source.model(Path(folder))
+        model = source.model(Path(folder), mapped=True)
         half.append(clocks())
         engine.prepare(model)
+        settle(model)
         return engine.session(model)
     return load
 

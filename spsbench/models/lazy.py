@@ -2,29 +2,46 @@
 
 transformers keeps a checkpoint mapped until all of it is loaded: with a conversion that is one more
 copy of the whole model in memory. Here it is one piece of one tensor for each reading thread.
+
+An engine that lays weights out anew reads each once: it is spared the copy, and gets tensors that
+are parts of the file, each mapped by itself and given up as soon as it has been laid out.
 """
 
+import mmap
+from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
+from weakref import ref
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
+
+from spsbench.models.weights import tensor_spans
 
 PIECE = 16 << 20  # bytes of the widened tensor
 _NARROW = ("BF16", "F16")
+_MAPPED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_PARTS: dict[int, "ref[mmap.mmap]"] = {}
+"""Where parts of files lie in memory, for as long as they do."""
 
 
 class LazyTensor:
     """One tensor of a file, as float32 when `widen` says so.
 
     `[...]` reads all of it, slices a part: the share of a rank.
+
+    Args:
+        view: what safetensors opens.
+        widen: to float32.
+        source: its file and its bytes there, if it need not be copied.
     """
 
-    def __init__(self, view: Any, *, widen: bool) -> None:
+    def __init__(self, view: Any, *, widen: bool, source: tuple[Path, range] | None = None) -> None:
         self._view = view
         self._widen = widen and view.get_dtype() in _NARROW
+        self._source = source
 
     def get_shape(self) -> list[int]:
         """The sizes of its axes."""
@@ -39,6 +56,10 @@ class LazyTensor:
             part: Tensor = self._view[index]
             return part.float() if self._widen else part
         shape = self.get_shape()
+        if self._source is not None and not self._widen and str(self._view.get_dtype()) in _MAPPED:
+            mapped = _part(*self._source, _MAPPED[self._view.get_dtype()])
+            if mapped is not None:
+                return mapped.view(shape)
         if not self._widen or not shape or 0 in shape:
             whole: Tensor = self._view[...]
             return whole
@@ -50,11 +71,38 @@ class LazyTensor:
         return wide
 
 
-def lazy_tensors(files: list[Path], *, widen: bool) -> dict[str, LazyTensor]:
-    """Every tensor of the safetensors `files` by name."""
+def _part(path: Path, span: range, dtype: torch.dtype) -> Tensor | None:
+    """A tensor over a part of a file, which nobody should write meanwhile; None: it cannot be."""
+    before = span.start % mmap.ALLOCATIONGRANULARITY
+    if not span or before % dtype.itemsize:
+        return None
+    with path.open("rb") as file:
+        # A copy on write: what is written here by mistake is not written to the file.
+        part = mmap.mmap(
+            file.fileno(), len(span) + before, access=mmap.ACCESS_COPY, offset=span.start - before
+        )
+    tensor = torch.frombuffer(part, dtype=dtype, offset=before)
+    _PARTS[tensor.untyped_storage().data_ptr()] = ref(part)
+    return tensor
+
+
+def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
+    """Every tensor of the safetensors `files` by name; `mapped`: as parts of them, if possible."""
     tensors: dict[str, LazyTensor] = {}
     for path in files:
         # Read, not mapped: mapped pages of the file would count as memory of the process.
         file: Any = safe_open(path, framework="pt", backend="pread")
-        tensors.update({n: LazyTensor(file.get_slice(n), widen=widen) for n in file.keys()})  # noqa: SIM118
+        spans: Mapping[str, range] = tensor_spans(path) if mapped else {}
+        for name in file.keys():  # noqa: SIM118
+            source = (path, spans[name]) if name in spans else None
+            tensors[name] = LazyTensor(file.get_slice(name), widen=widen, source=source)
     return tensors
+
+
+@torch.no_grad()
+def settle(model: nn.Module) -> None:
+    """Copy what is still a part of a file: files may change, and their pages are small."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        part = _PARTS.get(tensor.untyped_storage().data_ptr())
+        if part is not None and part() is not None:
+            tensor.data = tensor.data.clone()

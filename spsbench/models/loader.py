@@ -33,6 +33,7 @@ def load_model(
     allow_pickle: bool,
     say: Say = quiet,
     ranks: int = 1,
+    mapped: bool = False,
 ) -> transformers.PreTrainedModel:
     """The model in `folder`, ready to be asked: in eval mode, on its device, without gradients.
 
@@ -45,6 +46,7 @@ def load_model(
         allow_pickle: read pickled weights where there are no safetensors.
         say: is told, in one line, when the weights look larger than the free memory.
         ranks: how many of them share its weights; each calls this, and reads its share alone.
+        mapped: tensors may be parts of the files until `lazy.settle` copies them.
 
     Raises:
         UnavailableError: no such device.
@@ -83,7 +85,8 @@ def load_model(
                 **options,
             )
         else:
-            tensors = lazy_tensors(files, widen=number == torch.float32)
+            parts = mapped and place.type == "cpu" and ranks == 1
+            tensors = lazy_tensors(files, widen=number == torch.float32, mapped=parts)
             model, info = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
             if (folder / "generation_config.json").is_file():
                 model.generation_config = GenerationConfig.from_pretrained(folder)

@@ -17,6 +17,7 @@ from spsbench.loop.types import Engine
 from spsbench.models.description import read_config
 from spsbench.models.heads.reading import ANSWERS
 from spsbench.models.heads.weights import Head, head_weights
+from spsbench.models.lazy import settle
 from spsbench.models.own import own_weights
 from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.translation.overlap import Vocabularies
@@ -231,7 +232,7 @@ class Shelf:
 
     def _prepared(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
         """A model for one engine alone: another must not be timed over weights that it packed."""
-        model = found.source.model(found.folder)
+        model = found.source.model(found.folder, mapped=True)
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{found.spec.id} {model.dtype} {spec}"
         try:
@@ -240,6 +241,7 @@ class Shelf:
             raise DataError(
                 f"{error} ({found.folder}): expected a decoder-only transformer"
             ) from error
+        settle(model)  # what the engine has not laid out anew
         if chosen and self.choices.get(name) != chosen:
             self.choices[name] = chosen
             self.chosen()

@@ -53,6 +53,13 @@ def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers()
 
 
+def _small(tensor: torch.Tensor) -> bool:
+    """Whether the norm alone proves that all numbers are finite and none too large."""
+    if tensor.device.type != "cpu":  # where each look waits
+        return False
+    return bool(torch.linalg.vector_norm(tensor) < LARGEST / 2)  # rounding is far below that
+
+
 @torch.inference_mode()
 def check_sound(model: PreTrainedModel, folder: Path) -> None:
     """Refuse a model with NaN or infinite weights, or with some that no training leaves behind.
@@ -68,7 +75,9 @@ def check_sound(model: PreTrainedModel, folder: Path) -> None:
         for name, tensor in ((name, own(t)) for name, t in _tensors(model))
         if tensor.dtype in _FLOATS and tensor.numel()
     }
-    # The extremes are finite if and only if all numbers are, and need no second copy of a tensor.
+    # No number is larger than their norm, which is read faster: mostly that settles it. Else the
+    # extremes, which are finite if and only if all numbers are. Neither needs a copy of a tensor.
+    tensors = {name: tensor for name, tensor in tensors.items() if not _small(tensor)}
     bounds = [torch.stack(torch.aminmax(tensor)).double().cpu() for tensor in tensors.values()]
     for name, bound in zip(tensors, bounds, strict=True):
         if not bool(bound.isfinite().all()):

@@ -37,8 +37,8 @@ class Source(Protocol):
     def check_same(self, target: Any, draft: Any) -> None:
         """Refuse a draft whose tokenizer is not the target's."""
 
-    def model(self, folder: Path) -> PreTrainedModel:
-        """The model, on its device and in eval mode."""
+    def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
+        """The model, on its device, in eval mode; `mapped`: of its files, until `lazy.settle`."""
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """How many of their logits are tokens in both; padding rows are beyond."""
@@ -122,7 +122,7 @@ class Checkpoints:
         """Compare vocabularies, rules and the tokens of some texts."""
         check_same(target, draft)
 
-    def model(self, folder: Path) -> PreTrainedModel:
+    def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
         """The model with the weights of its folder; over several ranks, this one's share."""
         how: dict[str, Any] = {
             "device": self.device,
@@ -133,7 +133,7 @@ class Checkpoints:
         }
         if self.ranks > 1:
             return load_shared(folder, size=self.ranks, **how)
-        return rounded(load_model(folder, **how), self.quantised, folder)
+        return rounded(load_model(folder, mapped=mapped, **how), self.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """As the tokenizer and both models have it."""
@@ -173,7 +173,7 @@ class Shapes:
     def check_same(self, target: Any, draft: Any) -> None:
         """Numbers are the same for all."""
 
-    def model(self, folder: Path) -> PreTrainedModel:
+    def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
         """The model with weights drawn from the seed."""
         made = model_of_shape(
             folder,

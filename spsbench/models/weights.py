@@ -139,6 +139,16 @@ def read_headers(files: list[Path]) -> dict[str, TensorHeader]:
     return headers
 
 
+def tensor_spans(path: Path) -> dict[str, range]:
+    """Tensor name -> its bytes in a safetensors file, whose header `read_headers` has passed."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        raw = json.loads(file.read(length))
+    raw.pop("__metadata__", None)
+    spans = {name: entry["data_offsets"] for name, entry in raw.items()}
+    return {name: range(8 + length + a, 8 + length + b) for name, (a, b) in spans.items()}
+
+
 def _header(path: Path) -> dict[str, TensorHeader]:
     def bad(what: str) -> DataError:
         return DataError(

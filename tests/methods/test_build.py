@@ -15,6 +15,7 @@ from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.resolve import resolve, warp
 from spsbench.methods.schedules.constant import Constant
+from spsbench.models import lazy
 from spsbench.models import shelf as loading
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.plugins import arguments, make
@@ -170,6 +171,7 @@ def test_models_are_loaded_for_each_other(tmp_path) -> None:
     assert loaded.eos == {loaded.tokenizer.eos_token_id}
     assert loaded.target.dtype == torch.float32
     assert not loaded.target.training
+    assert not any(part() is not None for part in lazy._PARTS.values())  # of the files
     assert said == []
 
     alone = Shelf(offline=True).load(cell.but(draft=None))

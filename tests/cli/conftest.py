@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from spsbench.cli.main import main
+from tests.cli.forked import Forked
 from tests.folders import byte_tokenizer, random_model, save
 
 PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
@@ -124,18 +125,22 @@ def apart(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **env: s
 
 
 class Terminal:
-    """The command on a terminal; stderr comes apart."""
+    """The command on a terminal; stderr comes apart. `forked` where the start is no matter."""
 
-    def __init__(self, *arguments: str, **env: str) -> None:
+    def __init__(self, *arguments: str, forked: bool = False, **env: str) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=subprocess.PIPE,
-            env=environment(**env),
-            start_new_session=True,
-        )
+        self.process: Any
+        if forked:
+            self.process = Forked(*arguments, env=environment(**env), terminal=slave)
+        else:
+            self.process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                stdin=slave,
+                stdout=slave,
+                stderr=subprocess.PIPE,
+                env=environment(**env),
+                start_new_session=True,
+            )
         os.close(slave)
         self.out = ""
 
@@ -178,8 +183,8 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     """`terminal(*arguments)` starts the command; what still runs at the end is killed."""
     started: list[Terminal] = []
 
-    def start(*arguments: str, **env: str) -> Terminal:
-        started.append(Terminal(*arguments, **env))
+    def start(*arguments: str, forked: bool = False, **env: str) -> Terminal:
+        started.append(Terminal(*arguments, forked=forked, **env))
         return started[-1]
 
     yield start

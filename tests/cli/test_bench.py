@@ -14,6 +14,7 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.store.choices import read_choices, write_choices
 from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, environment
+from tests.cli.forked import Forked
 
 LOG = "records-00-of-01.jsonl"
 TIMINGS = {"prefill_seconds", "flags", "crc", "n"}
@@ -37,6 +38,17 @@ def arguments(pair: Pair, prompts: Path) -> tuple[str, ...]:
     return "bench", "jsonl", "--data", str(prompts), *models, "-n", "12", "--k", "2,3", *plain
 
 
+@pytest.fixture
+def whole(
+    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run that nothing has disturbed, made once for the tests that only read it."""
+    folder = tmp_path_factory.getbasetemp() / "undisturbed"
+    if not folder.exists():
+        assert sps(*arguments, "--out", str(folder)).code == 0
+    return folder
+
+
 def measured(folder: Path) -> list[dict[str, Any]]:
     """The records of a run without what a clock says."""
     found = []
@@ -45,6 +57,11 @@ def measured(folder: Path) -> list[dict[str, Any]]:
         kept = {name: value for name, value in values.items() if name not in TIMINGS}
         found.append(kept | {"rounds": [counts[:4] for counts in values["rounds"]]})
     return found
+
+
+def forked(*arguments: str) -> Forked:
+    """As `start`, without the seconds that imports take."""
+    return Forked(*arguments, env=environment())
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
@@ -61,7 +78,7 @@ def lines_in(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def wait_for(path: Path, lines: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(path: Path, lines: int, process: subprocess.Popen[bytes] | Forked) -> None:
     until = time.monotonic() + PATIENCE
     while lines_in(path) < lines:
         assert process.poll() is None, process.communicate()
@@ -106,11 +123,8 @@ def test_a_run_from_prompts_to_a_table(
     assert len(measured(tmp_path / "run.old-1")) == 24
 
 
-def test_a_summary_recomputed_by_other_means(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
-    assert sps(*arguments, "--out", str(out)).code == 0
+def test_a_summary_recomputed_by_other_means(whole: Path) -> None:
+    out = whole
     records = [json.loads(line) for line in (out / LOG).read_text().splitlines()]
     for row in json.loads((out / "summary.json").read_text())["rows"]:
         own = [record for record in records if record["cell"] == row["id"]]
@@ -174,14 +188,22 @@ def test_a_start_keeps_what_the_one_before_has_found(
     assert (out / "summary.json").exists()
 
 
-@pytest.mark.parametrize("kills", [(9,), pytest.param((3, 9, 17), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("begin", "kills"),
+    [(forked, (9,)), pytest.param(start, (3, 9, 17), marks=pytest.mark.slow)],
+    ids=["forked", "started"],
+)
 def test_killed_at_any_time_it_goes_on_as_if_nothing_had_been(
-    kills: tuple[int, ...], sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
+    begin: Callable[..., Any],
+    kills: tuple[int, ...],
+    whole: Path,
+    sps: Callable[..., Ran],
+    arguments: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    assert sps(*arguments, "--out", str(whole)).code == 0
+    out = tmp_path / "run"
     for lines in kills:
-        process = start(*arguments, "--out", str(out), "--resume")
+        process = begin(*arguments, "--out", str(out), "--resume")
         wait_for(out / LOG, lines, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -196,7 +218,7 @@ def test_a_second_writer_is_refused(
     sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    process = start(*arguments, "--out", str(out))
+    process = forked(*arguments, "--out", str(out))
     wait_for(out / LOG, 1, process)
     os.kill(process.pid, signal.SIGSTOP)
     try:
@@ -209,18 +231,23 @@ def test_a_second_writer_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("sent", "code"),
+    ("begin", "sent", "code"),
     [
-        (signal.SIGTERM, 143),
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        (forked, signal.SIGTERM, 143),
+        pytest.param(start, signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(start, signal.SIGINT, 130, marks=pytest.mark.slow),
+        pytest.param(start, signal.SIGHUP, 129, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_ends_it_after_the_sample_in_hand(
-    sps: Callable[..., Ran], arguments: tuple[str, ...], tmp_path: Path, sent: int, code: int
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    begin: Callable[..., Any],
+    sent: int,
+    code: int,
 ) -> None:
     out = tmp_path / "run"
-    process = start(*arguments, "--out", str(out), "--samples", "50")
+    process = begin(*arguments, "--out", str(out), "--samples", "50")
     wait_for(out / LOG, 2, process)
     process.send_signal(sent)
     _, err = process.communicate(timeout=PATIENCE)

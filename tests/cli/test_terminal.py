@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, PATIENCE, Pair, Terminal, apart, environment
+from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, apart, environment
+from tests.cli.forked import Forked
 from tests.folders import random_model, save
 
 START = Callable[..., Terminal]
@@ -42,7 +43,8 @@ def test_marks_where_colour_is_unwanted(terminal: START, pair: Pair) -> None:
 
 
 def test_a_conversation(terminal: START, pair: Pair) -> None:
-    chat = terminal(*arguments(pair, "--chat", "-n", "400", "--temperature", "0.9"), NO_COLOR="1")
+    asked = arguments(pair, "--chat", "-n", "400", "--temperature", "0.9")
+    chat = terminal(*asked, forked=True, NO_COLOR="1")
     chat.expect("you> ")
     chat.type("hi\n")
     chat.expect("[")  # the answer has begun
@@ -69,7 +71,7 @@ def test_an_interrupt_while_loading_and_while_generating(
     loading.process.stderr.readline()  # the note that comes before the imports
     time.sleep(0.3)
     loading.interrupt()
-    generating = terminal(*arguments(endless, "the cat", "-n", "19000"))
+    generating = terminal(*arguments(endless, "the cat", "-n", "19000"), forked=True)
     generating.expect("\x1b[0m")
     generating.interrupt()
     for ran in (loading.end(), generating.end()):
@@ -101,8 +103,15 @@ def test_a_reader_that_leaves(broken: str, pair: Pair) -> None:
     assert b"rror" not in (err or b"")
 
 
-def test_a_pipe_gets_the_text_alone_with_any_encoding(pair: Pair) -> None:
-    ran = apart(*arguments(pair, "-n", "24"), stdin=b"the cat", PYTHONIOENCODING="cp1252")
+def forked(*given: str, stdin: bytes, **env: str) -> Ran:
+    process = Forked(*given, env=environment(**env), stdin=stdin)
+    out, err = process.communicate(PATIENCE)
+    return Ran(int(process.returncode or 0), out.decode(), err.decode())
+
+
+@pytest.mark.parametrize("run", [forked, pytest.param(apart, marks=pytest.mark.slow)])
+def test_a_pipe_gets_the_text_alone_with_any_encoding(run: Callable[..., Ran], pair: Pair) -> None:
+    ran = run(*arguments(pair, "-n", "24"), stdin=b"the cat", PYTHONIOENCODING="cp1252")
     assert ran.code == 0
     assert "\x1b" not in ran.out + ran.err
     assert ran.out.endswith("\n")

@@ -146,10 +146,12 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     assert "held: " in ran.err
     assert "single rounds up to K = 6" in ran.err.splitlines()[-1]
     assert "lossy" in ran.out
-    with patch(RULE, RowBefore):
+    with patch(RULE, HalfLenient):
         ran = sps("verify", "rules", "--verifier", "sps", *only[:2], "--format", "json")
     assert ran.code == Exit.BIAS
-    assert json.loads(ran.out)["rows"][0]["verdict"] == "BIASED"
+    first = json.loads(ran.out)["rows"][0]
+    assert first["verdict"] == "BIASED"
+    assert "2 tokens, K = 1; after every text q = (1/3, 2/3)" in first["smallest"][0]
     assert sps("verify", "rules", "--verifier", "beam").code == Exit.USAGE
     assert sps("verify", "rules", "--schedule", "beam").code == Exit.USAGE
 

@@ -132,8 +132,9 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
     }                                                                                              \
     /* `heads` of which each `group` share keys; a tree: every token sees the past, and some of the \
        tokens before it. */                                                                        \
-    int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *,    \
-                      long, long, long, long, long, long, long, long, long, long, float, int);     \
+    int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *,              \
+                      const NUMBER *, NUMBER *, long, long, long, long, long, long, long, long,    \
+                      long, long, float, float, int);                                              \
     static void try_attend_##KIND(long heads, long group, long tokens, long n, long width) {       \
         long keys = heads / group * n * width, rows = heads * tokens;                              \
         NUMBER *query = malloc(rows * width * sizeof *query), *key = malloc(keys * sizeof *key);   \
@@ -149,8 +150,8 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
                 mask[t * n + i] = to_##SHORT(seen ? 0 : -1e30);                                    \
             }                                                                                      \
         float scale = 1 / sqrtf((float)width);                                                     \
-        attend_##KIND(query, key, value, mask, out, heads, group, tokens, n, width, tokens * width,\
-                      width, n * width, n * width, n, scale, 2);                                   \
+        attend_##KIND(query, key, value, mask, NULL, out, heads, group, tokens, n, width,          \
+                      tokens * width, width, n * width, n * width, n, scale, 0, 2);                \
         for (long h = 0; h < heads; h++)                                                           \
             for (long t = 0; t < tokens; t++) {                                                    \
                 const NUMBER *q = query + (h * tokens + t) * width;                                \

@@ -23,6 +23,14 @@ sys.exit(interrupt.code)
 """
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Under `nohup` this process is born with SIGHUP ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_is_noted_and_handlers_come_back(number):
     before = [signal.getsignal(each) for each in SIGNALS]

@@ -20,6 +20,8 @@ from tests.folders import byte_tokenizer, random_model, save
 ROOT = Path(__file__).resolve().parents[2]
 NO_RAY = importlib.util.find_spec("ray") is None
 
+PROMPTS = 240  # so that a node is lost before all are done, on a quick machine too
+
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(600),
@@ -32,7 +34,7 @@ def asked(tmp_path_factory):
     if (reason := lacking()) is not None:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("models")
-    rows = ({"id": str(n), "prompt": f"one two three {n} one two"} for n in range(40))
+    rows = ({"id": str(n), "prompt": f"one two three {n} one two"} for n in range(PROMPTS))
     prompts = folder / "prompts.jsonl"
     prompts.write_text("\n".join(map(json.dumps, rows)))
     pair = [

@@ -25,7 +25,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from forked import FORK, be_rank, free_port
+from forked import FORK, be_rank, free_port, sps
 
 PATIENCE = 5.0  # --rank-timeout; less is too little where ranks wait for processors
 SLACK = 50.0  # seconds beyond: ranks end by themselves in 10, a launcher takes 10 more
@@ -99,16 +99,12 @@ def be(rank: int, port: int, folder: Path) -> None:
     os.environ["TORCHELASTIC_ERROR_FILE"] = str(folder / f"error-{rank}")
     for number, name in ((1, f"out-{rank}"), (2, f"err-{rank}")):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY), number)
-    sys.argv = ["sps", *ASKED, "--parallel", "tp"]
-    from spsbench.cli.main import main
     from spsbench.library import ranks
 
     ranks.TOGETHER = TOGETHER
-    try:
-        main()
-    except SystemExit as end:
-        sys.stdout.flush()
-        os._exit(int(end.code or 0))
+    code = sps([*ASKED, "--parallel", "tp"])
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def life(launched: bool) -> float:

@@ -11,13 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from forked import fork, sps
 from killing.seen import MARK, Life, began
 from killing.work import Work
 
@@ -124,37 +123,15 @@ def load() -> None:
     rouge2_metric()
 
 
-def fork(work: Callable[[], int]) -> int:
-    """Have a fork do it; its process."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 70
-    try:
-        code = work()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def command(arguments: list[str], place: str, told: int) -> int:
     """`sps` with these arguments; its workers come from the nursery."""
     import spsbench.cluster.processes as processes
-    from spsbench.cli.main import main
 
     os.setsid()
     for stream in (1, 2):
         os.dup2(told, stream)
     processes.subprocess = Nursery(place)  # type: ignore[assignment]
-    sys.argv = ["sps", *arguments]
-    try:
-        main()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
+    return sps(arguments)
 
 
 class Nursery:

@@ -11,14 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-import warnings
 from collections.abc import Mapping
-from typing import NoReturn
 
 import torch
 
-from spsbench.cli.main import main
+from forked import fork, sps
 
 
 class Forked:
@@ -38,11 +35,8 @@ class Forked:
         os.write(asked[1], stdin)  # less than a pipe holds
         os.close(asked[1])
         self.returncode: int | None = None
-        with warnings.catch_warnings():  # later Pythons warn of threads: those of pytest wait
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.pid = os.fork()
-        if not self.pid:
-            run(arguments, env, (terminal or asked[0], terminal or said[1], errors[1]))
+        streams = terminal or asked[0], terminal or said[1], errors[1]
+        self.pid = fork(lambda: run(arguments, env, streams))
         for end in asked[0], said[1], errors[1]:
             os.close(end)
         self._out, self._err = said[0], errors[0]
@@ -87,31 +81,17 @@ class Forked:
         return content[self._out], content[self._err]
 
 
-def run(
-    arguments: tuple[str, ...], env: Mapping[str, str], streams: tuple[int, int, int]
-) -> NoReturn:
-    """Be the command: it never comes back."""
-    code = 70
-    try:
-        os.setsid()
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        coded = env.get("PYTHONIOENCODING")
-        sys.stdin = open(0, encoding=coded, closefd=False)  # noqa: SIM115
-        sys.stdout = open(1, "w", encoding=coded, closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", encoding=coded, errors="backslashreplace", closefd=False)  # noqa: SIM115
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ.clear()
-        os.environ.update(env)
-        torch.set_num_threads(1)
-        sys.argv = ["sps", *arguments]
-        main()
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def run(arguments: tuple[str, ...], env: Mapping[str, str], streams: tuple[int, int, int]) -> int:
+    """Be the command; its exit code."""
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    coded = env.get("PYTHONIOENCODING")
+    sys.stdin = open(0, encoding=coded, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=coded, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding=coded, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(env)
+    torch.set_num_threads(1)
+    return sps(arguments)

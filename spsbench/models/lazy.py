@@ -8,7 +8,6 @@ are parts of the file, each mapped by itself and given up as soon as it has been
 """
 
 import mmap
-from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from spsbench.models.weights import tensor_spans
+from spsbench.models.weights import read_headers
 
 PIECE = 16 << 20  # bytes of the widened tensor
 _NARROW = ("BF16", "F16")
@@ -92,9 +91,9 @@ def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dic
     for path in files:
         # Read, not mapped: mapped pages of the file would count as memory of the process.
         file: Any = safe_open(path, framework="pt", backend="pread")
-        spans: Mapping[str, range] = tensor_spans(path) if mapped else {}
+        headers = read_headers([path]) if mapped else {}
         for name in file.keys():  # noqa: SIM118
-            source = (path, spans[name]) if name in spans else None
+            source = (path, headers[name].span) if mapped else None
             tensors[name] = LazyTensor(file.get_slice(name), widen=widen, source=source)
     return tensors
 
@@ -103,6 +102,8 @@ def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dic
 def settle(model: nn.Module) -> None:
     """Copy what is still a part of a file: files may change, and their pages are small."""
     for tensor in (*model.parameters(), *model.buffers()):
+        if type(tensor.data) is not Tensor:  # a rank's share: a copy already, without an address
+            continue
         part = _PARTS.get(tensor.untyped_storage().data_ptr())
         if part is not None and part() is not None:
             tensor.data = tensor.data.clone()

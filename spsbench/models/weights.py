@@ -46,6 +46,7 @@ class TensorHeader(NamedTuple):
 
     dtype: str  # as in the file: "BF16", "F32", ...
     shape: tuple[int, ...]
+    span: range = range(0)  # its bytes in the file; a pickle has none
 
     @property
     def numbers(self) -> int:
@@ -139,16 +140,6 @@ def read_headers(files: list[Path]) -> dict[str, TensorHeader]:
     return headers
 
 
-def tensor_spans(path: Path) -> dict[str, range]:
-    """Tensor name -> its bytes in a safetensors file, whose header `read_headers` has passed."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        raw = json.loads(file.read(length))
-    raw.pop("__metadata__", None)
-    spans = {name: entry["data_offsets"] for name, entry in raw.items()}
-    return {name: range(8 + length + a, 8 + length + b) for name, (a, b) in spans.items()}
-
-
 def _header(path: Path) -> dict[str, TensorHeader]:
     def bad(what: str) -> DataError:
         return DataError(
@@ -171,32 +162,32 @@ def _header(path: Path) -> dict[str, TensorHeader]:
     if not isinstance(raw, dict):
         raise bad("has a header that is no object")
     raw.pop("__metadata__", None)
-    end, headers = 0, {}
+    first = 8 + length
+    end, headers = first, {}
     for name, entry in raw.items():
-        header, span = _entry(entry)
+        header = _entry(entry, first)
         if header is None:
             raise bad(f"describes {name[:80]!r} wrongly")
         headers[name] = header
-        end = max(end, span[1])
-    if end != size - 8 - length:
-        raise bad(f"holds {size - 8 - length} bytes of tensors where its header says {end}")
+        end = max(end, header.span.stop)
+    if end != size:
+        raise bad(f"holds {size - first} bytes of tensors where its header says {end - first}")
     return headers
 
 
-def _entry(entry: object) -> tuple[TensorHeader | None, tuple[int, int]]:
-    """The header and byte span of one entry; None when they contradict each other."""
-    nothing = (None, (0, 0))
+def _entry(entry: object, first: int) -> TensorHeader | None:
+    """One tensor, of those that begin at byte `first`; None: its entry contradicts itself."""
     if not isinstance(entry, dict):
-        return nothing
-    dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+        return None
+    dtype, shape, ends = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in _BITS:
-        return nothing
-    if not _naturals(shape) or not _naturals(span) or len(span) != 2:
-        return nothing
-    header = TensorHeader(dtype, tuple(shape))
-    if (span[1] - span[0]) * 8 != header.numbers * _BITS[dtype]:
-        return nothing
-    return header, (span[0], span[1])
+        return None
+    if not _naturals(shape) or not _naturals(ends) or len(ends) != 2:
+        return None
+    header = TensorHeader(dtype, tuple(shape), range(first + ends[0], first + ends[1]))
+    # Not the length of the range: that of a span backwards would be 0.
+    whole = (ends[1] - ends[0]) * 8 == header.numbers * _BITS[dtype]
+    return header if whole else None
 
 
 def _naturals(value: object) -> TypeGuard[list[int]]:

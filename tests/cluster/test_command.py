@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from forked import free_port, variables_of
 from spsbench.errors import UsageError
 from spsbench.library.ranks import check_ranks
 from spsbench.machine.ranks import MissingRanksError
 from spsbench.settings.asked import make_cell
+from tests.cli.forked import Forked
 
 PATIENCE = 250  # seconds; a busy machine may need a minute to import torch
 SPS = (sys.executable, "-m", "spsbench")
@@ -23,6 +25,21 @@ OVER_TWO = ("--parallel", "tp:2")
 def ran(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:
     command = [*SPS, *ASKED, *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_two_ranks_that_were_started_write_the_text_of_one() -> None:
+    asked = (*ASKED, "def f(", "--max-new-tokens", "8", "--offline")
+    port = free_port()
+    alone = Forked(*asked, env=os.environ)
+    said, _ = alone.communicate()
+    ranks = [
+        Forked(*asked, "--parallel", "tp", env=os.environ | variables_of(rank, 2, port))
+        for rank in (0, 1)
+    ]
+    told = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in (alone, *ranks)] == [0, 0, 0], told
+    assert said
+    assert [out for out, _ in told] == [said, b""], "rank 1 is silent"
 
 
 @pytest.mark.slow

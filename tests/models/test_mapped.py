@@ -16,7 +16,7 @@ from spsbench.engines.worth import shape_of
 from spsbench.models import lazy, soundness
 from spsbench.models.lazy import lazy_tensors, settle
 from spsbench.models.loader import load_model
-from spsbench.models.weights import tensor_spans
+from spsbench.models.weights import read_headers
 from tests.tiny_models import laws
 
 IDS = [3, 1, 4, 1, 5]
@@ -39,9 +39,9 @@ def overwrite(folder: Path) -> None:
     """All numbers by zeros, in place: where they are mapped they change at once."""
     for path in folder.glob("*.safetensors"):
         with path.open("r+b") as file:
-            for span in tensor_spans(path).values():
-                file.seek(span.start)
-                file.write(b"\0" * len(span))
+            for header in read_headers([path]).values():
+                file.seek(header.span.start)
+                file.write(b"\0" * len(header.span))
 
 
 def own(name: str, place: Path, request: pytest.FixtureRequest) -> Path:

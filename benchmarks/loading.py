@@ -113,7 +113,8 @@ def run(program: str, *arguments: str, cache: Path | None = None) -> str:
 
 def without_choices(cache: Path) -> None:
     """Leave the compiled kernels alone."""
-    for kept in (cache / "spsbench" / "kernels").glob("*.json"):
+    kernels = cache / "spsbench" / "kernels"
+    for kept in (*kernels.glob("*.json"), *kernels.glob("judged-*")):
         kept.unlink()
 
 

@@ -20,7 +20,7 @@ from spsbench.settings.planning import LISTS, OF_PLANNING, TASK, Planning
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import OF_CELL
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import Say, once, quiet
 
 
 def plan(
@@ -91,7 +91,6 @@ def plan(
     from spsbench.models.shelf import Shelf
     from spsbench.plan.arms import cells_of
     from spsbench.plan.conduct import Planner
-    from spsbench.settings.telling import once
 
     shelf = pair.shelf if pair is not None else Shelf.under(access, say)
     told = once(say)

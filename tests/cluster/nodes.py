@@ -37,6 +37,7 @@ class Node:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
+                cwd=self.folder,  # Ray has workers import from the directory of the driver first
             )
 
     def run(self, *command: str, environment: dict[str, str] | None = None) -> str:

@@ -30,7 +30,10 @@ SECONDS = 300  # for the compiler, which needs a few: beside other work many mor
 _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
-    "product": ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int),
+    **dict.fromkeys(
+        ("product", "tiles"), ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int)
+    ),
+    "tiled": ([], _int),
     **dict.fromkeys(
         ("product_int8", "product_int4", "product_int4_least"),
         ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),

@@ -3,13 +3,17 @@
 A layout is one file and one line here. Which is used is measured (`trials.py`), shape by shape.
 """
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 
 from spsbench.engines.linears import Packed, slots
 from spsbench.engines.onednn import FilledOneDnnLinear, OneDnnLinear
 from spsbench.engines.panels import PanelLinear
+from spsbench.engines.tiles import TileLinear
 
 LAYOUTS: dict[str, type[Packed]] = {
+    "tiles": TileLinear,  # before panels: as fast in small passes, it is faster in all others
     "panels": PanelLinear,
     "onednn": OneDnnLinear,
     "onednn-4": FilledOneDnnLinear,
@@ -19,6 +23,11 @@ LAYOUTS: dict[str, type[Packed]] = {
 def layouts(weight: Tensor) -> dict[str, type[Packed]]:
     """Those that can hold `weight` [out, in] here."""
     return {name: kind for name, kind in LAYOUTS.items() if kind.refuses(weight) is None}
+
+
+def in_panels(names: Iterable[str]) -> bool:
+    """Whether a layout is among them whose kernel asks for weights as reading.py tells."""
+    return any(issubclass(LAYOUTS[name], PanelLinear) for name in names)
 
 
 def unpackable(model: nn.Module) -> str | None:

@@ -96,6 +96,11 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         RuntimeError: another width, or another kind of number, than that of the panels.
         MemoryError: no room for the inputs in float.
     """
+    return multiplied("product", x, panels, bias, out)
+
+
+def multiplied(name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
+    """As `product`, by the kernel called `name`."""
     width = x.shape[-1]
     fitting = x.dtype == panels.dtype and width == panels.shape[1] * panels.shape[3]
     if bias is not None:
@@ -108,7 +113,7 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         )
     x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
-    failed = kernel("product", x.dtype)(
+    failed = kernel(name, x.dtype)(
         panels.data_ptr(),
         x.data_ptr(),
         None if bias is None else bias.data_ptr(),

@@ -28,7 +28,7 @@ from spsbench.engines.experts import (
 )
 from spsbench.engines.kept import keep, recall
 from spsbench.engines.linears import restore, slots
-from spsbench.engines.packing import unpackable
+from spsbench.engines.packing import in_panels, unpackable
 from spsbench.engines.quantised import dequantise, quantised_layers
 from spsbench.engines.quantised_panels import pack_codes, refused
 from spsbench.engines.reading import choose, current, use
@@ -137,7 +137,7 @@ def _made(model: PreTrainedModel, known: Choice | None, check: Check, reason: st
     return Made(
         packed=routed | {shape: wanted.get(shape, "panels") for shape in counts},
         layers=sum(counts.values()),
-        reading=reading if codes or "panels" in wanted.values() else "",
+        reading=reading if codes or in_panels(wanted.values()) else "",
         reason=reason or "",
         token_bytes=_token_bytes(model),
     )
@@ -159,7 +159,7 @@ def _made_again(model: PreTrainedModel, known: Choice | None, bounds: Bounds) ->
     return Made(
         packed={shape: wanted[shape] for shape in counts},
         layers=sum(counts.values()),
-        reading=reading if "panels" in wanted.values() else "",
+        reading=reading if in_panels(wanted.values()) else "",
         token_bytes=token,
     )
 

@@ -182,6 +182,34 @@ CODED(product_int8, bfloat16, bf16, bf16, 8, 0)
 CODED(product_int4, bfloat16, bf16, bf16, 4, 0)
 CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1)
 
+/* The same panels by the matrix unit, where there is one: `width` tiles deep. */
+int tiled_bfloat16(void);
+int tiles_bfloat16(const bf16 *, const bf16 *, const bf16 *, bf16 *, long, long, long, int, long, int);
+static void try_tiles(long out, long width, long rows) {
+    long count = (out + 31) / 32;
+    bf16 *w = malloc(out * width * sizeof *w), *panels = malloc(count * 32 * width * sizeof *w);
+    bf16 *x = malloc(rows * width * sizeof *x), *bias = malloc(out * sizeof *w);
+    bf16 *y = malloc(rows * out * sizeof *y), *one = malloc(out * sizeof *y);
+    for (long i = 0; i < out * width; i++) w[i] = to_bf16(draw());
+    for (long i = 0; i < rows * width; i++) x[i] = to_bf16(draw());
+    for (long i = 0; i < out; i++) bias[i] = to_bf16(draw());
+    pack_bfloat16(w, panels, out, width, width, 1, 2);
+    tiles_bfloat16(panels, x, bias, y, rows, width, out, (int)(rows % 3), 2048, 2);
+    for (long r = 0; r < rows; r++) {
+        tiles_bfloat16(panels, x + r * width, bias, one, 1, width, out, 0, 0, 1);
+        for (long o = 0; o < out; o++) {
+            double sum = of_bf16(bias[o]), all = fabs(sum);
+            for (long i = 0; i < width; i++) {
+                double part = of_bf16(w[o * width + i]) * of_bf16(x[r * width + i]);
+                sum += part, all += fabs(part);
+            }
+            compare(of_bf16(y[r * out + o]), sum, all, &worst_bf16);
+            if (memcmp(y + r * out + o, one + o, sizeof *one)) worst_bf16 = INFINITY;
+        }
+    }
+    free(w), free(panels), free(x), free(bias), free(y), free(one);
+}
+
 #define BOTH(NAME, ...) NAME##_float32(__VA_ARGS__), NAME##_bfloat16(__VA_ARGS__)
 
 int main(int given, char **words) {
@@ -199,6 +227,9 @@ int main(int given, char **words) {
                     BOTH(try_product_int4_least, outs[a], widths[b], groups[d], rows[c]);
                 }
             }
+    for (long a = 0; tiled_bfloat16() && a < COUNT(outs); a++)
+        for (long tiles = 1; tiles < 4; tiles++)
+            for (long many = 1; many < 36; many += few ? 7 : 3) try_tiles(outs[a], 32 * tiles, many);
     long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};
     for (long a = 0; a < COUNT(heads); a++)
         for (long b = 0; b < COUNT(tokens); b++)

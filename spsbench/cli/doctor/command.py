@@ -48,6 +48,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "device", f"{device['name']}: {device['model']}, {sizes}"
     kernels = found["kernels"]
     words = "compiled" if kernels["compiled"] else f"none, oneDNN instead: {kernels['why']}"
+    words += ", for the matrix unit (AMX) too" if kernels["unit"] else ""
     yield "kernels", words
     for kind, reading in kernels["reading"].items():
         yield "weights", f"{kind}: {reading} (measured here)"

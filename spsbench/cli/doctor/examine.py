@@ -48,17 +48,20 @@ def environment() -> dict[str, Any]:
 def compiled_kernels() -> dict[str, Any]:
     """Whether the engine `fast` has its C kernels here, or why not; how they read weights."""
     reading: dict[str, str] = {}
+    unit = False
     try:
         from spsbench.engines.native import KINDS, library
         from spsbench.engines.reading import choose
+        from spsbench.engines.tiles import has_unit
 
         found = library()
         if not isinstance(found, str):
             reading = {kind: str(choose(dtype)) for dtype, kind in KINDS.items()}
+            unit = has_unit()
     except Exception as error:  # a broken torch: said elsewhere
         found = type(error).__name__
     why = found if isinstance(found, str) else ""
-    return {"compiled": not why, "why": why, "reading": reading}
+    return {"compiled": not why, "why": why, "reading": reading, "unit": unit}
 
 
 def examine() -> dict[str, Any]:

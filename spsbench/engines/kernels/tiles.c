@@ -1,0 +1,108 @@
+/* y = x W^T + b by the matrix unit of newer Intel processors (AMX): 16 rows of x cost what one costs.
+
+   W lies as in panels.c. A tile of W is 32 inputs of 16 outputs, of x 32 inputs of up to 16 rows.
+   Each output is added up in one order, whatever the count of rows and of threads: the unit adds up
+   32 inputs, and those go in turn to one of WAYS sums. That is another order than that of panels.c.
+   spsbench/engines/tiles.py calls it. */
+
+#include "reading.h"
+
+#if defined(__AMX_BF16__) && defined(__linux__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define WAYS 2
+#define DEEP 32 /* inputs of a tile */
+#define HIGH 16 /* rows of a tile */
+#define ASK 0x1023 /* ARCH_REQ_XCOMP_PERM: a process has to ask the system for the unit */
+#define TILES 18   /* XFEATURE_XTILEDATA */
+
+/* Whether this process may use the unit; it asks once. */
+int tiled_bfloat16(void) {
+    static int told = -1;
+    if (told < 0) told = !syscall(SYS_arch_prctl, ASK, TILES);
+    return told;
+}
+
+struct sizes { /* as the processor reads them */
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+};
+
+/* Tiles 0 to 3 are sums of the lower and of the upper outputs, by way; 4 and 5 of W; 6 of x. */
+static void set_tiles(int rows) {
+    struct sizes sizes = {.palette = 1};
+    for (int tile = 0; tile < 7; tile++) sizes.bytes[tile] = 64, sizes.rows[tile] = HIGH;
+    for (int tile = 0; tile < 4; tile++) sizes.rows[tile] = rows;
+    sizes.rows[6] = rows;
+    _tile_loadconfig(&sizes);
+}
+
+#define ADD(LOW, UPPER)                                                                            \
+    for (long i = 0; i < DEEP; i += 2) fetch(w + i * PANEL, hint, ahead);                          \
+    _tile_loadd(6, x, in * sizeof *x);                                                             \
+    _tile_loadd(4, w, 2 * PANEL * sizeof *w);                                                      \
+    _tile_dpbf16ps(LOW, 6, 4);                                                                     \
+    _tile_loadd(5, w + PANEL, 2 * PANEL * sizeof *w);                                              \
+    _tile_dpbf16ps(UPPER, 6, 5);
+
+/* Up to HIGH rows over one panel. */
+static void block(const bf16 *w, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
+                  long out, long width, int hint, long ahead) {
+    float sums[2 * WAYS][HIGH][LANES] __attribute__((aligned(64)));
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (long left = in; left > 0; left -= 2 * DEEP, x += DEEP, w += DEEP * PANEL) {
+        ADD(0, 1)
+        if (left == DEEP) break;
+        x += DEEP, w += DEEP * PANEL;
+        ADD(2, 3)
+    }
+    _tile_stored(0, sums[0], sizeof *sums[0]);
+    _tile_stored(1, sums[1], sizeof *sums[1]);
+    _tile_stored(2, sums[2], sizeof *sums[2]);
+    _tile_stored(3, sums[3], sizeof *sums[3]);
+    for (long r = 0; r < rows; r++)
+        for (long half = 0; half * LANES < width; half++) {
+            long first = half * LANES, count = width - first < LANES ? width - first : LANES;
+            const float *one = sums[half][r], *other = sums[half + 2][r];
+            bf16 *to = y + r * out + first;
+            for (long o = 0; o < count; o++)
+                to[o] = narrow_bf16(one[o] + other[o] + (bias ? widen_bf16(bias[first + o]) : 0));
+        }
+}
+
+/* `in` is a multiple of DEEP. Rows beyond the last whole block are made by one that ends with them:
+   some are made twice, and come out the same. Returns whether there is no unit. */
+int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
+                   long out, int hint, long ahead, int threads) {
+    long count = (out + PANEL - 1) / PANEL, high = rows < HIGH ? rows : HIGH;
+    if (!tiled_bfloat16()) return 1;
+    if (!rows) return 0;
+    _Pragma("omp parallel num_threads(threads)") {
+        set_tiles(high);
+        _Pragma("omp for schedule(static)")
+        for (long p = 0; p < count; p++) {
+            long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;
+            for (long r = 0; r < rows; r += HIGH) {
+                long from = r + high > rows ? rows - high : r;
+                block(panels + first * in, x + from * in, bias ? bias + first : 0,
+                      y + from * out + first, high, in, out, width, r ? NOT : hint, ahead);
+            }
+        }
+        _tile_release();
+    }
+    return 0;
+}
+#else
+int tiled_bfloat16(void) { return 0; }
+int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
+                   long out, int hint, long ahead, int threads) {
+    (void)panels, (void)x, (void)bias, (void)y, (void)rows, (void)in, (void)out, (void)hint;
+    return (void)ahead, (void)threads, 1;
+}
+#endif

@@ -1,0 +1,50 @@
+"""Panels that are multiplied by a processor's matrix unit: 16 rows at the price of one.
+
+Newer Intel processors have one (AMX), and the kernel of `tiles.c` uses it for bfloat16. Passes over
+long drafts, trees and prompts then cost what one token costs, as long as memory gives the weights.
+"""
+
+import torch
+from torch import Tensor
+
+from spsbench.engines.native import kernel, operators
+from spsbench.engines.panels import PanelLinear, multiplied
+
+DEEP = 32  # inputs of a tile, as in tiles.c
+
+
+class TileLinear(PanelLinear):
+    """`x W^T + b` over W in the same panels; the order of each sum is another.
+
+    As there it does not depend on how many rows are in the pass, nor on the number of threads.
+    """
+
+    @classmethod
+    def refuses(cls, weight: Tensor) -> str | None:
+        """What panels refuse; other numbers, parts of tiles, or no such unit."""
+        if why := super().refuses(weight):
+            return why
+        if weight.dtype != torch.bfloat16:
+            return f"matrix units are used for bfloat16, not {weight.dtype}"
+        if weight.shape[1] % DEEP:
+            return f"{weight.shape[1]} inputs do not fill tiles of {DEEP}"
+        return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        made: Tensor = torch.ops.spsbench.tiles(x, self.weight, self.bias, self.out_features)
+        return made
+
+
+def has_unit() -> bool:
+    """Whether this process may use a matrix unit; there are kernels."""
+    return bool(kernel("tiled", torch.bfloat16)())
+
+
+def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
+    """[..., in] x panels -> [..., out]; raises as that of panels."""
+    return multiplied("tiles", x, panels, bias, out)
+
+
+operators.define("tiles(Tensor x, Tensor panels, Tensor? bias, int out) -> Tensor")
+operators.impl("tiles", product, "CPU")

@@ -80,10 +80,14 @@ def test_doctor_says_whether_kernels_are_compiled(
 def test_doctor_says_how_weights_are_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"compiled": True, "why": "", "reading": {"float32": "4096 bytes ahead"}}
-    monkeypatch.setattr(examine, "compiled_kernels", lambda: found)
-    doctor(json=False)
-    assert "float32: 4096 bytes ahead" in capsys.readouterr().out
+    read = {"float32": "4096 bytes ahead"}
+    for unit in False, True:
+        found = {"compiled": True, "why": "", "reading": read, "unit": unit}
+        monkeypatch.setattr(examine, "compiled_kernels", lambda found=found: found)
+        doctor(json=False)
+        shown = capsys.readouterr().out
+        assert "float32: 4096 bytes ahead" in shown
+        assert ("matrix unit" in shown) == unit
 
 
 def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:

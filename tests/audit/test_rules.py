@@ -253,7 +253,10 @@ def test_a_worker_answers_with_the_row_of_this_process() -> None:
 
 @pytest.mark.slow
 def test_rows_of_other_processes_are_those_of_this_one() -> None:
-    assert rows_of(WORK, 2, lambda *_: None) == rows_of(WORK, 1, lambda *_: None)
+    theirs, ours = (rows_of(WORK, crew, lambda *_: None) for crew in (2, 1))
+    for their, own in zip(theirs, ours, strict=True):
+        assert their.distance == pytest.approx(own.distance, rel=1e-12)  # sums of another order
+        assert replace(their, distance=own.distance) == own
 
 
 def test_a_needless_refusal_is_told() -> None:
@@ -322,6 +325,7 @@ def test_a_lossy_rule_shows_its_distance(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # 426 s of a busy core
 def test_the_whole_table() -> None:
     found = list(compatibility())
     assert judge(found) is Exit.OK

@@ -102,7 +102,7 @@ def test_another_thread_holds_nothing() -> None:
 GENERATE_AGAIN_AND_AGAIN = """
 import sys
 from spsbench.methods.resolve import resolve
-from spsbench.settings.config import make_cell
+from spsbench.settings.asked import make_cell
 from spsbench.engines import worth
 from spsbench.engines.packing import layouts
 from spsbench.runs.generation import Generation

@@ -7,19 +7,18 @@ prompts, for other engines and for transformers' own `generate`.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, rms_norm, scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.activations import NewGELUActivation
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from spsbench.engines.norms import module_is_rms_norm, one_norm
+
 SHARED = "spsbench_shared"
-NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what norms compute in float32
 
 
 @contextmanager
@@ -46,41 +45,6 @@ def lean(model: PreTrainedModel) -> Iterator[None]:
 def tanh_gelu(x: Tensor) -> Tensor:
     """`NewGELUActivation`, written out there as eight operators."""
     return gelu(x, approximate="tanh")
-
-
-def module_is_rms_norm(module: nn.Module) -> bool:
-    """Whether it is the usual norm, in a dtype for which transformers computes it in float32."""
-    kind: Any = type(module)
-    weight = getattr(module, "weight", None)
-    named = kind.__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
-    return named and weight is not None and weight.dtype in NARROW and usual(kind)
-
-
-@cache
-def usual(kind: Any) -> bool:
-    """Whether `kind` computes `rms_norm`, by trial of one of its own on the CPU."""
-    x = torch.linspace(-2, 3, 24).reshape(3, 8)
-    try:
-        with torch.no_grad():
-            module = kind(8, eps=0.25)
-            module.weight.copy_(torch.linspace(-1, 2, 8))
-            ours = one_norm(module)(x)
-            return torch.allclose(module(x), ours, rtol=1e-5, atol=1e-6)
-    except Exception:  # another constructor, or foreign code
-        return False
-
-
-def one_norm(module: nn.Module) -> Any:
-    """The forward of an RMS norm as one operator."""
-    weight, eps = cast(Tensor, module.weight), cast(float, module.variance_epsilon)
-    stock = type(module).forward
-
-    def forward(x: Tensor) -> Any:
-        if x.dtype != weight.dtype:
-            return stock(module, x)
-        return rms_norm(x, weight.shape, weight, eps)
-
-    return forward
 
 
 def attend_shared(

@@ -98,7 +98,7 @@ def slots(model: nn.Module) -> Iterator[Slot]:
     children = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
     places = Counter(id(child) for _, _, child in children)
     for parent, name, layer in children:
-        stock = type(layer) in (nn.Linear, Conv1D) and not _hooked(layer)
+        stock = type(layer) in (nn.Linear, Conv1D) and not hooked(layer)
         if stock and places[id(layer)] == 1 and _plain(layer.weight):
             yield Slot(parent, name, layer)
 
@@ -108,7 +108,7 @@ def _plain(weight: Tensor) -> bool:
     return type(weight.data) is Tensor and weight.layout == torch.strided
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
     """Whether somebody watches the module, who would not see what stands in for it."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
@@ -135,7 +135,7 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
     for parent in model.modules():
         for name, child in parent.named_children():
             if type(child) is nn.Embedding and child.max_norm is None and not child.sparse:
-                found += [] if _hooked(child) else [(parent, name)]
+                found += [] if hooked(child) else [(parent, name)]
     return found
 
 

@@ -25,6 +25,7 @@ SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+TORCH = "lib/libtorch_cpu.so"
 SECONDS = 300  # for the compiler, which needs a few: beside other work many more
 
 _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
@@ -132,7 +133,7 @@ def _digest(compiler: str) -> str:
     """Of all that the compiled code depends on: a home may be shared by different machines."""
     parts = [
         *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
-        "\0".join([compiler, *FLAGS, *_openmp()]).encode(),
+        "\0".join([compiler, *FLAGS, *_libraries()]).encode(),
         _version(compiler),
         processor(),
     ]
@@ -166,7 +167,7 @@ def _compile(compiler: str, path: Path) -> None:
     handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".so")
     os.close(handle)
     try:
-        command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", draft, *_openmp()]
+        command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", draft, *_libraries()]
         environment = os.environ | {"LC_ALL": "C"}  # for the words that `_told` looks for
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
         os.replace(draft, path)
@@ -174,15 +175,17 @@ def _compile(compiler: str, path: Path) -> None:
         Path(draft).unlink(missing_ok=True)
 
 
-def _openmp() -> list[str]:
-    """The OpenMP library of torch, so that its threads do this work too, and no others.
+def _libraries() -> list[str]:
+    """Torch itself, for operators in C, and its OpenMP, so that its threads do this work too.
 
     Two pools of threads would wait for each other.
     """
     home = Path(torch.__file__).parent
     found = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
-    unneeded = ["-Wl,--as-needed"] if sys.platform == "linux" else []  # a second one
-    return [*unneeded, *map(str, found[:1])]
+    if sys.platform != "linux":
+        return list(map(str, found[:1]))
+    unneeded = "-Wl,--as-needed"  # a second OpenMP
+    return [unneeded, *map(str, found[:1]), "-Wl,--no-as-needed", *map(str, home.glob(TORCH))]
 
 
 def _told(error: Exception) -> str:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from spsbench.engines.linears import Packed
 from spsbench.engines.native import kernel, missing, operators
+from spsbench.engines.operators import in_c, or_none
 from spsbench.engines.pages import ALIGNED, empty
 from spsbench.engines.reading import arguments, current
 
@@ -18,6 +19,8 @@ class PanelLinear(Packed):
     Every output adds up its inputs in one order: a token's result does not depend on how many are
     in the pass, nor on the number of threads.
     """
+
+    kernel = "product"  # of panels.c
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """`weight` [out, in] of a kind that `refuses` does not name."""
@@ -33,8 +36,15 @@ class PanelLinear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        made: Tensor = torch.ops.spsbench.product(x, self.weight, self.bias, self.out_features)
-        return made
+        panels, bias, out = self.weight, self.bias, self.out_features
+        made: Tensor
+        if (operator := in_c(self.kernel)) is None:
+            made = getattr(torch.ops.spsbench, self.kernel)(x, panels, bias, out)
+            return made
+        dtype = panels.dtype
+        return operator(
+            x.contiguous(), panels, or_none(bias, dtype), out, *arguments(current(dtype))
+        )
 
     def dense(self) -> Tensor:
         """[out, in]."""
@@ -113,7 +123,7 @@ def multiplied(name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: i
         )
     x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
-    failed = kernel(name, x.dtype)(
+    failed = x.numel() and kernel(name, x.dtype)(
         panels.data_ptr(),
         x.data_ptr(),
         None if bias is None else bias.data_ptr(),

@@ -28,6 +28,7 @@ from spsbench.engines.experts import (
 )
 from spsbench.engines.kept import keep, recall
 from spsbench.engines.linears import restore, slots
+from spsbench.engines.norms import exchange_norms
 from spsbench.engines.packing import in_panels, unpackable
 from spsbench.engines.quantised import dequantise, quantised_layers
 from spsbench.engines.quantised_panels import pack_codes, refused
@@ -130,6 +131,7 @@ def _made(model: PreTrainedModel, known: Choice | None, check: Check, reason: st
         counts, codes, reason = {}, {}, "packed products differ from stock ones"
     routed = _pack_experts(model, known, check)
     exchange_activations(model)
+    exchange_norms(model)
     if problem := refine_attention(model, check):
         restore(model)
         dequantise(model)
@@ -151,6 +153,7 @@ def _made_again(model: PreTrainedModel, known: Choice | None, bounds: Bounds) ->
     wanted = worthwhile(layers, known.packed if known else None)
     counts = pack_all(model, layers, wanted)
     exchange_activations(model)
+    exchange_norms(model)
     token = as_kept(model, bounds)
     if token is None:
         restore(model)

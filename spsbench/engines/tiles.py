@@ -19,6 +19,8 @@ class TileLinear(PanelLinear):
     As there it does not depend on how many rows are in the pass, nor on the number of threads.
     """
 
+    kernel = "tiles"  # of tiles.c
+
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
         """What panels refuse; other numbers, parts of tiles, or no such unit."""
@@ -29,11 +31,6 @@ class TileLinear(PanelLinear):
         if weight.shape[1] % DEEP:
             return f"{weight.shape[1]} inputs do not fill tiles of {DEEP}"
         return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
-        made: Tensor = torch.ops.spsbench.tiles(x, self.weight, self.bias, self.out_features)
-        return made
 
 
 def has_unit() -> bool:

@@ -210,6 +210,32 @@ static void try_tiles(long out, long width, long rows) {
     free(w), free(panels), free(x), free(bias), free(y), free(one);
 }
 
+/* Norms of rows, each as it is alone. */
+#define NORM(KIND, NUMBER, SHORT)                                                                  \
+    void norm_##KIND(const NUMBER *, const NUMBER *, NUMBER *, long, long, float, int);            \
+    static void try_norm_##KIND(long rows, long width) {                                           \
+        NUMBER *x = malloc(rows * width * sizeof *x), *w = malloc(width * sizeof *w);              \
+        NUMBER *y = malloc(rows * width * sizeof *y);                                              \
+        for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
+        for (long i = 0; i < width; i++) w[i] = to_##SHORT(draw());                                \
+        norm_##KIND(x, w, y, rows, width, 0.01f, 2);                                               \
+        for (long r = 0; r < rows; r++) {                                                          \
+            double squares = 0;                                                                    \
+            for (long i = 0; i < width; i++) squares += pow(of_##SHORT(x[r * width + i]), 2);      \
+            for (long i = 0; i < width; i++) {                                                     \
+                double exact = of_##SHORT(w[i]) * of_##SHORT(x[r * width + i]);                    \
+                exact /= sqrt(squares / width + 0.01f);                                            \
+                compare(of_##SHORT(y[r * width + i]), exact, fabs(exact), &worst_##SHORT);         \
+            }                                                                                      \
+        }                                                                                          \
+        free(x), free(w), free(y);                                                                 \
+    }
+
+NORM(float32, float, float)
+NORM(bfloat16, bf16, bf16)
+
+int enlist(const char *); /* there is no torch here */
+
 #define BOTH(NAME, ...) NAME##_float32(__VA_ARGS__), NAME##_bfloat16(__VA_ARGS__)
 
 int main(int given, char **words) {
@@ -230,6 +256,9 @@ int main(int given, char **words) {
     for (long a = 0; tiled_bfloat16() && a < COUNT(outs); a++)
         for (long tiles = 1; tiles < 4; tiles++)
             for (long many = 1; many < 36; many += few ? 7 : 3) try_tiles(outs[a], 32 * tiles, many);
+    for (long b = 0; b < COUNT(widths); b++)
+        for (long c = 0; c < COUNT(rows); c++) BOTH(try_norm, rows[c], widths[b]);
+    if (!enlist("none")) return 2;
     long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};
     for (long a = 0; a < COUNT(heads); a++)
         for (long b = 0; b < COUNT(tokens); b++)

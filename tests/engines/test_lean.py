@@ -15,7 +15,8 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
-from spsbench.engines.lean import SHARED, lean, module_is_rms_norm
+from spsbench.engines.lean import SHARED, lean
+from spsbench.engines.norms import module_is_rms_norm
 from tests.engines.test_sessions import close
 from tests.tiny_models import ARCHITECTURES, tiny
 

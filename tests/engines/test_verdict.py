@@ -66,6 +66,13 @@ def test_a_second_load_asks_no_judge_and_does_the_same(
     assert torch.equal(laws(second, IDS), laws(first, IDS))
 
 
+def as_stock(model: Any, stock: Any) -> None:
+    """Up to the rounding of norms, which are exchanged whatever is packed."""
+    found, exact = laws(model, IDS), laws(stock, IDS)
+    within = 1e-5 if exact.dtype == torch.float32 else 0.02
+    assert (found - exact).abs().max() <= within * exact.abs().max()
+
+
 def loses_an_input(self: Packed, x: Tensor) -> Tensor:
     return nn.functional.linear(x[..., :-1], self.dense()[:, :-1])
 
@@ -96,7 +103,7 @@ def test_what_is_wrong_the_second_time_is_noticed(
     if wrong != "rollback":  # else nothing of this engine can run it
         assert again.packed_linears == 0
         assert "not those kept" in again.reason
-    assert torch.equal(laws(model, IDS), laws(stock, IDS))
+    as_stock(model, stock)
 
 
 def transformers_attention() -> Any:
@@ -137,7 +144,7 @@ def test_one_name_for_two_models_is_no_danger(
     prepared(made())
     other, stock = made(seed=7), made(seed=7)
     assert prepared(other).packed_linears == 0
-    assert torch.equal(laws(other, IDS), laws(stock, IDS))
+    as_stock(other, stock)
     assert prepared(made(seed=7)).packed_linears > 0  # judged, and kept in the other's place
 
 

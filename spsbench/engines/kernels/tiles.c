@@ -82,7 +82,6 @@ int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y,
                    long out, int hint, long ahead, int threads) {
     long count = (out + PANEL - 1) / PANEL, high = rows < HIGH ? rows : HIGH;
     if (!tiled_bfloat16()) return 1;
-    if (!rows) return 0;
     _Pragma("omp parallel num_threads(threads)") {
         set_tiles(high);
         _Pragma("omp for schedule(static)")

@@ -1,0 +1,209 @@
+/* The kernels as operators of torch, which call no Python: that would take longer than the kernel of a
+   small layer. Torch's part is its C interface for such operators (torch/csrc/stable/c/shim.h), declared
+   here as far as it is used. Where a torch lacks one of its functions, `enlist` says so, and
+   spsbench/engines/native.py calls the kernels itself.
+
+   An operator finds its arguments in words, tensors as handles that it has to give up, and leaves its
+   result in the first. A tensor without numbers stands for none. */
+
+#include <stdint.h>
+#include <string.h>
+
+typedef struct tensor *tensor;
+typedef struct library *library;
+typedef uint64_t word;
+
+#ifdef __linux__
+#define OF_TORCH __attribute__((weak))
+#define MOST 8 /* axes of a tensor */
+
+OF_TORCH int32_t aoti_torch_library_init_def(const char *, const char *, uint32_t, library *);
+OF_TORCH int32_t aoti_torch_library_init_impl(const char *, const char *, const char *, uint32_t,
+                                              library *);
+OF_TORCH int32_t aoti_torch_library_def(library, const char *);
+OF_TORCH int32_t aoti_torch_library_impl(library, const char *, void (*)(word *, word, word));
+OF_TORCH int32_t aoti_torch_get_data_ptr(tensor, void **);
+OF_TORCH int32_t aoti_torch_get_numel(tensor, int64_t *);
+OF_TORCH int32_t aoti_torch_get_dim(tensor, int64_t *);
+OF_TORCH int32_t aoti_torch_get_sizes(tensor, int64_t **);
+OF_TORCH int32_t aoti_torch_get_strides(tensor, int64_t **);
+OF_TORCH int32_t aoti_torch_get_dtype(tensor, int32_t *);
+OF_TORCH int32_t aoti_torch_is_contiguous(tensor, _Bool *);
+OF_TORCH int32_t aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t,
+                                          int32_t, tensor *);
+OF_TORCH int32_t aoti_torch_delete_tensor_object(tensor);
+OF_TORCH int32_t aoti_torch_dtype_float32(void);
+OF_TORCH int32_t aoti_torch_dtype_bfloat16(void);
+OF_TORCH int32_t torch_get_num_threads(uint32_t *);
+OF_TORCH void aoti_torch_check(_Bool, const char *, const char *, uint32_t, const char *);
+
+typedef int multiply(const void *, const void *, const void *, void *, long, long, long, int, long, int);
+typedef void normalise(const void *, const void *, void *, long, long, float, int);
+typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
+                 long, long, long, long, long, long, long, long, long, float, float, int);
+multiply product_float32, product_bfloat16, tiles_bfloat16;
+normalise norm_float32, norm_bfloat16;
+look attend_float32, attend_bfloat16;
+
+struct seen { /* of a tensor */
+    void *data;
+    int64_t *sizes, *strides, axes, numbers;
+    int32_t kind;
+    _Bool dense;
+};
+
+static struct seen see(tensor given) {
+    struct seen made;
+    aoti_torch_get_data_ptr(given, &made.data);
+    aoti_torch_get_sizes(given, &made.sizes);
+    aoti_torch_get_strides(given, &made.strides);
+    aoti_torch_get_dim(given, &made.axes);
+    aoti_torch_get_numel(given, &made.numbers);
+    aoti_torch_get_dtype(given, &made.kind);
+    aoti_torch_is_contiguous(given, &made.dense);
+    return made;
+}
+
+static const void *or_none(struct seen given) { return given.numbers ? given.data : NULL; }
+
+/* Raises: what comes before has to leave nothing behind but handles. */
+static void expect(int holds, const char *what) {
+    if (!holds) aoti_torch_check(0, "spsbench", __FILE__, __LINE__, what);
+}
+
+static int is_wide(int32_t kind) {
+    int wide = kind == aoti_torch_dtype_float32();
+    expect(wide || kind == aoti_torch_dtype_bfloat16(), "expected float32 or bfloat16");
+    return wide;
+}
+
+static int threads(void) {
+    uint32_t count = 1;
+    torch_get_num_threads(&count);
+    return count;
+}
+
+/* A tensor on the CPU, its rows one after another. */
+static tensor empty(int64_t axes, const int64_t *sizes, int32_t kind, void **data) {
+    int64_t strides[MOST], step = 1;
+    tensor made = NULL;
+    for (int64_t axis = axes; axis--; step *= sizes[axis]) strides[axis] = step;
+    expect(!aoti_torch_empty_strided(axes, sizes, strides, kind, 0, 0, &made), "no memory");
+    aoti_torch_get_data_ptr(made, data);
+    return made;
+}
+
+static void leave(word *words, int tensors, tensor made) {
+    for (int i = 0; i < tensors; i++) aoti_torch_delete_tensor_object((tensor)words[i]);
+    words[0] = (word)made;
+}
+
+static float real(word given) {
+    double value;
+    memcpy(&value, &given, sizeof value);
+    return (float)value;
+}
+
+static void multiplied(word *words, multiply *wide, multiply *narrow) {
+    struct seen x = see((tensor)words[0]), panels = see((tensor)words[1]), bias = see((tensor)words[2]);
+    int64_t out = words[3], sizes[MOST];
+    expect(x.axes && x.axes <= MOST && x.dense, "inputs: expected rows one after another");
+    long in = x.sizes[x.axes - 1];
+    expect(x.kind == panels.kind && panels.axes == 4 && in == panels.sizes[1] * panels.sizes[3] &&
+               out <= panels.sizes[0] * panels.sizes[2],
+           "inputs: expected the kind and the width of the panels");
+    expect(!bias.numbers || (bias.kind == x.kind && bias.dense && bias.numbers == out),
+           "bias: expected the kind and the number of the outputs");
+    memcpy(sizes, x.sizes, x.axes * sizeof *sizes);
+    sizes[x.axes - 1] = out;
+    multiply *kernel = is_wide(x.kind) ? wide : narrow;
+    expect(kernel != NULL, "expected bfloat16");
+    void *data;
+    tensor made = empty(x.axes, sizes, x.kind, &data);
+    expect(!x.numbers || !kernel(panels.data, x.data, or_none(bias), data, x.numbers / in, in, out,
+                                 (int)words[4], (long)words[5], threads()),
+           "no memory for the inputs of a product, or no matrix unit");
+    leave(words, 3, made);
+}
+
+static void product(word *words, word given, word results) {
+    (void)given, (void)results;
+    multiplied(words, product_float32, product_bfloat16);
+}
+
+static void tiles(word *words, word given, word results) {
+    (void)given, (void)results;
+    multiplied(words, NULL, tiles_bfloat16);
+}
+
+static void norm(word *words, word given, word results) {
+    (void)given, (void)results;
+    struct seen x = see((tensor)words[0]), weight = see((tensor)words[1]);
+    expect(x.axes && x.axes <= MOST && x.dense && weight.dense && x.kind == weight.kind &&
+               x.sizes[x.axes - 1] == weight.numbers && weight.numbers,
+           "inputs of a norm: expected the kind and the width of its weight");
+    void *data;
+    tensor made = empty(x.axes, x.sizes, x.kind, &data);
+    (is_wide(x.kind) ? norm_float32 : norm_bfloat16)(x.data, weight.data, data,
+                                                     x.numbers / weight.numbers, weight.numbers,
+                                                     real(words[2]), threads());
+    leave(words, 2, made);
+}
+
+static void attend(word *words, word given, word results) {
+    (void)given, (void)results;
+    struct seen query = see((tensor)words[0]), key = see((tensor)words[1]);
+    struct seen value = see((tensor)words[2]), mask = see((tensor)words[3]);
+    struct seen sinks = see((tensor)words[4]);
+    int64_t heads = query.sizes[1], tokens = query.sizes[2], width = query.sizes[3], n = key.sizes[2];
+    int64_t sizes[] = {1, tokens, heads, width};
+    expect(!mask.numbers || (mask.axes == 4 && mask.sizes[2] == tokens && mask.sizes[3] == n &&
+                             mask.kind == query.kind),
+           "mask: expected a number for each token and key");
+    void *data;
+    tensor made = empty(4, sizes, query.kind, &data);
+    expect(!(is_wide(query.kind) ? attend_float32 : attend_bfloat16)(
+               query.data, key.data, value.data, or_none(mask), or_none(sinks), data, heads,
+               heads / key.sizes[1], tokens, n, width, query.strides[1], query.strides[2],
+               key.strides[1], value.strides[1], mask.numbers ? mask.strides[2] : 0, real(words[5]),
+               real(words[6]), threads()),
+           "no memory for the scores of attention");
+    leave(words, 5, made);
+}
+
+static const struct {
+    const char *name, *schema;
+    void (*run)(word *, word, word);
+} ALL[] = {
+    {"product",
+     "product(Tensor x, Tensor panels, Tensor bias, int out, int hint, int ahead) -> Tensor", product},
+    {"tiles", "tiles(Tensor x, Tensor panels, Tensor bias, int out, int hint, int ahead) -> Tensor",
+     tiles},
+    {"norm", "norm(Tensor x, Tensor weight, float eps) -> Tensor", norm},
+    {"attend",
+     "attend(Tensor query, Tensor key, Tensor value, Tensor mask, Tensor sinks, float scale, float cap)"
+     " -> Tensor",
+     attend},
+};
+
+/* Makes the operators known under a name of their own; whether that went wrong. */
+int enlist(const char *space) {
+    library names, runs;
+    int there = aoti_torch_library_init_def && aoti_torch_library_init_impl && aoti_torch_library_def &&
+                aoti_torch_library_impl && aoti_torch_get_data_ptr && aoti_torch_get_numel &&
+                aoti_torch_get_dim && aoti_torch_get_sizes && aoti_torch_get_strides &&
+                aoti_torch_get_dtype && aoti_torch_is_contiguous && aoti_torch_empty_strided &&
+                aoti_torch_delete_tensor_object && aoti_torch_dtype_float32 &&
+                aoti_torch_dtype_bfloat16 && torch_get_num_threads && aoti_torch_check;
+    if (!there || aoti_torch_library_init_def(space, __FILE__, __LINE__, &names) ||
+        aoti_torch_library_init_impl(space, "CPU", __FILE__, __LINE__, &runs))
+        return 1;
+    for (unsigned i = 0; i < sizeof ALL / sizeof *ALL; i++)
+        if (aoti_torch_library_def(names, ALL[i].schema) ||
+            aoti_torch_library_impl(runs, ALL[i].name, ALL[i].run))
+            return 1;
+    return 0;
+}
+#else
+int enlist(const char *space) { return (void)space, 1; }
+#endif

@@ -1,0 +1,72 @@
+"""Norms in one operator compute what stock ones do, each row by itself, and come back."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from spsbench.engines import norms
+from spsbench.engines.norms import RmsNorm, exchange_norms
+from spsbench.engines.operators import in_c
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
+
+
+def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def norm(width: int, dtype: torch.dtype) -> LlamaRMSNorm:
+    made = LlamaRMSNorm(width, eps=1e-3).to(dtype).requires_grad_(False)
+    made.weight.copy_(random(width, dtype=dtype))
+    return made
+
+
+@needs_c
+@dtypes
+@pytest.mark.parametrize("width", [1, 15, 16, 100, 576])
+def test_a_norm_is_the_stock_one_and_a_row_the_same_in_any_pass(
+    width: int, dtype: torch.dtype
+) -> None:
+    stock = norm(width, dtype)
+    ours = RmsNorm(stock)
+    for rows in 1, 5, 300:
+        x = 3 * random(1, rows, width, dtype=dtype)
+        found, exact = ours(x), stock(x)
+        assert found.dtype == dtype
+        within = 1e-6 if dtype == torch.float32 else 1e-2  # a rounding of bfloat16 is 2^-8
+        assert ((found - exact).abs() <= within * exact.abs() + 1e-6).all()
+        assert torch.equal(found, torch.cat([ours(row) for row in x.split(1, 1)], 1))
+    wide = random(1, 2, 2 * width, dtype=dtype)[..., ::2]
+    assert torch.equal(ours(wide), ours(wide.contiguous()))
+    other = torch.float64
+    assert torch.equal(ours(x.to(other)), stock(x.to(other)))
+
+
+@needs_c
+def test_only_what_is_the_usual_norm_is_exchanged() -> None:
+    watched, half = LlamaRMSNorm(4), LlamaRMSNorm(4).half()
+    watched.register_forward_hook(lambda module, given, made: None)
+    inner = nn.Sequential(LlamaRMSNorm(4), Qwen3RMSNorm(4).bfloat16())
+    model = nn.Sequential(inner, GemmaRMSNorm(4), LlamaRMSNorm(4).double(), watched, half)
+    before = list(model.state_dict())
+    exchange_norms(model)
+    assert [type(module) for module in inner] == [RmsNorm, RmsNorm]
+    assert not any(isinstance(module, RmsNorm) for module in list(model)[1:])
+    assert list(model.state_dict()) == before
+    again = deepcopy(model)
+    assert [type(module) for module in again[0]] == [LlamaRMSNorm, Qwen3RMSNorm]
+
+
+def test_without_operators_in_c_norms_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norms, "in_c", lambda name: None)
+    model = nn.Sequential(LlamaRMSNorm(4))
+    exchange_norms(model)
+    assert type(model[0]) is LlamaRMSNorm
+    x, stock = torch.ones(1, 4), LlamaRMSNorm(4)
+    assert torch.equal(RmsNorm(stock)(x), stock(x))

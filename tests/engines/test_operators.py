@@ -1,0 +1,107 @@
+"""Operators in C are those in Python, bit for bit, refuse what does not fit, and can be missing."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from spsbench.engines import attention, operators, panels
+from spsbench.engines.attention import kernel_attend
+from spsbench.engines.native import KINDS
+from spsbench.engines.operators import in_c, or_none
+from spsbench.engines.panels import PanelLinear, product
+from spsbench.engines.trials import threads
+
+needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
+dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
+
+
+def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+@needs_c
+@dtypes
+@pytest.mark.parametrize("biased", [True, False])
+def test_products(biased: bool, dtype: torch.dtype) -> None:
+    bias = random(70, dtype=dtype) if biased else None
+    layer = PanelLinear(random(70, 64, dtype=dtype), bias)
+    for shape in (64,), (1, 3, 64), (2, 5, 64), (1, 0, 64):
+        x = random(*shape, dtype=dtype)
+        for count in 1, 2:
+            with threads(count):
+                assert torch.equal(layer(x), product(x, layer.weight, layer.bias, 70))
+    turned = random(64, 3, dtype=dtype).t()
+    assert torch.equal(layer(turned), layer(turned.contiguous()))
+
+
+@needs_c
+@dtypes
+@pytest.mark.parametrize("sinks", [True, False])
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_attention(tokens: int, sinks: bool, dtype: torch.dtype) -> None:
+    query = random(1, tokens, 6, 32, dtype=dtype).transpose(1, 2)
+    key, value = random(2, 1, 3, 40, 32, dtype=dtype)[:, :, :, :23]
+    mask = random(1, 1, tokens, 24, dtype=dtype)[..., :23] if tokens > 1 else None
+    extra = random(6, dtype=dtype) if sinks else None
+    found = attention._attend(query, key, value, mask, extra, 0.3, 2.5)
+    assert torch.equal(found, kernel_attend(query, key, value, mask, extra, 0.3, 2.5))
+    assert found.shape == (1, tokens, 6, 32)
+
+
+@needs_c
+@dtypes
+def test_what_does_not_fit_is_refused(dtype: torch.dtype) -> None:
+    layer, x = PanelLinear(random(40, 8, dtype=dtype), None), random(2, 8, dtype=dtype)
+    run, none = in_c("product"), or_none(None, dtype)
+    assert run is not None
+    for wrong, why in (
+        ((x[:, :6].contiguous(), layer.weight, none, 40), "width of the panels"),
+        ((x.double(), layer.weight, none, 40), "kind and the width"),
+        ((x[:, ::2], layer.weight, none, 40), "one after another"),
+        ((x, layer.weight, none, 65), "width of the panels"),
+        ((x, layer.weight, torch.zeros(39, dtype=dtype), 40), "bias"),
+    ):
+        with pytest.raises(RuntimeError, match=why):
+            run(*wrong, 0, 0)
+    norm, tiles, attend = in_c("norm"), in_c("tiles"), in_c("attend")
+    assert norm is not None
+    assert tiles is not None
+    assert attend is not None
+    with pytest.raises(RuntimeError, match="width of its weight"):
+        norm(x, torch.ones(6, dtype=dtype), 1e-6)
+    with pytest.raises(RuntimeError, match="float32 or bfloat16"):
+        norm(x.half(), torch.ones(8).half(), 1e-6)
+    if dtype == torch.float32:
+        with pytest.raises(RuntimeError, match="expected bfloat16"):
+            tiles(x, layer.weight, none, 40, 0, 0)
+    query = random(1, 2, 5, 16, dtype=dtype)
+    with pytest.raises(RuntimeError, match="each token and key"):
+        attend(query, query, query, random(1, 1, 5, 4, dtype=dtype), none, 1.0, 0.0)
+
+
+@needs_c
+def test_what_is_no_number_stays_none() -> None:
+    layer, x = PanelLinear(torch.ones(32, 4), None), torch.ones(1, 4)
+    x[0, 1] = math.nan
+    assert layer(x).isnan().all()
+
+
+def test_a_file_that_cannot_enlist_leaves_the_work_to_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer, x = PanelLinear(torch.ones(32, 4), None), torch.ones(1, 4)
+    before = layer(x)
+    for found in "no C compiler", SimpleNamespace(_name="/none.so", enlist=lambda name: 1):
+        operators._space.cache_clear()
+        monkeypatch.setattr(operators, "library", lambda found=found: found)
+        assert operators._space() is None
+    operators._space.cache_clear()
+    assert Path("/none.so").stem not in str(operators._enlisted)
+    monkeypatch.setattr(panels, "in_c", lambda name: None)
+    monkeypatch.setattr(attention, "in_c", lambda name: None)
+    assert torch.equal(layer(x), before)
+    query = torch.ones(1, 1, 1, 16)
+    assert attention._attend(query, query, query, None, None, 1.0, 0.0).shape == query.shape

@@ -23,7 +23,10 @@ from spsbench.machine.cache_home import cache_home
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi")
+FLAGS = (
+    *("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi"),
+    "-fexceptions",  # those of torch pass through operators
+)
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 TORCH = "lib/libtorch_cpu.so"
 SECONDS = 300  # for the compiler, which needs a few: beside other work many more

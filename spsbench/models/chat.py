@@ -25,6 +25,7 @@ path = json.loads(sys.stdin.readline())
 sys.path[:] = path["path"]
 import resource
 from transformers.utils.chat_template_utils import render_jinja_template
+render_jinja_template(conversations=[[]], chat_template="")  # what it imports late
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + path["memory"],) * 2)

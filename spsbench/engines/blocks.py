@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.integrations import sdpa_attention
 
-from spsbench.engines import attention
+from spsbench.engines import attention, rotations
 from spsbench.engines.cache import PreallocatedCache, number_of
 from spsbench.engines.experts import watched
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
-HARMLESS = {Path(str(module.__file__)) for module in (sdpa_attention, attention)}
+HARMLESS = {Path(str(module.__file__)) for module in (sdpa_attention, attention, rotations)}
 CHECKS = 2  # replays of a layer that are compared with its own code
 
 Replayed = Callable[..., Tensor]
@@ -77,17 +77,18 @@ class Replay:
 
         `given`: arguments, span, what is seen of it, keys and values, for which there is room.
         """
-        out = self.plain(self.layer, *args, **kwargs)
         inputs = (*given, *self.state)
         with watched():  # experts are counted once
             if key not in self.tape.traces:
                 self._trace(key, inputs, args, kwargs)
             replayed = self.tape.traces[key]
-            self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
-            if replayed is None:
-                self.unchecked[key] = 0
-            elif not (isinstance(out, Tensor) and torch.equal(replayed(*inputs), out)):
-                self.tape.refuse(key, "a replay of a layer differs from its own code")
+            made = None if replayed is None else replayed(*inputs)
+        out = self.plain(self.layer, *args, **kwargs)  # last: its keys and values stay
+        self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
+        if made is None:
+            self.unchecked[key] = 0
+        elif not (isinstance(out, Tensor) and torch.equal(made, out)):
+            self.tape.refuse(key, "a replay of a layer differs from its own code")
         return out
 
     def _trace(self, key: Any, inputs: Sequence[Tensor], args: Any, kwargs: Any) -> None:
@@ -102,7 +103,7 @@ class Replay:
                 return self.plain(self.layer, *own, **named)
 
         try:
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as told, rotations.one_rotation(self.layer):
                 warnings.simplefilter("always")
                 traced = _traced(run, inputs)
         except Exception as error:  # foreign code may do what cannot be traced

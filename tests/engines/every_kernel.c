@@ -234,6 +234,25 @@ static void try_tiles(long out, long width, long rows) {
 NORM(float32, float, float)
 NORM(bfloat16, bf16, bf16)
 
+/* Heads lie as a product leaves them: those of a token one after another. */
+void rotate_bfloat16(const bf16 *, const bf16 *, const bf16 *, bf16 *, long, long, long, long, long);
+static void try_rotate(long heads, long tokens, long width) {
+    long count = heads * tokens * width, half = width / 2;
+    bf16 *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);
+    bf16 *c = malloc(tokens * width * sizeof *c), *s = malloc(tokens * width * sizeof *s);
+    for (long i = 0; i < count; i++) x[i] = to_bf16(draw());
+    for (long i = 0; i < tokens * width; i++) c[i] = to_bf16(draw()), s[i] = to_bf16(draw());
+    rotate_bfloat16(x, c, s, y, heads, tokens, width, width, heads * width);
+    for (long row = 0; row < heads * tokens; row++)
+        for (long i = 0; i < width; i++) {
+            long other = row * width + (i + half) % width, place = row / heads * width + i;
+            double own = of_bf16(x[row * width + i]) * of_bf16(c[place]);
+            double rest = of_bf16(x[other]) * of_bf16(s[place]) * (i < half ? -1 : 1);
+            compare(of_bf16(y[row * width + i]), own + rest, fabs(own) + fabs(rest), &worst_bf16);
+        }
+    free(x), free(y), free(c), free(s);
+}
+
 int enlist(const char *); /* there is no torch here */
 
 #define BOTH(NAME, ...) NAME##_float32(__VA_ARGS__), NAME##_bfloat16(__VA_ARGS__)
@@ -258,6 +277,7 @@ int main(int given, char **words) {
             for (long many = 1; many < 36; many += few ? 7 : 3) try_tiles(outs[a], 32 * tiles, many);
     for (long b = 0; b < COUNT(widths); b++)
         for (long c = 0; c < COUNT(rows); c++) BOTH(try_norm, rows[c], widths[b]);
+    try_rotate(1, 1, 2), try_rotate(3, 4, 30), try_rotate(2, 5, 64);
     if (!enlist("none")) return 2;
     long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};
     for (long a = 0; a < COUNT(heads); a++)

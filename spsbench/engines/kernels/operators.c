@@ -39,10 +39,12 @@ OF_TORCH void aoti_torch_check(_Bool, const char *, const char *, uint32_t, cons
 
 typedef int multiply(const void *, const void *, const void *, void *, long, long, long, int, long, int);
 typedef void normalise(const void *, const void *, void *, long, long, float, int);
+typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long);
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
                  long, long, long, long, long, long, long, long, long, float, float, int);
 multiply product_float32, product_bfloat16, tiles_bfloat16;
 normalise norm_float32, norm_bfloat16;
+turn rotate_bfloat16;
 look attend_float32, attend_bfloat16;
 
 struct seen { /* of a tensor */
@@ -150,6 +152,27 @@ static void norm(word *words, word given, word results) {
     leave(words, 2, made);
 }
 
+/* The result lies as what it was made of mostly does: a token's heads one after another. */
+static void rotate(word *words, word given, word results) {
+    (void)given, (void)results;
+    struct seen x = see((tensor)words[0]), cosines = see((tensor)words[1]);
+    struct seen sines = see((tensor)words[2]);
+    expect(x.axes == 4 && x.sizes[0] == 1 && x.strides[3] == 1 && !is_wide(x.kind),
+           "a rotation: expected bfloat16 [1, heads, tokens, width]");
+    long heads = x.sizes[1], tokens = x.sizes[2], width = x.sizes[3];
+    expect(cosines.dense && sines.dense && cosines.kind == x.kind && sines.kind == x.kind &&
+               cosines.numbers == tokens * width && sines.numbers == tokens * width,
+           "cosines and sines: expected a number for each token and place");
+    int64_t strides[] = {heads * tokens * width, width, heads * width, 1};
+    tensor made = NULL;
+    void *data;
+    expect(!aoti_torch_empty_strided(4, x.sizes, strides, x.kind, 0, 0, &made), "no memory");
+    aoti_torch_get_data_ptr(made, &data);
+    rotate_bfloat16(x.data, cosines.data, sines.data, data, heads, tokens, width, x.strides[1],
+                    x.strides[2]);
+    leave(words, 3, made);
+}
+
 static void attend(word *words, word given, word results) {
     (void)given, (void)results;
     struct seen query = see((tensor)words[0]), key = see((tensor)words[1]);
@@ -180,6 +203,7 @@ static const struct {
     {"tiles", "tiles(Tensor x, Tensor panels, Tensor bias, int out, int hint, int ahead) -> Tensor",
      tiles},
     {"norm", "norm(Tensor x, Tensor weight, float eps) -> Tensor", norm},
+    {"rotate", "rotate(Tensor x, Tensor cosines, Tensor sines) -> Tensor", rotate},
     {"attend",
      "attend(Tensor query, Tensor key, Tensor value, Tensor mask, Tensor sinks, float scale, float cap)"
      " -> Tensor",

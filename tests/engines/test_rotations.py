@@ -1,0 +1,110 @@
+"""A rotation in one operator has the bits of transformers' own; another way to rotate stays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.cohere import modeling_cohere
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3 import modeling_qwen3
+
+from spsbench.engines import rotations
+from spsbench.engines.blocks import attach
+from spsbench.engines.choice import Choice, remember
+from spsbench.engines.operators import in_c
+from spsbench.engines.rotations import one_rotation, rotated, usual
+from spsbench.engines.session import FastLM
+from tests.tiny_models import laws, tiny
+
+pytestmark = pytest.mark.skipif(in_c("rotate") is None, reason="needs operators in C")
+LLAMA = modeling_llama.apply_rotary_pos_emb
+
+
+def given(tokens: int, width: int = 16, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    """Queries and keys as projections leave them, cosines and sines."""
+    generator = torch.Generator().manual_seed(tokens)
+    q, k = (
+        torch.randn(1, tokens, n, width, generator=generator).to(dtype).transpose(1, 2)
+        for n in (6, 2)
+    )
+    angles = 9 * torch.randn(1, tokens, width, generator=generator)
+    return [q, k, angles.cos().to(dtype), angles.sin().to(dtype)]
+
+
+@pytest.mark.parametrize("stock", [LLAMA, modeling_qwen3.apply_rotary_pos_emb])
+def test_bits_are_those_of_transformers(stock: Callable[..., Any]) -> None:
+    assert usual(stock)
+    for tokens in 1, 5, 40:
+        for width in 2, 16, 128:
+            asked = given(tokens, width)
+            for found, exact in zip(rotated(stock, *asked), stock(*asked), strict=True):
+                assert torch.equal(found, exact)
+                assert found.stride()[1:] == exact.stride()[1:] or tokens == 1
+
+
+def test_what_it_cannot_turn_goes_to_the_stock_one() -> None:
+    told: list[str] = []
+
+    def stock(q: Tensor, k: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        told.append("stock")
+        return q, k
+
+    q, k, cos, sin = given(3)
+    rotated(stock, q, k, cos, sin)
+    assert not told
+    for other in (
+        given(3, dtype=torch.float32),
+        [q[..., :8], k[..., :8], cos, sin],
+        [q.expand(2, -1, -1, -1), k, cos, sin],
+        [q, k, cos[0], sin[0]],
+        [q, k, cos, sin, 1],
+    ):
+        rotated(stock, *other)
+    assert len(told) == 5
+
+
+def test_another_way_to_rotate_is_left_alone() -> None:
+    """Cohere's turns neighbours, and its function is another."""
+    assert not usual(modeling_cohere.apply_rotary_pos_emb)
+    assert not usual(lambda q, k: (q, k))
+    layer = tiny("llama", dtype=torch.bfloat16).model.layers[0]
+    with one_rotation(layer):
+        assert modeling_llama.apply_rotary_pos_emb is not LLAMA
+        assert modeling_qwen3.apply_rotary_pos_emb is not modeling_llama.apply_rotary_pos_emb
+    assert modeling_llama.apply_rotary_pos_emb is LLAMA
+
+
+def session() -> tuple[Any, Any, Any]:
+    model = tiny("llama", dtype=torch.bfloat16)
+    tape = attach(model)
+    remember(model, Choice(engine="fast"), tape)
+    return model, tape, FastLM(model)
+
+
+def fed(lm: Any, count: int) -> Tensor:
+    lm.append(torch.tensor([1, 2, 3]), keep=0)
+    steps = [lm.append(torch.tensor([token]), keep=1).logits for token in range(4, 4 + count)]
+    return torch.cat(steps)
+
+
+def test_a_replayed_layer_rotates_by_it() -> None:
+    model, tape, lm = session()
+    found = fed(lm, 6)
+    assert tape.refused is None
+    assert any("::rotate" in str(trace.graph) for trace in tape.traces.values())
+    within = 0.05 * found.abs().max()
+    assert (found - laws(model, list(range(1, 10)))[3:]).abs().max() <= within
+
+
+def test_a_rotation_that_errs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def errs(stock: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        return LLAMA(q, k, sin, cos)
+
+    monkeypatch.setattr(rotations, "rotated", errs)
+    monkeypatch.setattr(rotations, "usual", lambda stock: True)
+    model, tape, lm = session()
+    found = fed(lm, 6)
+    assert "differs from its own code" in str(tape.refused)
+    assert (found - laws(model, list(range(1, 10)))[3:]).abs().max() <= 0.05 * found.abs().max()

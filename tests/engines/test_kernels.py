@@ -46,8 +46,11 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache where each kind of kernels is compiled once."""
-    return tmp_path_factory.mktemp("compiled")
+    """A cache where each kind of kernels is compiled once, for all processes that test."""
+    base = tmp_path_factory.getbasetemp()
+    made = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
+    made.mkdir(exist_ok=True)
+    return made
 
 
 @pytest.fixture(params=["native", "x86-64-v3", "x86-64"])

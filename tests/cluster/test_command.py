@@ -18,7 +18,7 @@ from tests.cli.forked import Forked
 
 PATIENCE = 250  # seconds; a busy machine may need a minute to import torch
 SPS = (sys.executable, "-m", "spsbench")
-ASKED = ("generate", "--dtype", "float64", "--seed", "3", "--no-stats")
+ASKED = ("generate", "--dtype", "float64", "--seed", "3", "--no-stats", "--threads", "1")
 OVER_TWO = ("--parallel", "tp:2")
 
 

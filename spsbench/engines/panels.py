@@ -20,7 +20,7 @@ class PanelLinear(Packed):
     in the pass, nor on the number of threads.
     """
 
-    kernel = "product"  # of panels.c
+    operator = "product"  # by panels.c
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """`weight` [out, in] of a kind that `refuses` does not name."""
@@ -38,13 +38,11 @@ class PanelLinear(Packed):
         """[..., in] -> [..., out]."""
         panels, bias, out = self.weight, self.bias, self.out_features
         made: Tensor
-        if (operator := in_c(self.kernel)) is None:
-            made = getattr(torch.ops.spsbench, self.kernel)(x, panels, bias, out)
+        if (run := in_c(self.operator)) is None:
+            made = getattr(torch.ops.spsbench, self.operator)(x, panels, bias, out)
             return made
         dtype = panels.dtype
-        return operator(
-            x.contiguous(), panels, or_none(bias, dtype), out, *arguments(current(dtype))
-        )
+        return run(x.contiguous(), panels, or_none(bias, dtype), out, *arguments(current(dtype)))
 
     def dense(self) -> Tensor:
         """[out, in]."""

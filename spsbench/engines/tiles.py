@@ -19,7 +19,7 @@ class TileLinear(PanelLinear):
     As there it does not depend on how many rows are in the pass, nor on the number of threads.
     """
 
-    kernel = "tiles"  # of tiles.c
+    operator = "tiles"  # by tiles.c
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:

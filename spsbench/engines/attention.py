@@ -18,7 +18,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from spsbench.engines.native import kernel, missing, operators
-from spsbench.engines.operators import in_c, or_none
+from spsbench.engines.operators import run
 
 NAME = "spsbench"
 FEW = 129  # new tokens: the newest and 128 nodes of a tree
@@ -54,7 +54,9 @@ def attend(
     ready = few and masked and plain and (attention_mask is None or attention_mask.ndim == 4)
     if ready and takes(query, key, value, attention_mask, s_aux):
         scale = width**-0.5 if scaling is None else scaling
-        return _attend(query, key, value, attention_mask, s_aux, scale, softcap or 0.0), None
+        sinks = None if s_aux is None else s_aux.contiguous()
+        given = query, key, value, attention_mask, sinks
+        return run("attend", *given, scale, softcap or 0.0), None
     if softcap is not None or s_aux is not None:
         return _stock(
             module, query, key, value, attention_mask, scaling=scaling, softcap=softcap, **more
@@ -124,25 +126,6 @@ def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
     return mask.shape == shape and mask.stride(-1) == 1 and mask.dtype == query.dtype
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sinks: Tensor | None,
-    scale: float,
-    cap: float,
-) -> Tensor:
-    """By the operator in C, or by that in Python."""
-    made: Tensor
-    if (operator := in_c("attend")) is None:
-        made = torch.ops.spsbench.attend(query, key, value, mask, sinks, scale, cap)
-        return made
-    dtype = query.dtype
-    sinks = None if sinks is None else sinks.contiguous()
-    return operator(query, key, value, or_none(mask, dtype), or_none(sinks, dtype), scale, cap)
-
-
 def kernel_attend(
     query: Tensor,
     key: Tensor,
@@ -170,7 +153,7 @@ def kernel_attend(
         key.data_ptr(),
         value.data_ptr(),
         None if mask is None else mask.data_ptr(),
-        None if sinks is None else sinks.contiguous().data_ptr(),
+        None if sinks is None else sinks.data_ptr(),
         out.data_ptr(),
         heads,
         heads // key.shape[1],

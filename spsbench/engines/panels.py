@@ -1,11 +1,13 @@
 """Weights in panels, for the kernel of `panels.c`: read once, in order, at the memory's speed."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from spsbench.engines.linears import Packed
 from spsbench.engines.native import kernel, missing, operators
-from spsbench.engines.operators import in_c, or_none
+from spsbench.engines.operators import run
 from spsbench.engines.pages import ALIGNED, empty
 from spsbench.engines.reading import arguments, current
 
@@ -36,13 +38,8 @@ class PanelLinear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        panels, bias, out = self.weight, self.bias, self.out_features
-        made: Tensor
-        if (run := in_c(self.operator)) is None:
-            made = getattr(torch.ops.spsbench, self.operator)(x, panels, bias, out)
-            return made
-        dtype = panels.dtype
-        return run(x.contiguous(), panels, or_none(bias, dtype), out, *arguments(current(dtype)))
+        given = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *given, *arguments(current(self.weight.dtype)))
 
     def dense(self) -> Tensor:
         """[out, in]."""
@@ -104,11 +101,13 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         RuntimeError: another width, or another kind of number, than that of the panels.
         MemoryError: no room for the inputs in float.
     """
-    return multiplied("product", x, panels, bias, out)
+    return multiplied("product", x, panels, bias, out, *arguments(current(x.dtype)))
 
 
-def multiplied(name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """As `product`, by the kernel called `name`."""
+def multiplied(
+    name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: int, hint: int, ahead: int
+) -> Tensor:
+    """As `product`, by the kernel called `name`; weights are asked for as reading.py numbers it."""
     width = x.shape[-1]
     fitting = x.dtype == panels.dtype and width == panels.shape[1] * panels.shape[3]
     if bias is not None:
@@ -129,7 +128,8 @@ def multiplied(name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: i
         x.numel() // width,
         width,
         out,
-        *arguments(current(x.dtype)),
+        hint,
+        ahead,
         torch.get_num_threads(),
     )
     if failed:
@@ -137,5 +137,8 @@ def multiplied(name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: i
     return y
 
 
-operators.define("product(Tensor x, Tensor panels, Tensor? bias, int out) -> Tensor")
-operators.impl("product", product, "CPU")
+for name in "product", "tiles":
+    operators.define(
+        f"{name}(Tensor x, Tensor panels, Tensor? bias, int out, int hint, int ahead) -> Tensor"
+    )
+    operators.impl(name, partial(multiplied, name), "CPU")

@@ -7,8 +7,8 @@ long drafts, trees and prompts then cost what one token costs, as long as memory
 import torch
 from torch import Tensor
 
-from spsbench.engines.native import kernel, operators
-from spsbench.engines.panels import PanelLinear, multiplied
+from spsbench.engines.native import kernel
+from spsbench.engines.panels import PanelLinear
 
 DEEP = 32  # inputs of a tile, as in tiles.c
 
@@ -36,12 +36,3 @@ class TileLinear(PanelLinear):
 def has_unit() -> bool:
     """Whether this process may use a matrix unit; there are kernels."""
     return bool(kernel("tiled", torch.bfloat16)())
-
-
-def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
-    """[..., in] x panels -> [..., out]; raises as that of panels."""
-    return multiplied("tiles", x, panels, bias, out)
-
-
-operators.define("tiles(Tensor x, Tensor panels, Tensor? bias, int out) -> Tensor")
-operators.impl("tiles", product, "CPU")

@@ -100,11 +100,10 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
         free(panels), free(x), free(bias), free(y), free(one);                                     \
     }
 
-#define PLAIN(KIND, NUMBER, SHORT, DEPTH)                                                          \
-    void pack_##KIND(const NUMBER *, NUMBER *, long, long, long, long, int);                       \
-    int product_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long, \
+#define PRODUCT(NAME, KIND, NUMBER, SHORT, DEPTH)                                                  \
+    int NAME##_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *, long, long, long,  \
                        int, long, int);                                                            \
-    static void try_product_##KIND(long out, long width, long rows) {                              \
+    static void try_##NAME##_##KIND(long out, long width, long rows) {                             \
         width = (width + DEPTH - 1) / DEPTH * DEPTH;                                               \
         long count = (out + 31) / 32;                                                              \
         NUMBER *w = malloc(out * width * sizeof *w), *bias = malloc(out * sizeof *w);              \
@@ -115,9 +114,9 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
         for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
         for (long i = 0; i < out; i++) bias[i] = to_##SHORT(draw());                               \
         pack_##KIND(w, panels, out, width, width, 1, 2);                                           \
-        product_##KIND(panels, x, bias, y, rows, width, out, (int)(rows % 3), 2048, 2);            \
+        NAME##_##KIND(panels, x, bias, y, rows, width, out, (int)(rows % 3), 2048, 2);             \
         for (long r = 0; r < rows; r++) {                                                          \
-            product_##KIND(panels, x + r * width, bias, one, 1, width, out, 0, 0, 1);              \
+            NAME##_##KIND(panels, x + r * width, bias, one, 1, width, out, 0, 0, 1);               \
             for (long o = 0; o < out; o++) {                                                       \
                 double sum = of_##SHORT(bias[o]), all = fabs(sum);                                 \
                 for (long i = 0; i < width; i++) {                                                 \
@@ -129,7 +128,11 @@ static void fill(uint8_t *panels, long size, long count, int bits, int least, lo
             }                                                                                      \
         }                                                                                          \
         free(w), free(bias), free(panels), free(x), free(y), free(one);                            \
-    }                                                                                              \
+    }
+
+#define PLAIN(KIND, NUMBER, SHORT, DEPTH)                                                          \
+    void pack_##KIND(const NUMBER *, NUMBER *, long, long, long, long, int);                       \
+    PRODUCT(product, KIND, NUMBER, SHORT, DEPTH)                                                   \
     /* `heads` of which each `group` share keys; a tree: every token sees the past, and some of the \
        tokens before it. */                                                                        \
     int attend_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, const NUMBER *,              \
@@ -182,33 +185,9 @@ CODED(product_int8, bfloat16, bf16, bf16, 8, 0)
 CODED(product_int4, bfloat16, bf16, bf16, 4, 0)
 CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1)
 
-/* The same panels by the matrix unit, where there is one: `width` tiles deep. */
+/* The same panels by the matrix unit, where there is one; tiles are 32 inputs deep. */
 int tiled_bfloat16(void);
-int tiles_bfloat16(const bf16 *, const bf16 *, const bf16 *, bf16 *, long, long, long, int, long, int);
-static void try_tiles(long out, long width, long rows) {
-    long count = (out + 31) / 32;
-    bf16 *w = malloc(out * width * sizeof *w), *panels = malloc(count * 32 * width * sizeof *w);
-    bf16 *x = malloc(rows * width * sizeof *x), *bias = malloc(out * sizeof *w);
-    bf16 *y = malloc(rows * out * sizeof *y), *one = malloc(out * sizeof *y);
-    for (long i = 0; i < out * width; i++) w[i] = to_bf16(draw());
-    for (long i = 0; i < rows * width; i++) x[i] = to_bf16(draw());
-    for (long i = 0; i < out; i++) bias[i] = to_bf16(draw());
-    pack_bfloat16(w, panels, out, width, width, 1, 2);
-    tiles_bfloat16(panels, x, bias, y, rows, width, out, (int)(rows % 3), 2048, 2);
-    for (long r = 0; r < rows; r++) {
-        tiles_bfloat16(panels, x + r * width, bias, one, 1, width, out, 0, 0, 1);
-        for (long o = 0; o < out; o++) {
-            double sum = of_bf16(bias[o]), all = fabs(sum);
-            for (long i = 0; i < width; i++) {
-                double part = of_bf16(w[o * width + i]) * of_bf16(x[r * width + i]);
-                sum += part, all += fabs(part);
-            }
-            compare(of_bf16(y[r * out + o]), sum, all, &worst_bf16);
-            if (memcmp(y + r * out + o, one + o, sizeof *one)) worst_bf16 = INFINITY;
-        }
-    }
-    free(w), free(panels), free(x), free(bias), free(y), free(one);
-}
+PRODUCT(tiles, bfloat16, bf16, bf16, 32)
 
 /* Norms of rows, each as it is alone. */
 #define NORM(KIND, NUMBER, SHORT)                                                                  \
@@ -274,7 +253,7 @@ int main(int given, char **words) {
             }
     for (long a = 0; tiled_bfloat16() && a < COUNT(outs); a++)
         for (long tiles = 1; tiles < 4; tiles++)
-            for (long many = 1; many < 36; many += few ? 7 : 3) try_tiles(outs[a], 32 * tiles, many);
+            for (long many = 1; many < 36; many += few ? 7 : 3) try_tiles_bfloat16(outs[a], 32 * tiles, many);
     for (long b = 0; b < COUNT(widths); b++)
         for (long c = 0; c < COUNT(rows); c++) BOTH(try_norm, rows[c], widths[b]);
     try_rotate(1, 1, 2), try_rotate(3, 4, 30), try_rotate(2, 5, 64);

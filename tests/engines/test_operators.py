@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spsbench.engines import attention, operators, panels
+from spsbench.engines import operators
 from spsbench.engines.attention import kernel_attend
 from spsbench.engines.native import KINDS
-from spsbench.engines.operators import in_c, or_none
+from spsbench.engines.operators import NONE, in_c, run
 from spsbench.engines.panels import PanelLinear, product
 from spsbench.engines.trials import threads
 
@@ -46,7 +46,7 @@ def test_attention(tokens: int, sinks: bool, dtype: torch.dtype) -> None:
     key, value = random(2, 1, 3, 40, 32, dtype=dtype)[:, :, :, :23]
     mask = random(1, 1, tokens, 24, dtype=dtype)[..., :23] if tokens > 1 else None
     extra = random(6, dtype=dtype) if sinks else None
-    found = attention._attend(query, key, value, mask, extra, 0.3, 2.5)
+    found = run("attend", query, key, value, mask, extra, 0.3, 2.5)
     assert torch.equal(found, kernel_attend(query, key, value, mask, extra, 0.3, 2.5))
     assert found.shape == (1, tokens, 6, 32)
 
@@ -55,17 +55,17 @@ def test_attention(tokens: int, sinks: bool, dtype: torch.dtype) -> None:
 @dtypes
 def test_what_does_not_fit_is_refused(dtype: torch.dtype) -> None:
     layer, x = PanelLinear(random(40, 8, dtype=dtype), None), random(2, 8, dtype=dtype)
-    run, none = in_c("product"), or_none(None, dtype)
-    assert run is not None
+    multiply = in_c("product")
+    assert multiply is not None
     for wrong, why in (
-        ((x[:, :6].contiguous(), layer.weight, none, 40), "width of the panels"),
-        ((x.double(), layer.weight, none, 40), "kind and the width"),
-        ((x[:, ::2], layer.weight, none, 40), "one after another"),
-        ((x, layer.weight, none, 65), "width of the panels"),
+        ((x[:, :6].contiguous(), layer.weight, NONE, 40), "width of the panels"),
+        ((x.double(), layer.weight, NONE, 40), "kind and the width"),
+        ((x[:, ::2], layer.weight, NONE, 40), "one after another"),
+        ((x, layer.weight, NONE, 65), "width of the panels"),
         ((x, layer.weight, torch.zeros(39, dtype=dtype), 40), "bias"),
     ):
         with pytest.raises(RuntimeError, match=why):
-            run(*wrong, 0, 0)
+            multiply(*wrong, 0, 0)
     norm, tiles, attend = in_c("norm"), in_c("tiles"), in_c("attend")
     assert norm is not None
     assert tiles is not None
@@ -76,10 +76,10 @@ def test_what_does_not_fit_is_refused(dtype: torch.dtype) -> None:
         norm(x.half(), torch.ones(8).half(), 1e-6)
     if dtype == torch.float32:
         with pytest.raises(RuntimeError, match="expected bfloat16"):
-            tiles(x, layer.weight, none, 40, 0, 0)
+            tiles(x, layer.weight, NONE, 40, 0, 0)
     query = random(1, 2, 5, 16, dtype=dtype)
     with pytest.raises(RuntimeError, match="each token and key"):
-        attend(query, query, query, random(1, 1, 5, 4, dtype=dtype), none, 1.0, 0.0)
+        attend(query, query, query, random(1, 1, 5, 4, dtype=dtype), NONE, 1.0, 0.0)
 
 
 @needs_c
@@ -100,8 +100,7 @@ def test_a_file_that_cannot_enlist_leaves_the_work_to_python(
         assert operators._space() is None
     operators._space.cache_clear()
     assert Path("/none.so").stem not in str(operators._enlisted)
-    monkeypatch.setattr(panels, "in_c", lambda name: None)
-    monkeypatch.setattr(attention, "in_c", lambda name: None)
+    monkeypatch.setattr(operators, "in_c", lambda name: None)
     assert torch.equal(layer(x), before)
     query = torch.ones(1, 1, 1, 16)
-    assert attention._attend(query, query, query, None, None, 1.0, 0.0).shape == query.shape
+    assert run("attend", query, query, query, None, None, 1.0, 0.0).shape == query.shape

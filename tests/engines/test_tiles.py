@@ -11,8 +11,8 @@ from torch.nn.functional import linear
 from spsbench.engines import native
 from spsbench.engines.native import kernel, missing
 from spsbench.engines.packing import layouts
-from spsbench.engines.panels import to_panels
-from spsbench.engines.tiles import TileLinear, product
+from spsbench.engines.panels import multiplied, to_panels
+from spsbench.engines.tiles import TileLinear
 from spsbench.engines.trials import threads
 
 HALF = torch.bfloat16
@@ -22,6 +22,12 @@ unit = pytest.mark.skipif(NO_UNIT is not None, reason=str(NO_UNIT))
 
 def random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(HALF)
+
+
+def product(
+    x: torch.Tensor, panels: torch.Tensor, bias: torch.Tensor | None, out: int
+) -> torch.Tensor:
+    return multiplied("tiles", x, panels, bias, out, 2, 2048)
 
 
 @unit

@@ -85,14 +85,20 @@ static int threads(void) {
     return count;
 }
 
-/* A tensor on the CPU, its rows one after another. */
-static tensor empty(int64_t axes, const int64_t *sizes, int32_t kind, void **data) {
-    int64_t strides[MOST], step = 1;
+/* A tensor on the CPU. */
+static tensor strided(int64_t axes, const int64_t *sizes, const int64_t *strides, int32_t kind,
+                      void **data) {
     tensor made = NULL;
-    for (int64_t axis = axes; axis--; step *= sizes[axis]) strides[axis] = step;
     expect(!aoti_torch_empty_strided(axes, sizes, strides, kind, 0, 0, &made), "no memory");
     aoti_torch_get_data_ptr(made, data);
     return made;
+}
+
+/* Its rows one after another. */
+static tensor empty(int64_t axes, const int64_t *sizes, int32_t kind, void **data) {
+    int64_t strides[MOST], step = 1;
+    for (int64_t axis = axes; axis--; step *= sizes[axis]) strides[axis] = step;
+    return strided(axes, sizes, strides, kind, data);
 }
 
 static void leave(word *words, int tensors, tensor made) {
@@ -164,10 +170,8 @@ static void rotate(word *words, word given, word results) {
                cosines.numbers == tokens * width && sines.numbers == tokens * width,
            "cosines and sines: expected a number for each token and place");
     int64_t strides[] = {heads * tokens * width, width, heads * width, 1};
-    tensor made = NULL;
     void *data;
-    expect(!aoti_torch_empty_strided(4, x.sizes, strides, x.kind, 0, 0, &made), "no memory");
-    aoti_torch_get_data_ptr(made, &data);
+    tensor made = strided(4, x.sizes, strides, x.kind, &data);
     rotate_bfloat16(x.data, cosines.data, sines.data, data, heads, tokens, width, x.strides[1],
                     x.strides[2]);
     leave(words, 3, made);

@@ -32,6 +32,7 @@ TORCH = "lib/libtorch_cpu.so"
 SECONDS = 300  # for the compiler, which needs a few: beside other work many more
 
 _pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
+CODES = ("int8", "int4", "int4_least")
 ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
     **dict.fromkeys(
@@ -39,7 +40,7 @@ ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     ),
     "tiled": ([], _int),
     **dict.fromkeys(
-        ("product_int8", "product_int4", "product_int4_least"),
+        [f"{how}_{codes}" for how in ("product", "tiles") for codes in CODES],
         ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
     ),
     "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),

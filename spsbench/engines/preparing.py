@@ -18,6 +18,7 @@ from spsbench.engines.attention import NAME
 from spsbench.engines.blocks import attach
 from spsbench.engines.checking import Bounds, Check
 from spsbench.engines.choice import Choice, choice_of, remember
+from spsbench.engines.coded_layouts import coded_layouts, pack_codes, refused
 from spsbench.engines.eager import UnsupportedModelError, check_rollback, ordinary
 from spsbench.engines.experts import (
     PackedExperts,
@@ -31,7 +32,6 @@ from spsbench.engines.linears import restore, slots
 from spsbench.engines.norms import exchange_norms
 from spsbench.engines.packing import in_panels, unpackable
 from spsbench.engines.quantised import dequantise, quantised_layers
-from spsbench.engines.quantised_panels import pack_codes, refused
 from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import best_threads
@@ -123,12 +123,12 @@ def _made(model: PreTrainedModel, known: Choice | None, check: Check, reason: st
     layers = list(slots(model))
     reading = "" if reason and not coded else _reading(model.dtype, known)
     wanted = {} if reason else worthwhile(layers, known.packed if known else None)
-    counts = pack_all(model, layers, wanted)
-    counts |= (codes := pack_codes(model))
+    wanted |= coded_layouts(model, model.dtype, known.packed if known else None)
+    counts = pack_all(model, layers, wanted) | pack_codes(model, wanted)
     if counts and not check.holds(model):
         restore(model)
         dequantise(model)
-        counts, codes, reason = {}, {}, "packed products differ from stock ones"
+        counts, wanted, reason = {}, {}, "packed products differ from stock ones"
     routed = _pack_experts(model, known, check)
     exchange_activations(model)
     exchange_norms(model)
@@ -137,9 +137,9 @@ def _made(model: PreTrainedModel, known: Choice | None, check: Check, reason: st
         dequantise(model)
         return Made(problem=problem)
     return Made(
-        packed=routed | {shape: wanted.get(shape, "panels") for shape in counts},
+        packed=routed | {shape: wanted[shape] for shape in counts},
         layers=sum(counts.values()),
-        reading=reading if codes or in_panels(wanted.values()) else "",
+        reading=reading if in_panels(wanted.values()) else "",
         reason=reason or "",
         token_bytes=_token_bytes(model),
     )

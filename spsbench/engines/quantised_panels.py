@@ -1,6 +1,6 @@
 """Codes in panels, for the kernel of `quantised.c`: read once, in order, at the memory's speed."""
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,9 +10,10 @@ from torch.nn.functional import pad
 from spsbench.engines.codes import Codes
 from spsbench.engines.linears import StandIn
 from spsbench.engines.native import kernel, missing, operators
-from spsbench.engines.pages import ALIGNED, empty, huge_pages
+from spsbench.engines.operators import run
+from spsbench.engines.pages import empty
 from spsbench.engines.panels import PANEL
-from spsbench.engines.quantised import OverCodes, QuantisedLinear, quantised_layers
+from spsbench.engines.quantised import OverCodes, QuantisedLinear
 from spsbench.engines.reading import arguments, current
 
 FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
@@ -26,6 +27,8 @@ class QuantisedPanels(OverCodes, StandIn):
     A token's result does not depend on how many are in the pass, nor on the number of threads.
     """
 
+    operator = "quantised"  # by quantised.c
+
     def __init__(self, layer: QuantisedLinear) -> None:
         super().__init__()
         self.out_features, self.in_features = layer.out_features, layer.in_features
@@ -34,13 +37,16 @@ class QuantisedPanels(OverCodes, StandIn):
         self.bias = layer.bias
         self.panels = nn.Parameter(to_panels(layer.codes), requires_grad=False)
 
+    @classmethod
+    def refuses(cls, dtype: torch.dtype) -> str | None:
+        """Why inputs of `dtype` cannot be multiplied so here; None: they can."""
+        return missing(dtype)
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        own = self.group, self.bits, self.least
-        made: Tensor = torch.ops.spsbench.quantised(
-            x, self.panels, self.bias, self.out_features, self.in_features, *own
-        )
-        return made
+        sizes = self.out_features, self.in_features, *filled(self.in_features, self.group)
+        how = self.bits, self.least, *arguments(current(x.dtype))
+        return run(self.operator, x.contiguous(), self.panels, self.bias, *sizes, *how)
 
     @property
     def codes(self) -> Codes:
@@ -126,51 +132,32 @@ def from_panels(
     return rows, found[0], found[1] if least else None
 
 
-def refused(model: nn.Module, dtype: torch.dtype) -> str | None:
-    """Why the layers over codes of `model` cannot be laid out so; None: they can."""
-    layers = [layer for *_, layer in quantised_layers(model)]
-    if any(layer.numbers.device.type != "cpu" for layer in layers):
-        return "codes are multiplied on the CPU"
-    return missing(dtype)
-
-
-def pack_codes(model: nn.Module) -> dict[str, int]:
-    """Lay out every layer over codes, in place; how many of each shape and width of codes."""
-    found: Sequence[Any] = quantised_layers(model)
-    counts: dict[str, int] = {}
-    with huge_pages(sum(_bytes(layer) for *_, layer in found)):
-        for parent, name, layer in found:
-            shape = f"{layer.out_features}x{layer.in_features} int{layer.bits}"
-            counts[shape] = counts.get(shape, 0) + 1
-            setattr(parent, name, QuantisedPanels(layer))
-    return counts
-
-
-def _bytes(layer: QuantisedLinear) -> int:
-    """Of its panels, with what may lie between them and the next."""
-    room, group = filled(layer.in_features, layer.group)
-    panel = size_of(room, group, layer.bits, layer.minima is not None)
-    return -(-layer.out_features // PANEL) * panel + ALIGNED
-
-
 def product(
+    name: str,
     x: Tensor,
     panels: Tensor,
     bias: Tensor | None,
     out: int,
     width: int,
+    room: int,
     group: int,
     bits: int,
     least: bool,
+    hint: int,
+    ahead: int,
 ) -> Tensor:
-    """[..., width] x panels -> [..., out]; `least`: the panels have minima.
+    """[..., width] x panels -> [..., out] by the kernels called `name`.
+
+    Args:
+        room, group: inputs of a panel, as `filled` has them.
+        least: the panels have minima.
+        hint, ahead: how they are read, as reading.py numbers it.
 
     Raises:
         RuntimeError: another width, or another kind of number, than that of the panels.
         MemoryError: no room for the inputs in float.
     """
-    room, inside = filled(width, group)
-    size = size_of(room, inside, bits, least)
+    size = size_of(room, group, bits, least)
     fitting = x.shape[-1] == width and panels.shape[1] == size and out <= len(panels) * PANEL
     if bias is not None:
         fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
@@ -179,20 +166,20 @@ def product(
             f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
             f"of int{bits}: expected {width} inputs, panels of {size} bytes, a bias as the inputs"
         )
-    x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
-    failed = kernel(f"product_int{bits}" + "_least" * least, x.dtype)(
+    failed = x.numel() and kernel(f"{name}_int{bits}" + "_least" * least, x.dtype)(
         panels.data_ptr(),
-        x.data_ptr(),
+        x.contiguous().data_ptr(),
         None if bias is None else bias.data_ptr(),
         y.data_ptr(),
         x.numel() // width,
         width,
         room,
         out,
-        inside,
+        group,
         ZERO[bits],
-        *arguments(current(x.dtype)),
+        hint,
+        ahead,
         torch.get_num_threads(),
     )
     if failed:
@@ -200,8 +187,9 @@ def product(
     return y
 
 
-operators.define(
-    "quantised(Tensor x, Tensor panels, Tensor? bias, int out, int width, int group, int bits,"
-    " bool least) -> Tensor"
-)
-operators.impl("quantised", product, "CPU")
+for operator, kernels in ("quantised", "product"), ("quantised_tiles", "tiles"):
+    operators.define(
+        f"{operator}(Tensor x, Tensor panels, Tensor? bias, int out, int width, int room,"
+        " int group, int bits, bool least, int hint, int ahead) -> Tensor"
+    )
+    operators.impl(operator, partial(product, kernels), "CPU")

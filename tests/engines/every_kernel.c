@@ -188,6 +188,9 @@ CODED(product_int4_least, bfloat16, bf16, bf16, 4, 1)
 /* The same panels by the matrix unit, where there is one; tiles are 32 inputs deep. */
 int tiled_bfloat16(void);
 PRODUCT(tiles, bfloat16, bf16, bf16, 32)
+CODED(tiles_int8, bfloat16, bf16, bf16, 8, 0)
+CODED(tiles_int4, bfloat16, bf16, bf16, 4, 0)
+CODED(tiles_int4_least, bfloat16, bf16, bf16, 4, 1)
 
 /* Norms of rows, each as it is alone. */
 #define NORM(KIND, NUMBER, SHORT)                                                                  \
@@ -253,7 +256,13 @@ int main(int given, char **words) {
             }
     for (long a = 0; tiled_bfloat16() && a < COUNT(outs); a++)
         for (long tiles = 1; tiles < 4; tiles++)
-            for (long many = 1; many < 36; many += few ? 7 : 3) try_tiles_bfloat16(outs[a], 32 * tiles, many);
+            for (long many = 1; many < 36; many += few ? 7 : 3) {
+                try_tiles_bfloat16(outs[a], 32 * tiles, many);
+                long width = widths[(many + tiles) % COUNT(widths)], group = groups[many % COUNT(groups)];
+                try_tiles_int8_bfloat16(outs[a], width, group, many);
+                try_tiles_int4_bfloat16(outs[a], width, group, many);
+                try_tiles_int4_least_bfloat16(outs[a], width, group, many);
+            }
     for (long b = 0; b < COUNT(widths); b++)
         for (long c = 0; c < COUNT(rows); c++) BOTH(try_norm, rows[c], widths[b]);
     try_rotate(1, 1, 2), try_rotate(3, 4, 30), try_rotate(2, 5, 64);

@@ -9,9 +9,12 @@ import torch
 
 from spsbench.engines import operators
 from spsbench.engines.attention import kernel_attend
+from spsbench.engines.coded_layouts import layouts
+from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.native import KINDS
 from spsbench.engines.operators import NONE, in_c, run
 from spsbench.engines.panels import PanelLinear, product
+from spsbench.engines.quantised import QuantisedLinear
 from spsbench.engines.trials import threads
 
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
@@ -35,6 +38,27 @@ def test_products(biased: bool, dtype: torch.dtype) -> None:
                 assert torch.equal(layer(x), product(x, layer.weight, layer.bias, 70))
     turned = random(64, 3, dtype=dtype).t()
     assert torch.equal(layer(turned), layer(turned.contiguous()))
+
+
+@needs_c
+@dtypes
+@pytest.mark.parametrize("name", [*FORMATS, "over minima"])
+def test_products_over_codes(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = Codes.of(random(70, 96, dtype=torch.float32), FORMATS.get(name, FORMATS["int4"]))
+    if name not in FORMATS:
+        codes = codes._replace(numbers=codes.numbers + 8, minima=codes.scales * 3)
+    for kind in layouts(dtype).values():
+        for bias in None, random(70, dtype=dtype):
+            layer = kind(QuantisedLinear(codes, bias))
+            inputs = [random(*shape, 96, dtype=dtype) for shape in ((), (1, 3), (2, 9), (1, 0))]
+            ours = [layer(x) for x in inputs]
+            with monkeypatch.context() as python:
+                python.setattr(operators, "in_c", lambda name: None)
+                assert all(map(torch.equal, ours, (layer(x) for x in inputs)))
+            with pytest.raises(RuntimeError, match="width of the panels"):
+                layer(inputs[1][..., :64])
 
 
 @needs_c

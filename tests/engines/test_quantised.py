@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.audit.text.forward import Scorer
-from spsbench.engines import quantised_panels
+from spsbench.engines import operators, quantised_panels
 from spsbench.engines.choice import choice_of
 from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.eager import Eager
@@ -141,6 +141,7 @@ def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
         return called
 
     model, slow = made("int4"), made("int4")
+    monkeypatch.setattr(operators, "in_c", lambda name: None)
     monkeypatch.setattr(quantised_panels, "kernel", wrong)
     Fast().prepare(model, threads=1)
     choice = choice_of(model)

@@ -33,9 +33,17 @@ INLINE floats load_bf16(const bf16 *from) {
     return (floats)(__builtin_convertvector(*(const halves *)from, words) << 16);
 }
 
+INLINE void store_bf16(bf16 *to, floats value) {
+    words bits = (words)value, nearest = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    words none = (words)((bits & 0x7fffffffu) > 0x7f800000u);
+    words narrow = (none & (bits >> 16 | 0x40u)) | (~none & nearest);
+    *(halves *)to = __builtin_convertvector(narrow, halves);
+}
+
 INLINE float widen_float(float value) { return value; }
 INLINE float narrow_float(float value) { return value; }
 INLINE floats load_float(const float *from) { return *(const floats *)from; }
+INLINE void store_float(float *to, floats value) { *(floats *)to = value; }
 
 #ifdef __has_builtin
 #if __has_builtin(__builtin_shufflevector)

@@ -1,116 +1,24 @@
 /* The kernels as operators of torch, which call no Python: that would take longer than the kernel of a
-   small layer. Torch's part is its C interface for such operators (torch/csrc/stable/c/shim.h), declared
-   here as far as it is used. Where a torch lacks one of its functions, `enlist` says so, and
-   spsbench/engines/native.py calls the kernels itself.
+   small layer. Where a torch lacks one of the functions of operators.h, `enlist` says so, and
+   spsbench/engines/native.py calls the kernels itself. A tensor without numbers stands for none. */
 
-   An operator finds its arguments in words, tensors as handles that it has to give up, and leaves its
-   result in the first. A tensor without numbers stands for none. */
-
-#include <stdint.h>
-#include <string.h>
-
-typedef struct tensor *tensor;
-typedef struct library *library;
-typedef uint64_t word;
+#include "operators.h"
 
 #ifdef __linux__
-#define OF_TORCH __attribute__((weak))
-#define MOST 8 /* axes of a tensor */
-
-OF_TORCH int32_t aoti_torch_library_init_def(const char *, const char *, uint32_t, library *);
-OF_TORCH int32_t aoti_torch_library_init_impl(const char *, const char *, const char *, uint32_t,
-                                              library *);
-OF_TORCH int32_t aoti_torch_library_def(library, const char *);
-OF_TORCH int32_t aoti_torch_library_impl(library, const char *, void (*)(word *, word, word));
-OF_TORCH int32_t aoti_torch_get_data_ptr(tensor, void **);
-OF_TORCH int32_t aoti_torch_get_numel(tensor, int64_t *);
-OF_TORCH int32_t aoti_torch_get_dim(tensor, int64_t *);
-OF_TORCH int32_t aoti_torch_get_sizes(tensor, int64_t **);
-OF_TORCH int32_t aoti_torch_get_strides(tensor, int64_t **);
-OF_TORCH int32_t aoti_torch_get_dtype(tensor, int32_t *);
-OF_TORCH int32_t aoti_torch_is_contiguous(tensor, _Bool *);
-OF_TORCH int32_t aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t,
-                                          int32_t, tensor *);
-OF_TORCH int32_t aoti_torch_delete_tensor_object(tensor);
-OF_TORCH int32_t aoti_torch_dtype_float32(void);
-OF_TORCH int32_t aoti_torch_dtype_bfloat16(void);
-OF_TORCH int32_t torch_get_num_threads(uint32_t *);
-OF_TORCH void aoti_torch_check(_Bool, const char *, const char *, uint32_t, const char *);
-
 typedef int multiply(const void *, const void *, const void *, void *, long, long, long, int, long, int);
+typedef int multiply_codes(const uint8_t *, const void *, const void *, void *, long, long, long, long, long,
+                           int, int, long, int);
 typedef void normalise(const void *, const void *, void *, long, long, float, int);
 typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long);
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
                  long, long, long, long, long, long, long, long, long, float, float, int);
 multiply product_float32, product_bfloat16, tiles_bfloat16;
+multiply_codes product_int8_float32, product_int4_float32, product_int4_least_float32;
+multiply_codes product_int8_bfloat16, product_int4_bfloat16, product_int4_least_bfloat16;
+multiply_codes tiles_int8_bfloat16, tiles_int4_bfloat16, tiles_int4_least_bfloat16;
 normalise norm_float32, norm_bfloat16;
 turn rotate_bfloat16;
 look attend_float32, attend_bfloat16;
-
-struct seen { /* of a tensor */
-    void *data;
-    int64_t *sizes, *strides, axes, numbers;
-    int32_t kind;
-    _Bool dense;
-};
-
-static struct seen see(tensor given) {
-    struct seen made;
-    aoti_torch_get_data_ptr(given, &made.data);
-    aoti_torch_get_sizes(given, &made.sizes);
-    aoti_torch_get_strides(given, &made.strides);
-    aoti_torch_get_dim(given, &made.axes);
-    aoti_torch_get_numel(given, &made.numbers);
-    aoti_torch_get_dtype(given, &made.kind);
-    aoti_torch_is_contiguous(given, &made.dense);
-    return made;
-}
-
-static const void *or_none(struct seen given) { return given.numbers ? given.data : NULL; }
-
-/* Raises: what comes before has to leave nothing behind but handles. */
-static void expect(int holds, const char *what) {
-    if (!holds) aoti_torch_check(0, "spsbench", __FILE__, __LINE__, what);
-}
-
-static int is_wide(int32_t kind) {
-    int wide = kind == aoti_torch_dtype_float32();
-    expect(wide || kind == aoti_torch_dtype_bfloat16(), "expected float32 or bfloat16");
-    return wide;
-}
-
-static int threads(void) {
-    uint32_t count = 1;
-    torch_get_num_threads(&count);
-    return count;
-}
-
-/* A tensor on the CPU. */
-static tensor strided(int64_t axes, const int64_t *sizes, const int64_t *strides, int32_t kind,
-                      void **data) {
-    tensor made = NULL;
-    expect(!aoti_torch_empty_strided(axes, sizes, strides, kind, 0, 0, &made), "no memory");
-    aoti_torch_get_data_ptr(made, data);
-    return made;
-}
-
-/* Its rows one after another. */
-static tensor empty(int64_t axes, const int64_t *sizes, int32_t kind, void **data) {
-    int64_t strides[MOST], step = 1;
-    for (int64_t axis = axes; axis--; step *= sizes[axis]) strides[axis] = step;
-    return strided(axes, sizes, strides, kind, data);
-}
-
-static void leave(word *words, int tensors, tensor made) {
-    for (int i = 0; i < tensors; i++) aoti_torch_delete_tensor_object((tensor)words[i]);
-    words[0] = (word)made;
-}
-
-static float real(word given) {
-    double value;
-    memcpy(&value, &given, sizeof value);
-    return (float)value;
-}
 
 static void multiplied(word *words, multiply *wide, multiply *narrow) {
     struct seen x = see((tensor)words[0]), panels = see((tensor)words[1]), bias = see((tensor)words[2]);
@@ -142,6 +50,48 @@ static void product(word *words, word given, word results) {
 static void tiles(word *words, word given, word results) {
     (void)given, (void)results;
     multiplied(words, NULL, tiles_bfloat16);
+}
+
+/* The kernel for codes of 8 bits, of 4, and of 4 with minima. */
+static void multiplied_codes(word *words, multiply_codes *const *wide, multiply_codes *const *narrow) {
+    struct seen x = see((tensor)words[0]), panels = see((tensor)words[1]), bias = see((tensor)words[2]);
+    int64_t out = words[3], width = words[4], room = words[5], group = words[6], sizes[MOST];
+    int bits = (int)words[7], least = !!(words[8] & 1);
+    expect(x.axes && x.axes <= MOST && x.dense, "inputs: expected rows one after another");
+    expect(bits == 8 ? !least : bits == 4, "codes: expected 8 bits, or 4");
+    expect(x.sizes[x.axes - 1] == width && group > 0 && width <= room && panels.axes == 2 && panels.dense &&
+               panels.sizes[1] == room * 4 * bits + room / group * 64 * (1 + least) &&
+               out <= panels.sizes[0] * 32,
+           "inputs: expected the width of the panels");
+    expect(!bias.numbers || (bias.kind == x.kind && bias.dense && bias.numbers == out),
+           "bias: expected the kind and the number of the outputs");
+    memcpy(sizes, x.sizes, x.axes * sizeof *sizes);
+    sizes[x.axes - 1] = out;
+    multiply_codes *const *kernels = is_wide(x.kind) ? wide : narrow;
+    expect(kernels != NULL, "expected bfloat16");
+    void *data;
+    tensor made = empty(x.axes, sizes, x.kind, &data);
+    expect(!x.numbers || !kernels[bits == 8 ? 0 : 1 + least](
+                             panels.data, x.data, or_none(bias), data, x.numbers / width, width, room, out,
+                             group, bits == 8 ? 0 : 8, (int)words[9], (long)words[10], threads()),
+           "no memory for the inputs of a product, or no matrix unit");
+    leave(words, 3, made);
+}
+
+static void quantised(word *words, word given, word results) {
+    static multiply_codes *const wide[] = {product_int8_float32, product_int4_float32,
+                                           product_int4_least_float32};
+    static multiply_codes *const narrow[] = {product_int8_bfloat16, product_int4_bfloat16,
+                                             product_int4_least_bfloat16};
+    (void)given, (void)results;
+    multiplied_codes(words, wide, narrow);
+}
+
+static void quantised_tiles(word *words, word given, word results) {
+    static multiply_codes *const narrow[] = {tiles_int8_bfloat16, tiles_int4_bfloat16,
+                                             tiles_int4_least_bfloat16};
+    (void)given, (void)results;
+    multiplied_codes(words, NULL, narrow);
 }
 
 static void norm(word *words, word given, word results) {
@@ -198,6 +148,10 @@ static void attend(word *words, word given, word results) {
     leave(words, 5, made);
 }
 
+#define OVER_CODES                                                                                 \
+    "Tensor x, Tensor panels, Tensor bias, int out, int width, int room, int group, int bits, bool least," \
+    " int hint, int ahead) -> Tensor"
+
 static const struct {
     const char *name, *schema;
     void (*run)(word *, word, word);
@@ -206,6 +160,8 @@ static const struct {
      "product(Tensor x, Tensor panels, Tensor bias, int out, int hint, int ahead) -> Tensor", product},
     {"tiles", "tiles(Tensor x, Tensor panels, Tensor bias, int out, int hint, int ahead) -> Tensor",
      tiles},
+    {"quantised", "quantised(" OVER_CODES, quantised},
+    {"quantised_tiles", "quantised_tiles(" OVER_CODES, quantised_tiles},
     {"norm", "norm(Tensor x, Tensor weight, float eps) -> Tensor", norm},
     {"rotate", "rotate(Tensor x, Tensor cosines, Tensor sines) -> Tensor", rotate},
     {"attend",

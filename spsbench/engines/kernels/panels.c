@@ -113,11 +113,7 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
                     sums[way][r][1] += sums[way + half][r][1];                                     \
                 }                                                                                  \
         for (int r = 0; r < rows; r++)                                                             \
-            for (long o = 0; o < width; o++) {                                                     \
-                float sum = sums[0][r][o / LANES][o % LANES];                                      \
-                if (bias) sum += widen_##NUMBER(bias[o]);                                          \
-                y[r * out + o] = narrow_##NUMBER(sum);                                             \
-            }                                                                                      \
+            write_##NUMBER(sums[0][r][0], sums[0][r][1], bias, y + r * out, width);                \
     }                                                                                              \
     static void NAME##_panel(const NUMBER *w, const factor_##NUMBER *x, const NUMBER *bias,        \
                              NUMBER *y, long rows, long in, long out, long width, int hint,        \

@@ -164,7 +164,7 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
 
 /* `in` inputs are in the panels, the last `in - given_in` of them zeros. Returns whether there was no
    memory. */
-#define PRODUCT(NAME, NUMBER, WIDEN, NARROW, BITS, LEAST, BLOCK)                                   \
+#define PRODUCT(NAME, NUMBER, BITS, LEAST, BLOCK)                                                  \
     int NAME(const uint8_t *panels, const NUMBER *given, const NUMBER *bias, NUMBER *y, long rows, \
              long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
              int threads) {                                                                        \
@@ -175,7 +175,7 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
         if (!wide) return 1;                                                                       \
         for (long r = 0; r < rows; r++) {                                                          \
             for (long i = 0; i < in; i++)                                                          \
-                wide[r * in + i] = i < given_in ? WIDEN(given[r * given_in + i]) : 0;              \
+                wide[r * in + i] = i < given_in ? widen_##NUMBER(given[r * given_in + i]) : 0;              \
             if (LEAST) add_up(wide + r * in, in, group, totals + r * groups);                      \
         }                                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
@@ -187,21 +187,18 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
                 BLOCK(now, panels + p * size, wide + done * in, totals + done * groups, in, group, \
                       zero, hint, ahead, made);                                                    \
                 for (long r = 0; r < now; r++)                                                     \
-                    for (long o = 0; o < width; o++) {                                             \
-                        float sum = made[r][o / LANES][o % LANES];                                 \
-                        if (bias) sum += WIDEN(bias[first + o]);                                   \
-                        y[(done + r) * out + first + o] = NARROW(sum);                             \
-                    }                                                                              \
+                    write_##NUMBER(made[r][0], made[r][1], bias ? bias + first : 0,                \
+                                   y + (done + r) * out + first, width);                           \
             }                                                                                      \
         }                                                                                          \
         free(wide);                                                                                \
         return 0;                                                                                  \
     }
 
-#define PRODUCTS(KIND, ...)                                                                        \
-    PRODUCT(product_int8_##KIND, __VA_ARGS__, 8, 0, block_int8)                                    \
-    PRODUCT(product_int4_##KIND, __VA_ARGS__, 4, 0, block_int4)                                    \
-    PRODUCT(product_int4_least_##KIND, __VA_ARGS__, 4, 1, block_int4_least)
+#define PRODUCTS(KIND, NUMBER)                                                                     \
+    PRODUCT(product_int8_##KIND, NUMBER, 8, 0, block_int8)                                    \
+    PRODUCT(product_int4_##KIND, NUMBER, 4, 0, block_int4)                                    \
+    PRODUCT(product_int4_least_##KIND, NUMBER, 4, 1, block_int4_least)
 
-PRODUCTS(float32, float, widen_float, narrow_float)
-PRODUCTS(bfloat16, bf16, widen_bf16, narrow_bf16)
+PRODUCTS(float32, float)
+PRODUCTS(bfloat16, bf16)

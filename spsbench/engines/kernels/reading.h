@@ -21,3 +21,20 @@ INLINE void fetch(const void *weights, int hint, long ahead) {
     if (hint == PAST) __builtin_prefetch(at, 0, 0), __builtin_prefetch(at + 64, 0, 0);
     if (hint == INTO) __builtin_prefetch(at, 0, 3), __builtin_prefetch(at + 64, 0, 3);
 }
+
+/* Leaves the `width` outputs of one row of a panel in `y`. */
+#define WRITE(NUMBER)                                                                              \
+    INLINE void write_##NUMBER(floats low, floats upper, const NUMBER *bias, NUMBER *y,            \
+                               long width) {                                                       \
+        NUMBER padded[PANEL] = {}, made[PANEL];                                                    \
+        if (bias) {                                                                                \
+            if (width < PANEL) bias = memcpy(padded, bias, width * sizeof *bias);                  \
+            low += load_##NUMBER(bias), upper += load_##NUMBER(bias + LANES);                      \
+        }                                                                                          \
+        store_##NUMBER(made, low);                                                                 \
+        store_##NUMBER(made + LANES, upper);                                                       \
+        memcpy(y, made, width * sizeof *y);                                                        \
+    }
+
+WRITE(bf16)
+WRITE(float)

@@ -5,39 +5,20 @@
    32 inputs, and those go in turn to one of WAYS sums. That is another order than that of panels.c.
    spsbench/engines/tiles.py calls it. */
 
-#include "reading.h"
+#include "unit.h"
 
-#if defined(__AMX_BF16__) && defined(__linux__)
-#include <immintrin.h>
+#ifdef UNIT
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #define WAYS 2
-#define DEEP 32 /* inputs of a tile */
-#define HIGH 16 /* rows of a tile */
 #define ASK 0x1023 /* ARCH_REQ_XCOMP_PERM: a process has to ask the system for the unit */
 #define TILES 18   /* XFEATURE_XTILEDATA */
 
-/* Whether this process may use the unit; it asks once. */
 int tiled_bfloat16(void) {
     static int told = -1;
     if (told < 0) told = !syscall(SYS_arch_prctl, ASK, TILES);
     return told;
-}
-
-struct sizes { /* as the processor reads them */
-    uint8_t palette, start, unused[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-};
-
-/* Tiles 0 to 3 are sums of the lower and of the upper outputs, by way; 4 and 5 of W; 6 of x. */
-static void set_tiles(int rows) {
-    struct sizes sizes = {.palette = 1};
-    for (int tile = 0; tile < 7; tile++) sizes.bytes[tile] = 64, sizes.rows[tile] = HIGH;
-    for (int tile = 0; tile < 4; tile++) sizes.rows[tile] = rows;
-    sizes.rows[6] = rows;
-    _tile_loadconfig(&sizes);
 }
 
 #define ADD(LOW, UPPER)                                                                            \
@@ -66,14 +47,11 @@ static void block(const bf16 *w, const bf16 *x, const bf16 *bias, bf16 *y, long 
     _tile_stored(1, sums[1], sizeof *sums[1]);
     _tile_stored(2, sums[2], sizeof *sums[2]);
     _tile_stored(3, sums[3], sizeof *sums[3]);
-    for (long r = 0; r < rows; r++)
-        for (long half = 0; half * LANES < width; half++) {
-            long first = half * LANES, count = width - first < LANES ? width - first : LANES;
-            const float *one = sums[half][r], *other = sums[half + 2][r];
-            bf16 *to = y + r * out + first;
-            for (long o = 0; o < count; o++)
-                to[o] = narrow_bf16(one[o] + other[o] + (bias ? widen_bf16(bias[first + o]) : 0));
-        }
+    for (long r = 0; r < rows; r++) {
+        const floats *low = (floats *)sums[0][r], *upper = (floats *)sums[1][r];
+        const floats *lower = (floats *)sums[2][r], *uppermost = (floats *)sums[3][r];
+        write_bf16(*low + *lower, *upper + *uppermost, bias, y + r * out, width);
+    }
 }
 
 /* `in` is a multiple of DEEP. Rows beyond the last whole block are made by one that ends with them:

@@ -18,12 +18,16 @@ from torch import Tensor, nn
 from transformers import Cache
 from transformers.integrations import sdpa_attention
 
-from spsbench.engines import attention, rotations
+from spsbench.engines import attention, rotations, traced_cache
 from spsbench.engines.cache import PreallocatedCache, number_of
 from spsbench.engines.experts import watched
+from spsbench.engines.merging import merged
+from spsbench.engines.traced_cache import TracedCache
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
-HARMLESS = {Path(str(module.__file__)) for module in (sdpa_attention, attention, rotations)}
+HARMLESS = {
+    Path(str(module.__file__)) for module in (sdpa_attention, attention, rotations, traced_cache)
+}
 CHECKS = 2  # replays of a layer that are compared with its own code
 
 Replayed = Callable[..., Tensor]
@@ -46,8 +50,8 @@ class Tape:
 class Replay:
     """Stands in for the `forward` of one layer."""
 
-    def __init__(self, layer: nn.Module, number: int, signature: Any, tape: Tape) -> None:
-        self.layer, self.number, self.signature, self.tape = layer, number, signature, tape
+    def __init__(self, layer: nn.Module, number: int, kind: int, tape: Tape) -> None:
+        self.layer, self.number, self.kind, self.tape = layer, number, kind, tape
         self.plain = type(layer).forward
         self.state = [store[name] for store, name in _places(layer)]
         self.unchecked: dict[Any, int] = {}
@@ -61,13 +65,13 @@ class Replay:
         tensors: list[Tensor] = []
         form = (*(_form(a, tensors) for a in args), *kwargs)
         form += tuple(_form(a, tensors) for a in kwargs.values())
-        key = self.signature, tensors[0].shape[1], form
-        if key in self.tape.traces and key in self.unchecked and not self.unchecked[key]:
+        key = self.kind, tensors[0].shape[1], form
+        if self.unchecked.get(key) == 0:
             replayed = self.tape.traces[key]
             if replayed is None:
                 return self.plain(self.layer, *args, **kwargs)
             own.length = len(span)
-            seen = span[own.first :]
+            seen = span[own.first :] if own.first else span
             return replayed(*tensors, span, seen, own.keys, own.values, *self.state)
         given = (*tensors, span, span[own.first :], own.keys, own.values)
         return self._checked(key, given, args, kwargs)
@@ -96,14 +100,18 @@ class Replay:
 
         def run(*given: Tensor) -> Any:
             tensors = iter(given)
-            cache = _Window(*given[-n - 4 : -n])
+            cache = TracedCache(*given[-n - 4 : -n])
             own = [_replaced(a, tensors, cache) for a in args]
             named = {name: _replaced(a, tensors, cache) for name, a in kwargs.items()}
             with _state(self.layer, given[-n:]):
                 return self.plain(self.layer, *own, **named)
 
         try:
-            with warnings.catch_warnings(record=True) as told, rotations.one_rotation(self.layer):
+            with (
+                warnings.catch_warnings(record=True) as told,
+                rotations.one_rotation(self.layer),
+                merged(self.layer, lambda: run(*inputs)),
+            ):
                 warnings.simplefilter("always")
                 traced = _traced(run, inputs)
         except Exception as error:  # foreign code may do what cannot be traced
@@ -150,23 +158,6 @@ def _state(layer: nn.Module, tensors: Sequence[Tensor]) -> Iterator[None]:
             store[name] = tensor
 
 
-class _Window(Cache):  # type: ignore[misc]
-    """The cache inside a trace: writes at the end of the span, whatever its length is."""
-
-    def __init__(self, span: Tensor, seen: Tensor, keys: Tensor, values: Tensor) -> None:
-        self.layers: list[Any] = []
-        self.end, self.seen, self.keys, self.values = span.shape[0], seen.shape[0], keys, values
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        new = key_states.shape[2]
-        self.keys.narrow(2, self.end - new, new).copy_(key_states)
-        self.values.narrow(2, self.end - new, new).copy_(value_states)
-        first = self.end - self.seen
-        return self.keys.narrow(2, first, self.seen), self.values.narrow(2, first, self.seen)
-
-
 def attach(model: nn.Module) -> Tape | None:
     """Put replays in front of the layers of `model`; None when it has no list of them."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) > 1]
@@ -174,9 +165,11 @@ def attach(model: nn.Module) -> Tape | None:
     if not lists:
         return None
     tape = Tape()
+    kinds: dict[Any, int] = {}  # a number is looked up faster than what it stands for
     for layer in max(lists, key=len):
         if (number := number_of(layer)) is not None:
-            layer.forward = Replay(layer, number, signature(layer), tape)
+            kind = kinds.setdefault(signature(layer), len(kinds))
+            layer.forward = Replay(layer, number, kind, tape)
     return tape
 
 

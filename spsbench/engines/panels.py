@@ -39,7 +39,11 @@ class PanelLinear(Packed):
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         given = x.contiguous(), self.weight, self.bias, self.out_features
-        return run(self.operator, *given, *arguments(current(self.weight.dtype)))
+        return run(self.operator, *given, *self.how(x.dtype))
+
+    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
+        """What the operator is told beside the numbers: how they are read."""
+        return arguments(current(dtype))
 
     def dense(self) -> Tensor:
         """[out, in]."""

@@ -35,7 +35,7 @@ class QuantisedPanels(OverCodes, StandIn):
         self.group, self.bits = layer.group, layer.bits
         self.least = layer.minima is not None
         self.bias = layer.bias
-        self.panels = nn.Parameter(to_panels(layer.codes), requires_grad=False)
+        self.weight = nn.Parameter(to_panels(layer.codes), requires_grad=False)
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
@@ -44,15 +44,19 @@ class QuantisedPanels(OverCodes, StandIn):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        sizes = self.out_features, self.in_features, *filled(self.in_features, self.group)
-        how = self.bits, self.least, *arguments(current(x.dtype))
-        return run(self.operator, x.contiguous(), self.panels, self.bias, *sizes, *how)
+        given = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *given, *self.how(x.dtype))
+
+    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
+        """What the operator is told beside the numbers: inputs, codes, how they are read."""
+        inputs = self.in_features, *filled(self.in_features, self.group)
+        return *inputs, self.bits, self.least, *arguments(current(dtype))
 
     @property
     def codes(self) -> Codes:
         """W, out of the panels."""
         own = self.in_features, self.group, self.bits, self.least
-        numbers, scales, least = from_panels(self.panels, *own)
+        numbers, scales, least = from_panels(self.weight, *own)
         rows = slice(self.out_features)
         least = least if least is None else least[rows]
         return Codes(numbers[rows], scales[rows], self.group, self.bits, least)

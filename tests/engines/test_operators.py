@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_refused(dtype: torch.dtype) -> None:
     assert multiply is not None
     for wrong, why in (
         ((x[:, :6].contiguous(), layer.weight, NONE, 40), "width of the panels"),
-        ((x.double(), layer.weight, NONE, 40), "kind and the width"),
+        ((x.double(), layer.weight, NONE, 40), "float32 or bfloat16"),
         ((x[:, ::2], layer.weight, NONE, 40), "one after another"),
         ((x, layer.weight, NONE, 65), "width of the panels"),
         ((x, layer.weight, torch.zeros(39, dtype=dtype), 40), "bias"),

@@ -4,6 +4,7 @@ Its own speculative programs are not in the Python package. The loop adds an arg
 well under 1% of a pass; all else is llama.cpp's.
 """
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from arena.contenders.contender import Contender, Setting, Turn, alternate
 from arena.gguf_file import write
+
+REPACKED = "SPSBENCH_LLAMACPP_REPACKED"  # 0: weights as they are in the file
 
 
 def convert(setting: Setting) -> None:
@@ -36,6 +39,7 @@ class Session:
 
     def __init__(self, path: Path, context: int, threads: int) -> None:
         wanted = native.llama_model_default_params()
+        wanted.use_extra_bufts = os.environ.get(REPACKED) != "0"
         self._model = native.llama_model_load_from_file(str(path).encode(), wanted)
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {path}")

@@ -134,11 +134,11 @@ static void arrange(const bf16 *given, bf16 *x, long given_in, long in, int bits
 
 /* As the products of quantised.c. Rows beyond the last whole block are made by one that ends with them:
    some are made twice, and come out the same. Returns whether there is no unit, or no memory. */
-#define PRODUCT(NAME, BITS, LEAST)                                                                 \
-    int NAME(const uint8_t *panels, const bf16 *given, const bf16 *bias, bf16 *y, long rows,       \
-             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
-             int threads) {                                                                        \
-        long count = (out + PANEL - 1) / PANEL, high = rows < HIGH ? rows : HIGH;                  \
+#define EACH(NAME, BITS, LEAST)                                                                    \
+    int NAME##_each(const struct job *jobs, int count, const bf16 *given, long rows,               \
+                    long given_in, long in, long group, int zero, int hint, long ahead,            \
+                    int threads) {                                                                 \
+        long panels = panels_of(jobs, count), high = rows < HIGH ? rows : HIGH;                    \
         long groups = in / group;                                                                  \
         long size = in * PANEL * BITS / 8 + groups * 2 * PANEL * (1 + LEAST);                      \
         float *totals = malloc(rows * groups * sizeof *totals + (rows * in + 1) * sizeof *given);  \
@@ -152,15 +152,20 @@ static void arrange(const bf16 *given, bf16 *x, long given_in, long in, int bits
             tile made[2] __attribute__((aligned(64)));                                             \
             set_tiles(high);                                                                       \
             _Pragma("omp for schedule(static)")                                                    \
-            for (long p = 0; p < count; p++) {                                                     \
-                long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;         \
+            for (long i = 0; i < panels; i++) {                                                    \
+                long p = i;                                                                        \
+                const struct job *job = job_of(jobs, &p);                                          \
+                const uint8_t *w = (const uint8_t *)job->panels + p * size;                        \
+                long out = job->out, first = p * PANEL;                                            \
+                long width = out - first < PANEL ? out - first : PANEL;                            \
+                const bf16 *bias = job->bias ? (const bf16 *)job->bias + first : 0;                \
                 for (long r = 0; r < rows; r += HIGH) {                                            \
                     long from = r + high > rows ? rows - high : r;                                 \
-                    block(BITS, LEAST, panels + p * size, x + from * in, totals + from * groups,   \
-                          high, in, group, zero, r ? NOT : hint, ahead, made);                     \
+                    block(BITS, LEAST, w, x + from * in, totals + from * groups, high, in, group,  \
+                          zero, r ? NOT : hint, ahead, made);                                      \
                     for (long n = 0; n < high; n++)                                                \
-                        write_bf16(*(floats *)made[0][n], *(floats *)made[1][n],                   \
-                                   bias ? bias + first : 0, y + (from + n) * out + first, width);  \
+                        write_bf16(*(floats *)made[0][n], *(floats *)made[1][n], bias,             \
+                                   (bf16 *)job->y + (from + n) * out + first, width);              \
                 }                                                                                  \
             }                                                                                      \
             _tile_release();                                                                       \
@@ -169,14 +174,23 @@ static void arrange(const bf16 *given, bf16 *x, long given_in, long in, int bits
         return 0;                                                                                  \
     }
 #else
-#define PRODUCT(NAME, BITS, LEAST)                                                                 \
-    int NAME(const uint8_t *panels, const bf16 *given, const bf16 *bias, bf16 *y, long rows,       \
-             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
-             int threads) {                                                                        \
-        (void)panels, (void)given, (void)bias, (void)y, (void)rows, (void)given_in, (void)in;      \
-        return (void)out, (void)group, (void)zero, (void)hint, (void)ahead, (void)threads, 1;      \
+#define EACH(NAME, BITS, LEAST)                                                                    \
+    int NAME##_each(const struct job *jobs, int count, const bf16 *given, long rows,               \
+                    long given_in, long in, long group, int zero, int hint, long ahead,            \
+                    int threads) {                                                                 \
+        (void)jobs, (void)count, (void)given, (void)rows, (void)given_in, (void)in, (void)group;   \
+        return (void)zero, (void)hint, (void)ahead, (void)threads, 1;                              \
     }
 #endif
+
+#define PRODUCT(NAME, BITS, LEAST)                                                                 \
+    EACH(NAME, BITS, LEAST)                                                                        \
+    int NAME(const uint8_t *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows,           \
+             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
+             int threads) {                                                                        \
+        struct job job = {panels, bias, y, out};                                                   \
+        return NAME##_each(&job, 1, x, rows, given_in, in, group, zero, hint, ahead, threads);     \
+    }
 
 PRODUCT(tiles_int8_bfloat16, 8, 0)
 PRODUCT(tiles_int4_bfloat16, 4, 0)

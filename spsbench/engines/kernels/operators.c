@@ -3,96 +3,115 @@
    spsbench/engines/native.py calls the kernels itself. A tensor without numbers stands for none. */
 
 #include "operators.h"
+#include "reading.h"
 
 #ifdef __linux__
-typedef int multiply(const void *, const void *, const void *, void *, long, long, long, int, long, int);
-typedef int multiply_codes(const uint8_t *, const void *, const void *, void *, long, long, long, long, long,
-                           int, int, long, int);
+typedef int multiply(const struct job *, int, const void *, long, long, int, long, int);
+typedef int multiply_codes(const struct job *, int, const void *, long, long, long, long, int, int, long,
+                           int);
 typedef void normalise(const void *, const void *, void *, long, long, float, int);
 typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long);
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
                  long, long, long, long, long, long, long, long, long, float, float, int);
-multiply product_float32, product_bfloat16, tiles_bfloat16;
-multiply_codes product_int8_float32, product_int4_float32, product_int4_least_float32;
-multiply_codes product_int8_bfloat16, product_int4_bfloat16, product_int4_least_bfloat16;
-multiply_codes tiles_int8_bfloat16, tiles_int4_bfloat16, tiles_int4_least_bfloat16;
+multiply product_float32_each, product_bfloat16_each, tiles_bfloat16_each;
+multiply_codes product_int8_float32_each, product_int4_float32_each, product_int4_least_float32_each;
+multiply_codes product_int8_bfloat16_each, product_int4_bfloat16_each, product_int4_least_bfloat16_each;
+multiply_codes tiles_int8_bfloat16_each, tiles_int4_bfloat16_each, tiles_int4_least_bfloat16_each;
 normalise norm_float32, norm_bfloat16;
 turn rotate_bfloat16;
 look attend_float32, attend_bfloat16;
 
-static void multiplied(word *words, multiply *wide, multiply *narrow) {
-    struct seen x = see((tensor)words[0]), panels = see((tensor)words[1]), bias = see((tensor)words[2]);
-    int64_t out = words[3], sizes[MOST];
-    expect(x.axes && x.axes <= MOST && x.dense, "inputs: expected rows one after another");
-    long in = x.sizes[x.axes - 1];
-    expect(x.kind == panels.kind && panels.axes == 4 && in == panels.sizes[1] * panels.sizes[3] &&
-               out <= panels.sizes[0] * panels.sizes[2],
-           "inputs: expected the kind and the width of the panels");
-    expect(!bias.numbers || (bias.kind == x.kind && bias.dense && bias.numbers == out),
-           "bias: expected the kind and the number of the outputs");
+/* The inputs of up to MANY products, their panels, biases and numbers of outputs, in this order; a third
+   product may be missing. Each panel is `size` bytes. Makes the results; how many products there are. */
+#define MANY 3
+static int jobs_of(word *words, int count, long size, struct job *jobs, tensor *made) {
+    struct seen x = see((tensor)words[0]);
+    int64_t sizes[MOST], whole[MANY], none = 0;
     memcpy(sizes, x.sizes, x.axes * sizeof *sizes);
-    sizes[x.axes - 1] = out;
+    for (int i = 0; i < count; i++) {
+        struct seen panels = see((tensor)words[1 + i]), bias = see((tensor)words[1 + count + i]);
+        int64_t out = whole[i] = panels.numbers ? (int64_t)words[1 + 2 * count + i] : 0;
+        int item = panels.kind != x.kind ? 1 : is_wide(x.kind) ? 4 : 2;
+        expect(panels.dense && out >= 0 && out <= panels.sizes[0] * PANEL &&
+                   panels.numbers * item == panels.sizes[0] * size,
+               "inputs: expected the kind and the width of the panels");
+        expect(!bias.numbers || (bias.kind == x.kind && bias.dense && bias.numbers == out),
+               "bias: expected the kind and the number of the outputs");
+        jobs[i] = (struct job){panels.data, or_none(bias), NULL, out};
+    }
+    for (int i = 0; i < count; i++) {
+        sizes[x.axes - 1] = whole[i];
+        made[i] = whole[i] ? empty(x.axes, sizes, x.kind, &jobs[i].y) : empty(1, &none, x.kind, &jobs[i].y);
+    }
+    return whole[count - 1] ? count : count - 1;
+}
+
+static void finish(word *words, int count, tensor *made) {
+    leave(words, 1 + 2 * count, made[0]);
+    for (int i = 1; i < count; i++) words[i] = (word)made[i];
+}
+
+#define FAILED "no memory for the inputs of a product, or no matrix unit"
+
+static void multiplied(word *words, int count, multiply *wide, multiply *narrow) {
+    struct seen x = see((tensor)words[0]);
+    struct job jobs[MANY];
+    tensor made[MANY];
+    expect(x.axes && x.axes <= MOST && x.dense, "inputs: expected rows one after another");
     multiply *kernel = is_wide(x.kind) ? wide : narrow;
     expect(kernel != NULL, "expected bfloat16");
-    void *data;
-    tensor made = empty(x.axes, sizes, x.kind, &data);
-    expect(!x.numbers || !kernel(panels.data, x.data, or_none(bias), data, x.numbers / in, in, out,
-                                 (int)words[4], (long)words[5], threads()),
-           "no memory for the inputs of a product, or no matrix unit");
-    leave(words, 3, made);
+    long in = x.sizes[x.axes - 1];
+    const word *how = words + 1 + 3 * count;
+    int there = jobs_of(words, count, in * PANEL * (is_wide(x.kind) ? 4 : 2), jobs, made);
+    expect(!x.numbers || !kernel(jobs, there, x.data, x.numbers / in, in, (int)how[0], (long)how[1], threads()),
+           FAILED);
+    finish(words, count, made);
 }
 
-static void product(word *words, word given, word results) {
-    (void)given, (void)results;
-    multiplied(words, product_float32, product_bfloat16);
-}
-
-static void tiles(word *words, word given, word results) {
-    (void)given, (void)results;
-    multiplied(words, NULL, tiles_bfloat16);
-}
-
-/* The kernel for codes of 8 bits, of 4, and of 4 with minima. */
-static void multiplied_codes(word *words, multiply_codes *const *wide, multiply_codes *const *narrow) {
-    struct seen x = see((tensor)words[0]), panels = see((tensor)words[1]), bias = see((tensor)words[2]);
-    int64_t out = words[3], width = words[4], room = words[5], group = words[6], sizes[MOST];
-    int bits = (int)words[7], least = !!(words[8] & 1);
+/* `wide` and `narrow` are the kernels for codes of 8 bits, of 4, and of 4 with minima. */
+static void multiplied_codes(word *words, int count, multiply_codes *const *wide,
+                             multiply_codes *const *narrow) {
+    struct seen x = see((tensor)words[0]);
+    struct job jobs[MANY];
+    tensor made[MANY];
+    const word *how = words + 1 + 3 * count;
+    int64_t width = how[0], room = how[1], group = how[2];
+    int bits = (int)how[3], least = how[4] & 1;
     expect(x.axes && x.axes <= MOST && x.dense, "inputs: expected rows one after another");
     expect(bits == 8 ? !least : bits == 4, "codes: expected 8 bits, or 4");
-    expect(x.sizes[x.axes - 1] == width && group > 0 && width <= room && panels.axes == 2 && panels.dense &&
-               panels.sizes[1] == room * 4 * bits + room / group * 64 * (1 + least) &&
-               out <= panels.sizes[0] * 32,
-           "inputs: expected the width of the panels");
-    expect(!bias.numbers || (bias.kind == x.kind && bias.dense && bias.numbers == out),
-           "bias: expected the kind and the number of the outputs");
-    memcpy(sizes, x.sizes, x.axes * sizeof *sizes);
-    sizes[x.axes - 1] = out;
+    expect(x.sizes[x.axes - 1] == width && group > 0 && width <= room,
+           "inputs: expected the kind and the width of the panels");
     multiply_codes *const *kernels = is_wide(x.kind) ? wide : narrow;
     expect(kernels != NULL, "expected bfloat16");
-    void *data;
-    tensor made = empty(x.axes, sizes, x.kind, &data);
+    long size = room * PANEL * bits / 8 + room / group * 2 * PANEL * (1 + least);
+    int there = jobs_of(words, count, size, jobs, made);
     expect(!x.numbers || !kernels[bits == 8 ? 0 : 1 + least](
-                             panels.data, x.data, or_none(bias), data, x.numbers / width, width, room, out,
-                             group, bits == 8 ? 0 : 8, (int)words[9], (long)words[10], threads()),
-           "no memory for the inputs of a product, or no matrix unit");
-    leave(words, 3, made);
+                             jobs, there, x.data, x.numbers / width, width, room, group,
+                             bits == 8 ? 0 : 8, (int)how[5], (long)how[6], threads()),
+           FAILED);
+    finish(words, count, made);
 }
 
-static void quantised(word *words, word given, word results) {
-    static multiply_codes *const wide[] = {product_int8_float32, product_int4_float32,
-                                           product_int4_least_float32};
-    static multiply_codes *const narrow[] = {product_int8_bfloat16, product_int4_bfloat16,
-                                             product_int4_least_bfloat16};
-    (void)given, (void)results;
-    multiplied_codes(words, wide, narrow);
-}
+static multiply_codes *const WIDE[] = {product_int8_float32_each, product_int4_float32_each,
+                                       product_int4_least_float32_each};
+static multiply_codes *const NARROW[] = {product_int8_bfloat16_each, product_int4_bfloat16_each,
+                                         product_int4_least_bfloat16_each};
+static multiply_codes *const TILES[] = {tiles_int8_bfloat16_each, tiles_int4_bfloat16_each,
+                                        tiles_int4_least_bfloat16_each};
 
-static void quantised_tiles(word *words, word given, word results) {
-    static multiply_codes *const narrow[] = {tiles_int8_bfloat16, tiles_int4_bfloat16,
-                                             tiles_int4_least_bfloat16};
-    (void)given, (void)results;
-    multiplied_codes(words, NULL, narrow);
-}
+#define OPERATOR(NAME, BY, COUNT, ...)                                                             \
+    static void NAME(word *words, word given, word results) {                                      \
+        (void)given, (void)results;                                                                \
+        BY(words, COUNT, __VA_ARGS__);                                                             \
+    }
+OPERATOR(product, multiplied, 1, product_float32_each, product_bfloat16_each)
+OPERATOR(product_3, multiplied, MANY, product_float32_each, product_bfloat16_each)
+OPERATOR(tiles, multiplied, 1, NULL, tiles_bfloat16_each)
+OPERATOR(tiles_3, multiplied, MANY, NULL, tiles_bfloat16_each)
+OPERATOR(quantised, multiplied_codes, 1, WIDE, NARROW)
+OPERATOR(quantised_3, multiplied_codes, MANY, WIDE, NARROW)
+OPERATOR(quantised_tiles, multiplied_codes, 1, NULL, TILES)
+OPERATOR(quantised_tiles_3, multiplied_codes, MANY, NULL, TILES)
 
 static void norm(word *words, word given, word results) {
     (void)given, (void)results;
@@ -127,6 +146,37 @@ static void rotate(word *words, word given, word results) {
     leave(words, 3, made);
 }
 
+/* Rows of a cache after those before `end`: written, and what is to be seen of them. */
+static tensor put_in(word given, word added, int64_t end, int64_t count) {
+    struct seen room = see((tensor)given), rows = see((tensor)added);
+    expect(room.axes == 4 && rows.axes == 4 && room.sizes[0] == 1 && rows.sizes[0] == 1 &&
+               room.kind == rows.kind && room.sizes[1] == rows.sizes[1] &&
+               room.sizes[3] == rows.sizes[3] && room.strides[3] == 1 && rows.strides[3] == 1 &&
+               rows.sizes[2] <= end && count <= end && end <= room.sizes[2],
+           "a cache: expected room for keys and values of its own kind");
+    long item = is_wide(room.kind) ? 4 : 2, start = end - rows.sizes[2];
+    for (long head = 0; head < rows.sizes[1]; head++)
+        for (long row = 0; row < rows.sizes[2]; row++) {
+            long to = head * room.strides[1] + (start + row) * room.strides[2];
+            long from = head * rows.strides[1] + row * rows.strides[2];
+            memcpy((char *)room.data + to * item, (char *)rows.data + from * item, rows.sizes[3] * item);
+        }
+    int64_t sizes[] = {1, room.sizes[1], count, room.sizes[3]};
+    tensor made = NULL;
+    aoti_torch__reinterpret_tensor((tensor)given, 4, sizes, room.strides,
+                                   (end - count) * room.strides[2], &made);
+    return made;
+}
+
+static void put(word *words, word given, word results) {
+    (void)given, (void)results;
+    struct seen span = see((tensor)words[4]), seen = see((tensor)words[5]);
+    tensor keys = put_in(words[0], words[2], span.numbers, seen.numbers);
+    tensor values = put_in(words[1], words[3], span.numbers, seen.numbers);
+    leave(words, 6, keys);
+    words[1] = (word)values;
+}
+
 static void attend(word *words, word given, word results) {
     (void)given, (void)results;
     struct seen query = see((tensor)words[0]), key = see((tensor)words[1]);
@@ -148,22 +198,32 @@ static void attend(word *words, word given, word results) {
     leave(words, 5, made);
 }
 
-#define OVER_CODES                                                                                 \
-    "Tensor x, Tensor panels, Tensor bias, int out, int width, int room, int group, int bits, bool least," \
-    " int hint, int ahead) -> Tensor"
+#define ONE "(Tensor x, Tensor panels, Tensor bias, int out, "
+#define THREE                                                                                      \
+    "(Tensor x, Tensor panels, Tensor panels2, Tensor panels3, Tensor bias, Tensor bias2, Tensor bias3, " \
+    "int out, int out2, int out3, "
+#define CODES "int width, int room, int group, int bits, bool least, "
+#define READ "int hint, int ahead) -> "
 
 static const struct {
     const char *name, *schema;
     void (*run)(word *, word, word);
 } ALL[] = {
-    {"product",
-     "product(Tensor x, Tensor panels, Tensor bias, int out, int hint, int ahead) -> Tensor", product},
-    {"tiles", "tiles(Tensor x, Tensor panels, Tensor bias, int out, int hint, int ahead) -> Tensor",
-     tiles},
-    {"quantised", "quantised(" OVER_CODES, quantised},
-    {"quantised_tiles", "quantised_tiles(" OVER_CODES, quantised_tiles},
+    {"product", "product" ONE READ "Tensor", product},
+    {"product_3", "product_3" THREE READ "(Tensor, Tensor, Tensor)", product_3},
+    {"tiles", "tiles" ONE READ "Tensor", tiles},
+    {"tiles_3", "tiles_3" THREE READ "(Tensor, Tensor, Tensor)", tiles_3},
+    {"quantised", "quantised" ONE CODES READ "Tensor", quantised},
+    {"quantised_3", "quantised_3" THREE CODES READ "(Tensor, Tensor, Tensor)", quantised_3},
+    {"quantised_tiles", "quantised_tiles" ONE CODES READ "Tensor", quantised_tiles},
+    {"quantised_tiles_3", "quantised_tiles_3" THREE CODES READ "(Tensor, Tensor, Tensor)",
+     quantised_tiles_3},
     {"norm", "norm(Tensor x, Tensor weight, float eps) -> Tensor", norm},
     {"rotate", "rotate(Tensor x, Tensor cosines, Tensor sines) -> Tensor", rotate},
+    {"put",
+     "put(Tensor(a!) keys, Tensor(b!) values, Tensor more_keys, Tensor more_values, Tensor span, Tensor seen)"
+     " -> (Tensor(a!), Tensor(b!))",
+     put},
     {"attend",
      "attend(Tensor query, Tensor key, Tensor value, Tensor mask, Tensor sinks, float scale, float cap)"
      " -> Tensor",
@@ -177,7 +237,8 @@ int enlist(const char *space) {
                 aoti_torch_library_impl && aoti_torch_get_data_ptr && aoti_torch_get_numel &&
                 aoti_torch_get_dim && aoti_torch_get_sizes && aoti_torch_get_strides &&
                 aoti_torch_get_dtype && aoti_torch_is_contiguous && aoti_torch_empty_strided &&
-                aoti_torch_delete_tensor_object && aoti_torch_dtype_float32 &&
+                aoti_torch__reinterpret_tensor && aoti_torch_delete_tensor_object &&
+                aoti_torch_dtype_float32 &&
                 aoti_torch_dtype_bfloat16 && torch_get_num_threads && aoti_torch_check;
     if (!there || aoti_torch_library_init_def(space, __FILE__, __LINE__, &names) ||
         aoti_torch_library_init_impl(space, "CPU", __FILE__, __LINE__, &runs))

@@ -27,6 +27,8 @@ OF_TORCH int32_t aoti_torch_get_dtype(tensor, int32_t *);
 OF_TORCH int32_t aoti_torch_is_contiguous(tensor, _Bool *);
 OF_TORCH int32_t aoti_torch_empty_strided(int64_t, const int64_t *, const int64_t *, int32_t, int32_t,
                                           int32_t, tensor *);
+OF_TORCH int32_t aoti_torch__reinterpret_tensor(tensor, int64_t, const int64_t *, const int64_t *,
+                                                int64_t, tensor *);
 OF_TORCH int32_t aoti_torch_delete_tensor_object(tensor);
 OF_TORCH int32_t aoti_torch_dtype_float32(void);
 OF_TORCH int32_t aoti_torch_dtype_bfloat16(void);

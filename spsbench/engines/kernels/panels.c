@@ -125,19 +125,27 @@ INLINE void add_bf16(int rows, const bf16 *w, const factor_bf16 *x, long in, lon
         }                                                                                          \
     }                                                                                              \
     /* Returns whether there was no memory. */                                                     \
-    int NAME(const NUMBER *panels, const NUMBER *given, const NUMBER *bias, NUMBER *y, long rows,  \
-             long in, long out, int hint, long ahead, int threads) {                               \
-        long count = (out + PANEL - 1) / PANEL;                                                    \
+    int NAME##_each(const struct job *jobs, int count, const NUMBER *given, long rows, long in,    \
+                    int hint, long ahead, int threads) {                                           \
+        long panels = panels_of(jobs, count);                                                      \
         const factor_##NUMBER *x = factors_##NUMBER(given, rows * in);                             \
         if (!x) return 1;                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
-        for (long p = 0; p < count; p++) {                                                         \
-            long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;             \
-            NAME##_panel(panels + first * in, x, bias ? bias + first : 0, y + first, rows, in, out,\
-                         width, hint, ahead);                                                      \
+        for (long i = 0; i < panels; i++) {                                                        \
+            long p = i;                                                                            \
+            const struct job *job = job_of(jobs, &p);                                              \
+            long first = p * PANEL, width = job->out - first < PANEL ? job->out - first : PANEL;   \
+            const NUMBER *bias = job->bias ? (const NUMBER *)job->bias + first : 0;                \
+            NAME##_panel((const NUMBER *)job->panels + first * in, x, bias,                        \
+                         (NUMBER *)job->y + first, rows, in, job->out, width, hint, ahead);        \
         }                                                                                          \
         release_##NUMBER(x);                                                                       \
         return 0;                                                                                  \
+    }                                                                                              \
+    int NAME(const NUMBER *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,      \
+             long in, long out, int hint, long ahead, int threads) {                               \
+        struct job job = {panels, bias, y, out};                                                   \
+        return NAME##_each(&job, 1, x, rows, in, hint, ahead, threads);                            \
     }
 
 PRODUCT(product_float32, float)

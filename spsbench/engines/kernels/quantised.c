@@ -165,34 +165,43 @@ INLINE void add_up(const float *x, long in, long group, float *totals) {
 /* `in` inputs are in the panels, the last `in - given_in` of them zeros. Returns whether there was no
    memory. */
 #define PRODUCT(NAME, NUMBER, BITS, LEAST, BLOCK)                                                  \
-    int NAME(const uint8_t *panels, const NUMBER *given, const NUMBER *bias, NUMBER *y, long rows, \
-             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
-             int threads) {                                                                        \
-        long count = (out + PANEL - 1) / PANEL;                                                    \
-        long groups = in / group;                                                                  \
+    int NAME##_each(const struct job *jobs, int count, const NUMBER *given, long rows,             \
+                    long given_in, long in, long group, int zero, int hint, long ahead,            \
+                    int threads) {                                                                 \
+        long panels = panels_of(jobs, count), groups = in / group;                                 \
         long size = in * PANEL * BITS / 8 + groups * 2 * PANEL * (1 + LEAST);                      \
         float *wide = malloc((rows * (in + groups) + 1) * sizeof *wide), *totals = wide + rows * in;\
         if (!wide) return 1;                                                                       \
         for (long r = 0; r < rows; r++) {                                                          \
             for (long i = 0; i < in; i++)                                                          \
-                wide[r * in + i] = i < given_in ? widen_##NUMBER(given[r * given_in + i]) : 0;              \
+                wide[r * in + i] = i < given_in ? widen_##NUMBER(given[r * given_in + i]) : 0;     \
             if (LEAST) add_up(wide + r * in, in, group, totals + r * groups);                      \
         }                                                                                          \
         _Pragma("omp parallel for schedule(static) num_threads(threads)")                          \
-        for (long p = 0; p < count; p++) {                                                         \
-            long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;             \
+        for (long i = 0; i < panels; i++) {                                                        \
+            long p = i;                                                                            \
+            const struct job *job = job_of(jobs, &p);                                              \
+            long out = job->out, first = p * PANEL;                                                \
+            const NUMBER *bias = job->bias ? (const NUMBER *)job->bias + first : 0;                \
             for (long done = 0; done < rows; done += ROWS) {                                       \
                 floats made[ROWS][2];                                                              \
                 long now = rows - done < ROWS ? rows - done : ROWS;                                \
-                BLOCK(now, panels + p * size, wide + done * in, totals + done * groups, in, group, \
-                      zero, hint, ahead, made);                                                    \
+                BLOCK(now, (const uint8_t *)job->panels + p * size, wide + done * in,              \
+                      totals + done * groups, in, group, zero, hint, ahead, made);                 \
                 for (long r = 0; r < now; r++)                                                     \
-                    write_##NUMBER(made[r][0], made[r][1], bias ? bias + first : 0,                \
-                                   y + (done + r) * out + first, width);                           \
+                    write_##NUMBER(made[r][0], made[r][1], bias,                                   \
+                                   (NUMBER *)job->y + (done + r) * out + first,                    \
+                                   out - first < PANEL ? out - first : PANEL);                     \
             }                                                                                      \
         }                                                                                          \
         free(wide);                                                                                \
         return 0;                                                                                  \
+    }                                                                                              \
+    int NAME(const uint8_t *panels, const NUMBER *x, const NUMBER *bias, NUMBER *y, long rows,     \
+             long given_in, long in, long out, long group, int zero, int hint, long ahead,         \
+             int threads) {                                                                        \
+        struct job job = {panels, bias, y, out};                                                   \
+        return NAME##_each(&job, 1, x, rows, given_in, in, group, zero, hint, ahead, threads);     \
     }
 
 #define PRODUCTS(KIND, NUMBER)                                                                     \

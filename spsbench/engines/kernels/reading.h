@@ -38,3 +38,22 @@ INLINE void fetch(const void *weights, int hint, long ahead) {
 
 WRITE(bf16)
 WRITE(float)
+
+/* One of the products of the same inputs. */
+struct job {
+    const void *panels, *bias; /* bias: NULL for none */
+    void *y;
+    long out;
+};
+
+INLINE long panels_of(const struct job *jobs, int count) {
+    long sum = 0;
+    for (int i = 0; i < count; i++) sum += (jobs[i].out + PANEL - 1) / PANEL;
+    return sum;
+}
+
+/* Whose panel it is that is this one of all; then, this one of its own. */
+INLINE const struct job *job_of(const struct job *job, long *panel) {
+    for (long own; *panel >= (own = panels_of(job, 1)); job++) *panel -= own;
+    return job;
+}

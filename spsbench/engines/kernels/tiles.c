@@ -56,19 +56,22 @@ static void block(const bf16 *w, const bf16 *x, const bf16 *bias, bf16 *y, long 
 
 /* `in` is a multiple of DEEP. Rows beyond the last whole block are made by one that ends with them:
    some are made twice, and come out the same. Returns whether there is no unit. */
-int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
-                   long out, int hint, long ahead, int threads) {
-    long count = (out + PANEL - 1) / PANEL, high = rows < HIGH ? rows : HIGH;
+int tiles_bfloat16_each(const struct job *jobs, int count, const bf16 *x, long rows, long in, int hint,
+                        long ahead, int threads) {
+    long panels = panels_of(jobs, count), high = rows < HIGH ? rows : HIGH;
     if (!tiled_bfloat16()) return 1;
     _Pragma("omp parallel num_threads(threads)") {
         set_tiles(high);
         _Pragma("omp for schedule(static)")
-        for (long p = 0; p < count; p++) {
-            long first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;
+        for (long i = 0; i < panels; i++) {
+            long p = i;
+            const struct job *job = job_of(jobs, &p);
+            long out = job->out, first = p * PANEL, width = out - first < PANEL ? out - first : PANEL;
+            const bf16 *bias = job->bias ? (const bf16 *)job->bias + first : 0;
             for (long r = 0; r < rows; r += HIGH) {
                 long from = r + high > rows ? rows - high : r;
-                block(panels + first * in, x + from * in, bias ? bias + first : 0,
-                      y + from * out + first, high, in, out, width, r ? NOT : hint, ahead);
+                block((const bf16 *)job->panels + first * in, x + from * in, bias,
+                      (bf16 *)job->y + from * out + first, high, in, out, width, r ? NOT : hint, ahead);
             }
         }
         _tile_release();
@@ -77,9 +80,15 @@ int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y,
 }
 #else
 int tiled_bfloat16(void) { return 0; }
-int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
-                   long out, int hint, long ahead, int threads) {
-    (void)panels, (void)x, (void)bias, (void)y, (void)rows, (void)in, (void)out, (void)hint;
+int tiles_bfloat16_each(const struct job *jobs, int count, const bf16 *x, long rows, long in, int hint,
+                        long ahead, int threads) {
+    (void)jobs, (void)count, (void)x, (void)rows, (void)in, (void)hint;
     return (void)ahead, (void)threads, 1;
 }
 #endif
+
+int tiles_bfloat16(const bf16 *panels, const bf16 *x, const bf16 *bias, bf16 *y, long rows, long in,
+                   long out, int hint, long ahead, int threads) {
+    struct job job = {panels, bias, y, out};
+    return tiles_bfloat16_each(&job, 1, x, rows, in, hint, ahead, threads);
+}

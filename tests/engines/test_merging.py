@@ -1,0 +1,177 @@
+"""Parts that multiply the same inputs do so at once, in any layout, with the same numbers."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spsbench.engines import merging, traced_cache
+from spsbench.engines.choice import Choice, prepared
+from spsbench.engines.coded_layouts import layouts as coded
+from spsbench.engines.codes import FORMATS, Codes
+from spsbench.engines.fast import Fast
+from spsbench.engines.linears import slots
+from spsbench.engines.merging import merged
+from spsbench.engines.native import KINDS
+from spsbench.engines.operators import in_c, run
+from spsbench.engines.packing import layouts
+from spsbench.engines.panels import PanelLinear
+from spsbench.engines.quantised import QuantisedLinear
+from spsbench.engines.traced_cache import TracedCache
+from spsbench.engines.worth import shape_of
+from tests.tiny_models import tiny
+
+needs_c = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+class Layer(nn.Module):
+    """Three over the same inputs, one over what the first gives, and two over the same again."""
+
+    def __init__(self, parts: list[Any], twice: bool = False) -> None:
+        super().__init__()
+        self.parts, self.twice = nn.ModuleList(parts), twice
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The outputs of all."""
+        a, b, c, d, e, f = self.parts
+        made = [a(x), b(x), c(x)]
+        middle = made[0][..., :64].contiguous()
+        return [*made, d(middle), e(middle), f(x), *([a(x)] if self.twice else [])]
+
+
+def parts_of(make: Any) -> list[Any]:
+    return [make(out) for out in (96, 32, 70, 64, 33, 40)]
+
+
+def makers(dtype: torch.dtype) -> dict[str, Any]:
+    """For each layout: a layer of so many outputs over 64 inputs."""
+
+    def of_weights(kind: Any) -> Any:
+        return lambda out: kind(random(out, 64, dtype=dtype), random(out, dtype=dtype))
+
+    def of_codes(kind: Any, name: str) -> Any:
+        return lambda out: kind(
+            QuantisedLinear(Codes.of(random(out, 64), FORMATS[name]), random(out, dtype=dtype))
+        )
+
+    found = {
+        name: of_weights(kind)
+        for name, kind in layouts(torch.zeros(64, 64, dtype=dtype)).items()
+        if issubclass(kind, PanelLinear)
+    }
+    return found | {
+        f"{name} over {codes}": of_codes(kind, codes)
+        for name, kind in coded(dtype).items()
+        for codes in FORMATS
+    }
+
+
+@needs_c
+@dtypes
+def test_the_numbers_are_the_same(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And there are as many operators as there are inputs one after another."""
+    called: list[str] = []
+
+    def noted(name: str, *given: Any) -> Any:
+        called.append(name)
+        return run(name, *given)
+
+    monkeypatch.setattr(merging, "run", noted)
+    for name, make in makers(dtype).items():
+        layer, operator = Layer(parts_of(make)), f"{make(32).operator}_3"
+        for shape in (1, 5, 64), (2, 3, 64), (64,):
+            x = random(*shape, dtype=dtype)
+            alone = layer(x)
+            with merged(layer, partial(layer, x)):
+                assert all(map(torch.equal, layer(x), alone)), name
+            assert called == [operator, operator]
+            called.clear()
+            assert all(map(torch.equal, layer(x), alone))
+            assert not called
+
+
+@needs_c
+def test_only_what_is_called_once_with_the_same_inputs_is_merged() -> None:
+    make = makers(torch.float32)["panels"]
+    x = random(3, 64)
+    layer = Layer(parts_of(make), twice=True)  # the first is called twice, so it is left alone
+    assert [len(g) for g in merging._of_same_inputs(layer, lambda: layer(x))] == [2]
+    layer = Layer(parts_of(make))
+    groups = merging._of_same_inputs(layer, lambda: layer(x))
+    assert [[part.out_features for part in group] for group in groups] == [[96, 32, 70], [64, 33]]
+    other = random(64)
+    with merged(layer, lambda: layer(x)):  # a part that now gets other inputs multiplies those
+        layer.parts[0](x)
+        assert torch.equal(layer.parts[1](other), make(32)(other))
+    mixed = Layer([PanelLinear(random(8, 64), None), *(nn.Linear(64, 64) for _ in range(5))])
+    assert merging._of_same_inputs(mixed, lambda: mixed(x)) == []
+
+
+@needs_c
+def test_a_layer_s_trace_has_one_product_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grown(together: bool) -> tuple[list[Tensor], str]:
+        if not together:
+            monkeypatch.setattr(merging, "in_c", lambda name: None)
+        model = tiny("llama", vocab=70, dtype=torch.float32)
+        known = Choice(engine="fast", packed={shape_of(slot): "panels" for slot in slots(model)})
+        Fast().prepare(model, known=known.to_json(), threads=1)
+        lm = Fast().session(model)
+        made = [lm.append(torch.tensor([n, n + 1]), keep=2).logits for n in range(5)]
+        tape = prepared(model).tape
+        assert tape is not None
+        assert tape.refused is None
+        (trace,) = tape.traces.values()
+        return made, str(getattr(trace, "graph", ""))
+
+    (ours, merged_graph), (plain, graph) = grown(True), grown(False)
+    assert all(map(torch.equal, ours, plain))
+    assert merged_graph.count("::product_3(") == 2
+    assert merged_graph.count("::product(") == 2
+    assert graph.count("::product(") == 7
+
+
+@needs_c
+@dtypes
+def test_a_traced_cache_writes_and_shows_what_its_plain_way_does(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for new, end, seen in (1, 1, 1), (3, 7, 7), (2, 9, 4), (5, 9, 5), (9, 9, 9):
+        added = [random(1, new, 2, 8 + 8 * i, dtype=dtype).transpose(1, 2) for i in range(2)]
+        found = []
+        for way in in_c, lambda name: None:
+            monkeypatch.setattr(traced_cache, "in_c", way)
+            rooms = [random(1, 2, 9, 8 + 8 * i, dtype=dtype) for i in range(2)]
+            cache = TracedCache(torch.empty(end), torch.empty(seen), *rooms)
+            views = cache.update(*added)
+            views[0][0, 0, 0, 0] = 5  # they are views
+            assert rooms[0][0, 0, end - seen, 0] == 5
+            found.append([*views, *rooms])
+        assert all(map(torch.equal, *found))
+
+
+@needs_c
+def test_a_cache_that_does_not_fit_is_not_written() -> None:
+    put: Any = in_c("put")
+    room, span = torch.zeros(1, 2, 9, 8), torch.empty(4)
+    for keys, length in (
+        (torch.ones(1, 2, 5, 8), 4),  # more than there are
+        (torch.ones(1, 2, 2, 8), 10),  # beyond the room
+        (torch.ones(1, 2, 2, 4), 4),
+        (torch.ones(1, 1, 2, 8), 4),
+        (torch.ones(1, 2, 2, 8).bfloat16(), 4),
+    ):
+        with pytest.raises(RuntimeError, match="a cache"):
+            put(room, room, keys, keys, torch.empty(length), span[:1])
+    assert not room.any()
+    wide = torch.ones(1, 2, 2, 8, dtype=torch.float64)  # another way
+    rooms = torch.zeros(2, 1, 2, 9, 8, dtype=torch.float64)
+    TracedCache(span, span, *rooms).update(wide, wide)
+    assert rooms[:, :, :, 2:4].eq(1).all()
+    assert rooms.sum() == 2 * wide.sum()

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from spsbench.engines.native import kernel, missing
+
 ROWS = 512  # quantised at once
 
 
@@ -37,6 +39,9 @@ class Codes(NamedTuple):
         -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
         """
         group = kind.group or weight.shape[1]
+        if missing(weight.dtype) is None and weight.device.type == "cpu":
+            rows = weight.detach().contiguous()  # of columns, a few of each line would be read
+            return cls(*_made(rows, group, kind.bits), group, kind.bits)
         each = torch.split(weight.detach(), ROWS)
         parts = [_rounded(rows, group, kind.bits) for rows in each]
         numbers, scales = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -44,12 +49,25 @@ class Codes(NamedTuple):
 
     def dense(self, dtype: torch.dtype, rows: slice = slice(None)) -> Tensor:
         """W [out, in]; exactly in float32 or wider, where no minimum is added."""
-        made = self.numbers[rows].to(dtype) * self._spread(self.scales[rows].to(dtype))
-        return made if self.minima is None else made + self._spread(self.minima[rows].to(dtype))
+        width = self.numbers.shape[1]
+        numbers = pad(self.numbers[rows], (0, -width % self.group))
+        made: Tensor = numbers.to(dtype).unflatten(1, (-1, self.group))  # type: ignore[no-untyped-call]
+        made *= self.scales[rows].to(dtype)[..., None]
+        if self.minima is not None:
+            made += self.minima[rows].to(dtype)[..., None]
+        return made.flatten(1)[:, :width]
 
-    def _spread(self, values: Tensor) -> Tensor:
-        """[rows, groups] -> [rows, in]."""
-        return values.repeat_interleave(self.group, 1)[:, : self.numbers.shape[1]]
+
+def _made(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+    """As `_rounded`, by the kernel of `codes.c`."""
+    out, width = weight.shape
+    numbers = torch.empty(out, width, dtype=torch.int8)
+    scales = torch.empty(out, -(-width // group), dtype=torch.float16)
+    sizes = out, width, *weight.stride(), group, bits, torch.get_num_threads()
+    places = weight.data_ptr(), numbers.data_ptr(), scales.data_ptr()
+    if kernel("codes", weight.dtype)(*places, *sizes):
+        raise MemoryError("no memory for a row of weights")
+    return numbers, scales
 
 
 def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,7 @@ ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
         [f"{how}_{codes}" for how in ("product", "tiles") for codes in CODES],
         ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
     ),
+    "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),
     "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),
 }
 """Of each function, and what it returns; the C files say what they are."""

@@ -235,6 +235,29 @@ static void try_rotate(long heads, long tokens, long width) {
     free(x), free(y), free(c), free(s);
 }
 
+/* Codes are the nearest to the weights that there are, by their scale. */
+#define CODES(KIND, NUMBER, SHORT)                                                                 \
+    int codes_##KIND(const NUMBER *, int8_t *, uint16_t *, long, long, long, long, long, int, int);\
+    static void try_codes_##KIND(long rows, long width, long group, int bits) {                    \
+        long groups = (width + group - 1) / group;                                                 \
+        NUMBER *w = malloc(rows * width * sizeof *w);                                              \
+        int8_t *made = malloc(rows * width);                                                       \
+        uint16_t *scales = malloc(rows * groups * sizeof *scales);                                 \
+        for (long i = 0; i < rows * width; i++) w[i] = to_##SHORT(draw());                         \
+        codes_##KIND(w, made, scales, rows, width, 1, rows, group, bits, 2);                       \
+        for (long r = 0; r < rows; r++)                                                            \
+            for (long i = 0; i < width; i++) {                                                     \
+                double scale = of_half(scales[r * groups + i / group]);                              \
+                double off = fabs(of_##SHORT(w[i * rows + r]) - made[r * width + i] * scale);      \
+                int end = made[r * width + i] >= (bits == 8 ? 127 : 7);                            \
+                if (off > fabs(scale) * (end ? 1.01 : 0.501)) worst_##SHORT = INFINITY;            \
+            }                                                                                      \
+        free(w), free(made), free(scales);                                                         \
+    }
+
+CODES(float32, float, float)
+CODES(bfloat16, bf16, bf16)
+
 int enlist(const char *); /* there is no torch here */
 
 #define BOTH(NAME, ...) NAME##_float32(__VA_ARGS__), NAME##_bfloat16(__VA_ARGS__)
@@ -265,6 +288,10 @@ int main(int given, char **words) {
             }
     for (long b = 0; b < COUNT(widths); b++)
         for (long c = 0; c < COUNT(rows); c++) BOTH(try_norm, rows[c], widths[b]);
+    for (long b = 0; b < COUNT(widths); b++) {
+        BOTH(try_codes, 7, widths[b], widths[b], 8);
+        BOTH(try_codes, 7, widths[b], 32, 4);
+    }
     try_rotate(1, 1, 2), try_rotate(3, 4, 30), try_rotate(2, 5, 64);
     if (!enlist("none")) return 2;
     long heads[][2] = {{1, 1}, {6, 3}, {4, 1}}, tokens[] = {1, 2, 5, 33, 129}, wide[] = {16, 80, 128};

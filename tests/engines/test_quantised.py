@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.audit.text.forward import Scorer
-from spsbench.engines import operators, quantised_panels
+from spsbench.engines import codes, operators, quantised_panels
 from spsbench.engines.choice import choice_of
 from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.eager import Eager
@@ -53,6 +53,27 @@ def logits(lm: LM) -> Tensor:
 
 def test_every_format_has_its_word() -> None:
     assert tuple(FORMATS) == QUANTISED
+
+
+@compiled
+@formats
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_kernel_makes_torch_s_codes(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: ties, scales below the normal halves and beyond the largest, columns too."""
+    generator = torch.Generator().manual_seed(3)
+    for size in 1.0, 1e-3, 1e-6, 1e-8, 3e6, 0.0:
+        for width in 7, 32, 100, 576:
+            rows = (torch.randn(70, width, generator=generator) * size).to(dtype)
+            columns = (torch.randn(width, 70, generator=generator) * size).to(dtype).t()
+            for weight in rows, columns:
+                ours = Codes.of(weight, FORMATS[name])
+                with monkeypatch.context() as without:
+                    without.setattr(codes, "missing", lambda dtype: "no C compiler")
+                    theirs = Codes.of(weight, FORMATS[name])
+                assert torch.equal(ours.numbers, theirs.numbers)
+                assert torch.equal(ours.scales.view(torch.int16), theirs.scales.view(torch.int16))
 
 
 @formats

@@ -42,7 +42,7 @@ struct seen { /* of a tensor */
     _Bool dense;
 };
 
-static struct seen see(tensor given) {
+static inline struct seen see(tensor given) {
     struct seen made;
     aoti_torch_get_data_ptr(given, &made.data);
     aoti_torch_get_sizes(given, &made.sizes);
@@ -54,27 +54,27 @@ static struct seen see(tensor given) {
     return made;
 }
 
-static const void *or_none(struct seen given) { return given.numbers ? given.data : NULL; }
+static inline const void *or_none(struct seen given) { return given.numbers ? given.data : NULL; }
 
 /* Raises: what comes before has to leave nothing behind but handles. */
-static void expect(int holds, const char *what) {
+static inline void expect(int holds, const char *what) {
     if (!holds) aoti_torch_check(0, "spsbench", __FILE__, __LINE__, what);
 }
 
-static int is_wide(int32_t kind) {
+static inline int is_wide(int32_t kind) {
     int wide = kind == aoti_torch_dtype_float32();
     expect(wide || kind == aoti_torch_dtype_bfloat16(), "expected float32 or bfloat16");
     return wide;
 }
 
-static int threads(void) {
+static inline int threads(void) {
     uint32_t count = 1;
     torch_get_num_threads(&count);
     return count;
 }
 
 /* A tensor on the CPU. */
-static tensor strided(int64_t axes, const int64_t *sizes, const int64_t *strides, int32_t kind,
+static inline tensor strided(int64_t axes, const int64_t *sizes, const int64_t *strides, int32_t kind,
                       void **data) {
     tensor made = NULL;
     expect(!aoti_torch_empty_strided(axes, sizes, strides, kind, 0, 0, &made), "no memory");
@@ -83,18 +83,18 @@ static tensor strided(int64_t axes, const int64_t *sizes, const int64_t *strides
 }
 
 /* Its rows one after another. */
-static tensor empty(int64_t axes, const int64_t *sizes, int32_t kind, void **data) {
+static inline tensor empty(int64_t axes, const int64_t *sizes, int32_t kind, void **data) {
     int64_t strides[MOST], step = 1;
     for (int64_t axis = axes; axis--; step *= sizes[axis]) strides[axis] = step;
     return strided(axes, sizes, strides, kind, data);
 }
 
-static void leave(word *words, int tensors, tensor made) {
+static inline void leave(word *words, int tensors, tensor made) {
     for (int i = 0; i < tensors; i++) aoti_torch_delete_tensor_object((tensor)words[i]);
     words[0] = (word)made;
 }
 
-static float real(word given) {
+static inline float real(word given) {
     double value;
     memcpy(&value, &given, sizeof value);
     return (float)value;

@@ -3,10 +3,8 @@
 A layout is one file and one line here, as in packing.py for weights that are no codes.
 """
 
-import time
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 from torch import nn
@@ -18,7 +16,7 @@ from spsbench.engines.pages import ALIGNED, huge_pages
 from spsbench.engines.panels import PANEL
 from spsbench.engines.quantised import QuantisedLinear, quantised_layers
 from spsbench.engines.quantised_panels import QuantisedPanels, filled, size_of
-from spsbench.engines.trials import CACHES, MARGIN, PART, ROWS, threads, typical
+from spsbench.engines.trials import CACHES, MARGIN, PART, of_one_thread
 
 LAYOUTS: dict[str, type[QuantisedPanels]] = {
     "tiles": QuantisedTiles,  # before panels: as fast in small passes, it is faster in all others
@@ -74,16 +72,9 @@ def fastest_layout(layer: QuantisedLinear, dtype: torch.dtype) -> str:
     """The first of `LAYOUTS` that no other is faster than by `MARGIN`; by processor time."""
     some = part(layer)
     made = {name: kind(some) for name, kind in layouts(dtype).items()}
-    other = torch.zeros(CACHES // 8, dtype=torch.int64)  # weights come from memory
-    total = dict.fromkeys(made, 0.0)
-    with threads(1):
-        for rows in ROWS:
-            x = torch.ones(1, rows, layer.in_features, dtype=dtype)
-            ways = [partial(each, x) for each in made.values()]
-            times = typical(ways, time.thread_time, other.sum)
-            total = {name: total[name] + taken for name, taken in zip(made, times, strict=True)}
-    least = min(total.values())
-    return next(name for name, taken in total.items() if taken <= least * MARGIN)
+    taken = of_one_thread(list(made.values()), layer.in_features, dtype, CACHES)
+    least = min(taken)
+    return next(name for name, took in zip(made, taken, strict=True) if took <= least * MARGIN)
 
 
 def part(layer: QuantisedLinear) -> QuantisedLinear:

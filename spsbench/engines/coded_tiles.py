@@ -3,7 +3,7 @@
 import torch
 
 from spsbench.engines.quantised_panels import QuantisedPanels
-from spsbench.engines.tiles import has_unit
+from spsbench.engines.tiles import no_unit
 
 
 class QuantisedTiles(QuantisedPanels):
@@ -17,8 +17,4 @@ class QuantisedTiles(QuantisedPanels):
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
         """Other inputs than bfloat16, or no such unit."""
-        if why := super().refuses(dtype):
-            return why
-        if dtype != torch.bfloat16:
-            return f"matrix units are used for bfloat16, not {dtype}"
-        return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
+        return super().refuses(dtype) or no_unit(dtype)

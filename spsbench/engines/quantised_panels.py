@@ -170,10 +170,11 @@ def product(
             f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
             f"of int{bits}: expected {width} inputs, panels of {size} bytes, a bias as the inputs"
         )
+    x = x.contiguous()
     y = x.new_empty((*x.shape[:-1], out))
     failed = x.numel() and kernel(f"{name}_int{bits}" + "_least" * least, x.dtype)(
         panels.data_ptr(),
-        x.contiguous().data_ptr(),
+        x.data_ptr(),
         None if bias is None else bias.data_ptr(),
         y.data_ptr(),
         x.numel() // width,

@@ -26,11 +26,16 @@ class TileLinear(PanelLinear):
         """What panels refuse; other numbers, parts of tiles, or no such unit."""
         if why := super().refuses(weight):
             return why
-        if weight.dtype != torch.bfloat16:
-            return f"matrix units are used for bfloat16, not {weight.dtype}"
-        if weight.shape[1] % DEEP:
+        if weight.dtype == torch.bfloat16 and weight.shape[1] % DEEP:
             return f"{weight.shape[1]} inputs do not fill tiles of {DEEP}"
-        return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
+        return no_unit(weight.dtype)
+
+
+def no_unit(dtype: torch.dtype) -> str | None:
+    """Why no matrix unit multiplies inputs of `dtype`, else None; there are kernels."""
+    if dtype != torch.bfloat16:
+        return f"matrix units are used for bfloat16, not {dtype}"
+    return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
 
 
 def has_unit() -> bool:

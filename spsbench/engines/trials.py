@@ -51,17 +51,9 @@ def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
             name: [kind(weight, bias) for weight, bias in stock]
             for name, kind in layouts(stock[0][0]).items()
         }
-    other = torch.zeros(min(model_bytes, CACHES) // 8, dtype=torch.int64)
-    total = [0.0] * (1 + len(packed))
-    with threads(1):
-        for rows in ROWS:
-            x = torch.ones(1, rows, stock[0][0].shape[1], dtype=stock[0][0].dtype)
-            ways = [
-                partial(_stock, stock, x),
-                *(partial(_each, made, x) for made in packed.values()),
-            ]
-            times = typical(ways, time.thread_time, other.sum)
-            total = [a + b for a, b in zip(total, times, strict=True)]
+    ways = [partial(_stock, stock), *(partial(_each, made) for made in packed.values())]
+    width, dtype = stock[0][0].shape[1], stock[0][0].dtype
+    total = of_one_thread(ways, width, dtype, min(model_bytes, CACHES))
     usual, *others = total
     best: str | None = None
     least = MARGIN**2 * usual
@@ -69,6 +61,23 @@ def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
         if seconds * MARGIN < least:
             best, least = name, seconds
     return best
+
+
+def of_one_thread(
+    ways: Sequence[Callable[[Tensor], object]], width: int, dtype: torch.dtype, other: int
+) -> list[float]:
+    """Typical seconds of each way to multiply `ROWS` of so many inputs, all added up.
+
+    Before each trial `other` bytes are read, so that weights come from where they will.
+    """
+    elsewhere = torch.zeros(other // 8, dtype=torch.int64)
+    total = [0.0] * len(ways)
+    with threads(1):
+        for rows in ROWS:
+            x = torch.ones(1, rows, width, dtype=dtype)
+            times = typical([partial(way, x) for way in ways], time.thread_time, elsewhere.sum)
+            total = [a + b for a, b in zip(total, times, strict=True)]
+    return total
 
 
 def _stock(layers: Iterable[tuple[Tensor, Tensor | None]], x: Tensor) -> None:

@@ -71,7 +71,7 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads(name: str) -> None:
 def test_it_is_told_why_there_are_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not torch.float32" in str(QuantisedTiles.refuses(torch.float32))
     assert list(layouts(torch.float32)) == ["panels"]
-    monkeypatch.setattr("spsbench.engines.coded_tiles.has_unit", lambda: False)
+    monkeypatch.setattr("spsbench.engines.tiles.has_unit", lambda: False)
     assert "no matrix unit" in str(QuantisedTiles.refuses(HALF))
     assert list(layouts(HALF)) == ["panels"]
 
@@ -86,7 +86,7 @@ def test_the_faster_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ((1.05, 1.0), "tiles"),
         ((1.2, 1.0), "panels"),
     ):
-        monkeypatch.setattr(coded_layouts, "typical", lambda *given, s=seconds: list(s))
+        monkeypatch.setattr(coded_layouts, "of_one_thread", lambda *given, s=seconds: list(s))
         assert fastest_layout(layer, HALF) == expected
 
 

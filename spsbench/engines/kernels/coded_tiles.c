@@ -7,18 +7,13 @@
 
 #include <stdlib.h>
 
+#include "coded.h"
 #include "unit.h"
 
 #ifdef UNIT
 typedef float tile[HIGH][LANES];
 
-INLINE floats half(const uint8_t *from) {
-    return (floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
-}
-
-INLINE words wide(const uint8_t *from) {
-    return (words)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
-}
+INLINE words wide(const uint8_t *from) { return (words)widen_bytes(from); }
 
 /* 32 inputs of 16 outputs in codes of 8 bits, [input, output]: in pairs, as the unit takes them. */
 INLINE void tile_of_8(const uint8_t *w, bf16 *to) {
@@ -76,8 +71,8 @@ INLINE void tiles_of(int bits, const uint8_t *w, __m512i table, bf16 (*to)[DEEP 
 INLINE void add(int least, const tile *parts, const uint8_t *scales, int zero, const float *totals,
                 long rows, long groups, tile *sums) {
     for (int h = 0; h < 2; h++, scales += 2 * LANES) {
-        floats scale = half(scales), base = {};
-        if (least) base = half(scales + 2 * PANEL) + scale * all((float)zero);
+        floats scale = load_half(scales), base = {};
+        if (least) base = load_half(scales + 2 * PANEL) + scale * all((float)zero);
         for (long r = 0; r < rows; r++) {
             floats *sum = (floats *)sums[h][r];
             *sum += *(const floats *)parts[h][r] * scale;

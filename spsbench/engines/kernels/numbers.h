@@ -1,5 +1,7 @@
 /* Vectors of 16 floats, and bfloat16: the upper half of a float. */
 
+#pragma once
+
 #include <stdint.h>
 #include <string.h>
 

@@ -1,5 +1,7 @@
 /* What all products have in common: how many outputs and rows at once, and how weights are read. */
 
+#pragma once
+
 #include "numbers.h"
 
 #define PANEL 32 /* outputs side by side */

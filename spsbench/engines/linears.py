@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -147,6 +147,20 @@ def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module
         for parent, name, table in places
         if type(table) is nn.Embedding and table.weight is slot.layer.weight
     ]
+
+
+def undoing(model: nn.Module) -> Callable[[], None]:
+    """What hangs all modules back as they are now; until it is released, so are no weights."""
+    hung = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
+    weights = [(slot.layer, slot.layer.weight) for slot in slots(model)]
+
+    def undo() -> None:
+        for layer, weight in weights:
+            layer.weight = weight
+        for parent, name, child in hung:
+            setattr(parent, name, child)
+
+    return undo
 
 
 def restore(model: nn.Module, kind: type[StandIn] = StandIn) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from spsbench.machine.cache_home import cache_home
+from spsbench.machine.cache_home import own_folder
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
@@ -114,16 +114,7 @@ def _loaded(compiler: str, path: Path) -> ctypes.CDLL:
 
 def folder() -> Path | None:
     """Where compiled kernels are kept, this user's alone; None: there is no such place."""
-    place = cache_home() / "kernels"
-    if not place.is_absolute():
-        return None
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = place.stat()
-    except OSError:
-        return None
-    ours = state.st_uid == os.geteuid() and not state.st_mode & 0o022
-    return place if ours and os.access(place, os.W_OK) else None
+    return own_folder("kernels")
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spsbench.engines.linears import Packed
 from spsbench.engines.native import kernel, missing, operators
 from spsbench.engines.operators import run
-from spsbench.engines.pages import ALIGNED, empty
+from spsbench.engines.pages import ALIGNED, laid
 from spsbench.engines.reading import arguments, current
 
 PANEL = 32  # outputs side by side, as in panels.c
@@ -79,10 +79,13 @@ def blocks_of_panels(weights: Tensor) -> Tensor:
     depth = DEPTH[weights.dtype]
     if width % depth:
         raise ValueError(f"{width} inputs of {weights.dtype}: expected a multiple of {depth}")
-    blocks = empty((count, -(-out // PANEL), width // depth, PANEL, depth), weights.dtype)
+    shape = count, -(-out // PANEL), width // depth, PANEL, depth
+    return laid(shape, weights.dtype, partial(_pack_each, weights))
+
+
+def _pack_each(weights: Tensor, blocks: Tensor) -> None:
     for weight, panels in zip(weights, blocks, strict=True):
         _pack(weight, panels)
-    return blocks
 
 
 def _pack(weight: Tensor, panels: Tensor) -> None:

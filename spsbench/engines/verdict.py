@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from transformers import PreTrainedModel
 from spsbench.engines import kept
 from spsbench.engines.checking import PROBED, Bounds
 from spsbench.engines.eager import ordinary
+from spsbench.engines.origins import origin_of
 from spsbench.engines.session import FastLM
 
 SMALL = 2**20  # bytes of weights
@@ -40,7 +42,7 @@ def sources() -> bytes:
 
 
 def name_of(model: PreTrainedModel) -> str | None:
-    """A digest of a stock model, of some numbers of each tensor, and of the libraries.
+    """A digest of a stock model, its files, some numbers of each tensor, and the libraries.
 
     Two models with one name are no danger: their logits differ, and that is looked at. None: the
     model is so small that judging it takes no time.
@@ -52,7 +54,8 @@ def name_of(model: PreTrainedModel) -> str | None:
     told["attention"] = str(model.config._attn_implementation)
     found.update(json.dumps(told | model.config.to_dict(), default=str, sort_keys=True).encode())
     for name, tensor in _tensors(model):
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        told_of = f"{name} {tuple(tensor.shape)} {tensor.dtype} {origin_of(tensor)}"
+        found.update(told_of.encode())
         if tensor.is_contiguous() and tensor.numel():
             flat = tensor.detach().view(-1)
             some = flat[:: max(1, len(flat) // SAMPLED)].contiguous()
@@ -109,19 +112,25 @@ def _path(name: str) -> Path | None:
     return machine.with_name(f"judged-{machine.stem}-{name}.safetensors")
 
 
-def as_kept(model: PreTrainedModel, bounds: Bounds) -> int | None:
+def as_kept(model: PreTrainedModel, bounds: Bounds, *, briefly: bool = False) -> int | None:
     """What a token takes in the cache, if sessions of `model` come near enough; None: they do not.
 
-    They read the judge's text, with a rollback on the way.
+    They read the judge's text, with a rollback on the way, or `briefly` its beginning in one pass.
     """
     lm = FastLM(model)
     ids = ordinary(model.config.get_text_config().vocab_size, PROBED)
+    if briefly:
+        ids, bounds = ids[:FIRST], replace(bounds, exact=bounds.exact[:FIRST])
     try:
-        first = lm.append(torch.cat([ids[:FIRST], ids[-REJECTED:]]), keep=FIRST + REJECTED)
-        lm.commit(FIRST)
-        second = lm.append(ids[FIRST:], keep=PROBED - FIRST)
-        logits = torch.cat([first.logits[:FIRST], second.logits])
+        logits = lm.append(ids, keep=FIRST).logits if briefly else _with_rollback(lm, ids)
         near = bounds.near(logits if logits.dtype == torch.float64 else logits.float())
     except Exception:  # whatever was exchanged does not fit this model
         return None
     return lm.token_bytes if near else None
+
+
+def _with_rollback(lm: FastLM, ids: Tensor) -> Tensor:
+    first = lm.append(torch.cat([ids[:FIRST], ids[-REJECTED:]]), keep=FIRST + REJECTED)
+    lm.commit(FIRST)
+    second = lm.append(ids[FIRST:], keep=len(ids) - FIRST)
+    return torch.cat([first.logits[:FIRST], second.logits])

@@ -8,8 +8,8 @@ from torch import nn
 
 from spsbench.engines.kept import keep, recall
 from spsbench.engines.linears import Slot, embeddings, exchange, slots, tied
-from spsbench.engines.packing import layouts, unpackable
-from spsbench.engines.pages import huge_pages
+from spsbench.engines.packing import LAYOUTS, layouts, unpackable
+from spsbench.engines.pages import Room, huge_room, within
 from spsbench.engines.panels import most_bytes
 from spsbench.engines.trials import CACHES, best_layout
 
@@ -54,18 +54,34 @@ def _best(key: str, alike: Sequence[Slot], size: int) -> str | None:
     return best
 
 
-def pack_all(model: nn.Module, layers: Sequence[Slot], wanted: Mapping[str, str]) -> dict[str, int]:
-    """Pack layer after layer: no more than one is in memory twice. How many of each shape."""
+def pack_all(
+    model: nn.Module, packable: Sequence[tuple[Slot, str]], room: Room | None
+) -> dict[str, int]:
+    """Pack layer after layer: no more than one is in memory twice. How many of each shape.
+
+    Args:
+        model: where the layers hang.
+        packable: as `to_pack` finds them.
+        room: where panels are, or will be.
+    """
     counts: Counter[str] = Counter()
     tables = embeddings(model)
-    packable = [slot for slot in layers if shape_of(slot) in wanted]
-    with huge_pages(sum(most_bytes(slot.weight) for slot in packable)):
-        for slot in packable:
-            layout = layouts(slot.weight).get(wanted[shape_of(slot)])
-            if layout is not None:
-                counts[shape_of(slot)] += 1
-                exchange(slot, layout(slot.weight, slot.layer.bias), tied(slot, tables))
+    with within(room):
+        for slot, layout in packable:
+            counts[shape_of(slot)] += 1
+            exchange(slot, LAYOUTS[layout](slot.weight, slot.layer.bias), tied(slot, tables))
     return dict(counts)
+
+
+def to_pack(layers: Iterable[Slot], wanted: Mapping[str, str]) -> list[tuple[Slot, str]]:
+    """The layers that are to be packed, where that is possible here, and how."""
+    found = [(slot, wanted[shape_of(slot)]) for slot in layers if shape_of(slot) in wanted]
+    return [(slot, layout) for slot, layout in found if layout in layouts(slot.weight)]
+
+
+def room_of(packable: Iterable[tuple[Slot, str]]) -> Room | None:
+    """Huge pages for all panels, where the system has so much memory."""
+    return huge_room(sum(most_bytes(slot.weight) for slot, _ in packable))
 
 
 @torch.inference_mode()
@@ -87,7 +103,8 @@ def pack_linears(module: nn.Module) -> dict[str, int]:
         stock = slot.layer(x).float()
         if not torch.allclose(packed(x).float(), stock, rtol=0.02, atol=1e-3):
             del wanted[shape_of(slot)]
-    return pack_all(module, layers, wanted)
+    packable = to_pack(layers, wanted)
+    return pack_all(module, packable, room_of(packable))
 
 
 def shape_of(slot: Slot) -> str:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.library.heads import HEADS, check_heads
 from spsbench.library.ranks import check_ranks
+from spsbench.machine.disks import VARIABLE, bad_share
 from spsbench.machine.environment import bad_temporary, bad_threads
 from spsbench.machine.spinning import bound_spinning
 from spsbench.models import hub
@@ -124,6 +125,11 @@ def check_environment() -> None:
         raise MissingError(
             f"TMPDIR is {temporary!r} (environment): expected an existing folder. "
             "Create it or unset TMPDIR"
+        )
+    if (share := bad_share()) is not None:
+        raise UsageError(
+            f"{VARIABLE} is {share!r} (environment): expected a number of GB from 0. "
+            "Set it so, or unset it"
         )
 
 

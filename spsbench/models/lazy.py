@@ -55,10 +55,10 @@ class LazyTensor:
             part: Tensor = self._view[index]
             return part.float() if self._widen else part
         shape = self.get_shape()
-        if self._source is not None and not self._widen and str(self._view.get_dtype()) in _MAPPED:
-            mapped = _part(*self._source, _MAPPED[self._view.get_dtype()])
-            if mapped is not None:
-                return mapped.view(shape)
+        kind = _MAPPED.get(str(self._view.get_dtype()))
+        mapped = None if self._source is None or kind is None else _part(*self._source, kind)
+        if mapped is not None:
+            return mapped.view(shape).float() if self._widen else mapped.view(shape)
         if not self._widen or not shape or 0 in shape:
             whole: Tensor = self._view[...]
             return whole

@@ -9,6 +9,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.distributed import DistributedConfig
 
+from spsbench.engines.origins import mark, stamp
 from spsbench.errors import DataError
 from spsbench.models.boundary import silent, translated
 from spsbench.models.chat import render
@@ -18,7 +19,7 @@ from spsbench.models.jsonfile import read_object
 from spsbench.models.lazy import lazy_tensors
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.models.shareable import check_shareable
-from spsbench.models.soundness import check_complete, check_sound
+from spsbench.models.soundness import check_complete, check_sound_once
 from spsbench.models.weights import weight_files
 from spsbench.settings.telling import Say, quiet
 
@@ -58,6 +59,7 @@ def load_model(
     check_dtype(dtype)
     files = weight_files(folder, allow_pickle=allow_pickle)
     with translated("the model", folder), silent():
+        stamped = stamp([folder / "config.json", *files], f"{dtype} {attention}")
         config = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
@@ -94,7 +96,9 @@ def load_model(
         model.requires_grad_(False)
         model = (model.to(place) if ranks == 1 else model).eval()
         model.config.name_or_path = str(folder)
-        check_sound(model, folder)
+        check_sound_once(model, folder, stamped)
+        if kind is not None and not trust_remote_code:
+            mark(model, stamped)
     return model
 
 

@@ -1,6 +1,7 @@
 """A model that was loaded: all of it is there, and every number is a number."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,8 +9,11 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.errors import DataError
+from spsbench.machine.cache_home import own_folder
 
 LARGEST = 65504.0  # of a weight: float16's own; those of trained models stay far below it
+LARGE = 64 * 2**20  # bytes of weights
+MOST = 256  # models that were found sound
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
 
 
@@ -58,6 +62,27 @@ def _small(tensor: torch.Tensor) -> bool:
     if tensor.device.type != "cpu":  # where each look waits
         return False
     return bool(torch.linalg.vector_norm(tensor) < LARGEST / 2)  # rounding is far below that
+
+
+def check_sound_once(model: PreTrainedModel, folder: Path, stamped: str) -> None:
+    """As `check_sound`; a large model whose files were found sound before is not read for it.
+
+    Args:
+        model: any.
+        folder: for the message.
+        stamped: its files as they are, of `origins.stamp`.
+    """
+    places = own_folder("sound") if sum(t.nbytes for _, t in _tensors(model)) > LARGE else None
+    mark = None if places is None else places / stamped
+    if mark is not None and mark.exists():
+        return
+    check_sound(model, folder)
+    if mark is not None:
+        with suppress(OSError):  # it will be read again
+            mark.touch()
+            every = sorted(mark.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+            for old in every[:-MOST]:
+                old.unlink(missing_ok=True)
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import kept, preparing, trials, worth
+from spsbench.engines import kept, making, preparing, trials, worth
 from spsbench.engines.choice import Choice, choice_of
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
@@ -300,7 +300,7 @@ def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPat
         LAYOUTS["panels"], "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
     )
     model = tiny("llama", dtype=torch.float32)
-    monkeypatch.setattr(preparing, "worthwhile", lambda *given: {"32x32": "panels"})
+    monkeypatch.setattr(making, "worthwhile", lambda *given: {"32x32": "panels"})
     chosen = Choice.from_json(Fast().prepare(model, threads=1))
     assert "differ from stock" in str(chosen)
     assert chosen.packed == {}
@@ -313,7 +313,7 @@ def test_packed_products_that_fail_are_undone(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(LAYOUTS["panels"], "forward", fail)
     model = tiny("llama", dtype=torch.float32)
-    monkeypatch.setattr(preparing, "worthwhile", lambda *given: {"32x32": "panels"})
+    monkeypatch.setattr(making, "worthwhile", lambda *given: {"32x32": "panels"})
     assert "differ from stock" in Fast().prepare(model, threads=1)["reason"]
     assert not any(isinstance(m, Packed) for m in model.modules())
 

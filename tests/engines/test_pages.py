@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spsbench.engines import pages
-from spsbench.engines.pages import ALIGNED, Mapping, empty, huge_pages
+from spsbench.engines.pages import ALIGNED, Room, empty, huge_pages, laid, within
 
 MIB = 2**20
 
@@ -35,14 +35,29 @@ def test_without_room_or_reservation_memory_is_the_usual() -> None:
     assert kept.data_ptr() % pages.HUGE == 0
     for other in beyond, empty((16,), torch.float32):
         assert not 0 <= other.data_ptr() - kept.data_ptr() < pages.HUGE
-    assert Mapping(64).empty((17,), torch.float32) is None
+    assert Room(torch.empty(64, dtype=torch.uint8)).take((17,), torch.float32) is None
+
+
+def test_what_is_written_is_not_written_again() -> None:
+    def lay(made: torch.Tensor) -> None:
+        made.fill_(3)
+
+    memory = torch.zeros(4 * ALIGNED, dtype=torch.uint8)
+    for written in False, True:
+        room = Room(memory.clone(), written=written)
+        with within(room):
+            made = laid((3,), torch.float32, lay), laid((5,), torch.bfloat16, lay)
+            beyond = laid((99,), torch.float32, lay)
+        assert [float(each.sum()) for each in made] == ([0, 0] if written else [9, 15])
+        assert float(beyond.sum()) == 297  # for it there was no place
+        assert len(room.taken) == 2 * ALIGNED
 
 
 def test_a_system_that_promises_no_memory_gives_the_usual(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(size: int) -> Mapping:
+    def refuse(size: int) -> mmap.mmap:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(pages, "Mapping", refuse)
+    monkeypatch.setattr(pages, "huge_mapping", refuse)
     with huge_pages(MIB):
         assert empty((4,), torch.float32).fill_(1).sum() == 4
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines import preparing, verdict, worth
+from spsbench.engines import making, preparing, verdict, worth
 from spsbench.engines.attention import NAME
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.checking import Check
@@ -43,7 +43,7 @@ def prepared(model: nn.Module) -> Choice:
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let whoever asks the judge fail."""
     monkeypatch.setattr(preparing, "Check", lambda model: pytest.fail("judged again"))
-    monkeypatch.setattr(preparing, "check_rollback", lambda *given: pytest.fail("tried again"))
+    monkeypatch.setattr(making, "check_rollback", lambda *given: pytest.fail("tried again"))
 
 
 def kept(folder: Path) -> list[Path]:
@@ -92,7 +92,7 @@ def test_what_is_wrong_the_second_time_is_noticed(
         if wrong == "product":
             planted.setattr(LAYOUTS["panels"], "forward", loses_an_input)
         elif wrong == "attention":
-            planted.setattr(preparing, "NAME", "flawed")
+            planted.setattr(making, "NAME", "flawed")
             own = transformers_attention()
             planted.setitem(own, "flawed", lambda *given, **named: flawed(*given, **named))
         else:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spsbench import plugins as parts
-from spsbench.engines import fast, preparing
+from spsbench.engines import fast, making
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Round, Schedule
 from spsbench.methods.build import build
@@ -195,7 +195,7 @@ def test_a_cache_that_cannot_be_rolled_back_is_refused(
     def cannot(model, kind=None) -> None:
         raise loading.UnsupportedModelError("Mamba: its cache cannot be rolled back")
 
-    monkeypatch.setattr(preparing, "check_rollback", cannot)
+    monkeypatch.setattr(making, "check_rollback", cannot)
     monkeypatch.setattr(fast, "check_rollback", cannot)
     target = save(tmp_path / "target", random_model())
     with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from spsbench.cli.doctor.examine import LOOKED, examine
 from spsbench.cli.safe import is_terminal, one_line
+from spsbench.machine.disks import VARIABLE
 from spsbench.machine.environment import PACKAGES
 from spsbench.machine.sizes import in_words
 
@@ -52,6 +53,9 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kernels", words
     for kind, reading in kernels["reading"].items():
         yield "weights", f"{kind}: {reading} (measured here)"
+    own = found["packings"]
+    sizes = f"{in_words(own['bytes'])} of at most {in_words(own['allowed'])}"
+    yield "packings", f"{own['models']} models' weights kept laid out, {sizes} ({VARIABLE})"
     disk, hub = found["disk"], found["hub"]
     yield "model cache", f"{disk['folder']}, {in_words(disk['free'])} free"
     answer = "answers" if hub["reachable"] else "cannot be reached"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.machine.crowd import BUSY, at_work
+from spsbench.machine.disks import allowed
 from spsbench.machine.environment import (
     PACKAGES,
     bad_variables,
@@ -101,6 +102,7 @@ def examine() -> dict[str, Any]:
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
         "kernels": compiled_kernels(),
+        "packings": packings(),
         "sandbox": [[found.name, found.holds, found.words] for found in survey(ProgramLimits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "fetched": {name: folder_size(fetched_folder(name)) for name in FETCHED},
@@ -108,6 +110,17 @@ def examine() -> dict[str, Any]:
         "cached": cached_models(cache),
         "warnings": warnings,
     }
+
+
+def packings() -> dict[str, int]:
+    """How many models' weights are kept laid out, their bytes, and what is allowed."""
+    try:
+        from spsbench.engines.packings import sizes
+
+        found = sizes()
+    except Exception:  # a broken torch: said elsewhere
+        found = []
+    return {"models": len(found), "bytes": sum(found), "allowed": allowed()}
 
 
 def nearest(folder: Path) -> Path:

@@ -1,0 +1,90 @@
+"""The file of a packing: a page that says how many panels there are, and the panels.
+
+It is never changed but in that page, only replaced or removed, which leaves alone who has it
+mapped. The system writes to the disk late: pages that are lost in a crash are noticed by the sum of
+all words, which is added up once after each start of the machine.
+"""
+
+import json
+import mmap
+import os
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+HEADER = 4096  # bytes: a page
+POPULATE_READ = 22  # of madvise(2), since Linux 5.14
+
+
+class DamagedError(Exception):
+    """It is no packing, or not whole."""
+
+
+def read(path: Path) -> Tensor:
+    """The panels, mapped: [bytes] uint8.
+
+    Raises:
+        OSError: there is none.
+        DamagedError: it is not as it was written.
+    """
+    with path.open("r+b") as file:
+        try:
+            return _read(file)
+        except (ValueError, LookupError, TypeError) as error:
+            raise DamagedError(path) from error
+
+
+def _read(file: BinaryIO) -> Tensor:
+    head = json.loads(file.read(HEADER).rstrip(b"\0"))
+    # A copy on write: what is written here by mistake is not written to the file.
+    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    with suppress(OSError):  # an older system reads pages as they are used
+        memory.madvise(POPULATE_READ)
+    panels = torch.frombuffer(memory, dtype=torch.uint8, offset=HEADER)
+    if head["bytes"] != len(panels):
+        raise ValueError("cut off")
+    if head["boot"] != boot():
+        if head["sum of words"] != _sum(panels):
+            raise ValueError("a page was lost on its way to the disk")
+        os.pwrite(file.fileno(), _head(panels, head["sum of words"]), 0)
+    return panels
+
+
+def write(path: Path, panels: Tensor) -> None:
+    """Write [bytes] uint8, beside its place first, so that nobody sees half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".new")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(_head(panels, _sum(panels)))
+            file.write(panels.numpy().data)
+        os.replace(draft, path)
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def _head(panels: Tensor, total: int) -> bytes:
+    told = {"bytes": len(panels), "sum of words": total, "boot": boot()}
+    return json.dumps(told).encode().ljust(HEADER, b"\0")
+
+
+def _sum(panels: Tensor) -> int:
+    return int(panels[: len(panels) // 8 * 8].view(torch.int64).sum())
+
+
+@cache
+def boot() -> str:
+    """A name for this start of the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:  # another system: no two processes trust each other
+        return f"{os.getpid()} {time.time()}"

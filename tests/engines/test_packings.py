@@ -1,0 +1,306 @@
+"""Panels that are kept on disk are those that would be laid out, or are laid out."""
+
+import copy
+import gc
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from spsbench.engines import kept, packing_file, packings, panels, verdict
+from spsbench.engines.choice import Choice
+from spsbench.engines.fast import Fast
+from spsbench.engines.linears import Packed, slots
+from spsbench.engines.native import missing
+from spsbench.engines.origins import mark, origin_of, stamp
+from spsbench.engines.worth import shape_of
+from spsbench.models.lazy import settle
+from spsbench.models.loader import load_model
+from tests.tiny_models import laws, tiny
+
+IDS = [3, 1, 4, 1, 5]
+dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+pytestmark = pytest.mark.skipif(
+    missing(torch.float32) is not None, reason="no kernels, so no panels"
+)
+
+
+@pytest.fixture(autouse=True)
+def however_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(verdict, "SMALL", 0)
+    monkeypatch.setattr(packings, "LEAST", 0)
+    monkeypatch.setattr(packings, "SPARE", 0)
+    monkeypatch.setattr(packings, "is_local", lambda folder: True)
+    kept.keep(packings.SPEED, "as fast")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    tied = {"tie_word_embeddings": True}
+    tiny("llama", 96, dtype=torch.bfloat16, scale=1.0, **tied).save_pretrained(made)
+    return made
+
+
+def load(folder: Path, dtype: str = "bfloat16") -> Any:
+    how: dict[str, Any] = {"device": "cpu", "attention": None, "dtype": dtype}
+    how |= {"trust_remote_code": False, "allow_pickle": False}
+    return load_model(folder, mapped=True, **how)
+
+
+def prepared(folder: Path, dtype: str = "bfloat16", layout: str = "panels") -> Any:
+    """Loaded with every layer laid out."""
+    model = load(folder, dtype)
+    packed = {shape_of(slot): layout for slot in slots(model)}
+    known = Choice(engine="fast", packed=packed, threads=1)
+    chosen = Choice.from_json(Fast().prepare(model, known=known.to_json()))
+    assert chosen.packed_linears > 0
+    settle(model)
+    return model
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "spsbench" / "packings").glob("*"))
+
+
+def laid_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each layer that is laid out from here on."""
+    seen: list[int] = []
+    own = panels._pack
+
+    def pack(weight: torch.Tensor, into: torch.Tensor) -> None:
+        seen.append(len(weight))
+        own(weight, into)
+
+    monkeypatch.setattr(panels, "_pack", pack)
+    return seen
+
+
+@dtypes
+def test_a_second_load_lays_nothing_out_and_is_the_same(
+    dtype: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock, first = load(folder, dtype), prepared(folder, dtype)
+    seen = laid_out(monkeypatch)
+    assert len(files(tmp_path)) == 1
+    second = prepared(folder, dtype)
+    assert not seen
+    assert torch.equal(laws(second, IDS), laws(first, IDS))
+    for mapped, made in zip(second.modules(), first.modules(), strict=True):
+        if isinstance(mapped, Packed):
+            assert torch.equal(mapped.weight, made.weight)  # type: ignore[arg-type]
+    assert torch.equal(laws(copy.deepcopy(second), IDS), laws(stock, IDS))
+    for path in files(tmp_path):  # whoever has it mapped is left alone
+        path.unlink()
+    assert torch.equal(laws(second, IDS), laws(first, IDS))
+
+
+def test_what_is_written_to_a_mapped_layer_stays_there(folder: Path, tmp_path: Path) -> None:
+    prepared(folder)
+    (path,) = files(tmp_path)
+    before = path.read_bytes()
+    model = prepared(folder)
+    for module in model.modules():
+        if isinstance(module, Packed):
+            module.weight.data.zero_()
+    assert path.read_bytes() == before
+
+
+def test_other_files_dtypes_and_layouts_have_packings_of_their_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    for count, how in enumerate([("bfloat16", "panels"), ("float32", "panels")], 1):
+        prepared(folder, *how)
+        assert len(files(tmp_path)) == count
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes())  # the same bytes, but who knows
+    prepared(folder)
+    assert len(files(tmp_path)) == 3
+    moved = Path(shutil.copytree(folder, tmp_path / "copy"))
+    prepared(moved)
+    assert len(files(tmp_path)) == 4
+
+
+def test_weights_that_were_changed_are_laid_out(folder: Path, tmp_path: Path) -> None:
+    """In one number, which the judge may not notice."""
+    prepared(folder)
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.layers.1.mlp.up_proj.weight"][5, 7] += 0.5
+    save_file(tensors, weights, metadata={"format": "pt"})
+    wanted = load(folder)
+    found = prepared(folder)
+    assert torch.equal(laws(copy.deepcopy(found), IDS), laws(wanted, IDS))
+
+
+def test_an_origin_is_that_of_numbers_as_they_were_read(folder: Path) -> None:
+    model, other = load(folder), load(folder)
+    slot = next(iter(slots(model)))
+    name = origin_of(slot.layer.weight)
+    assert name == origin_of(next(iter(slots(other))).layer.weight) is not None
+    assert len({origin_of(p) for p in model.parameters()}) == len(list(model.parameters()))
+    with torch.no_grad():
+        slot.layer.weight[0, 0] += 1
+    assert origin_of(slot.layer.weight) is None
+    moved = next(iter(slots(other))).layer.weight
+    moved.data = moved.data.clone()
+    assert origin_of(moved) is None
+    assert origin_of(copy.deepcopy(load(folder)).lm_head.weight) is None
+    assert origin_of(next(tiny("llama").parameters())) is None
+
+
+def test_a_stamp_tells_how_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    stamps = {stamp([path], "bfloat16"), stamp([path], "float32")}
+    path.write_text("next")
+    stamps.add(stamp([path], "bfloat16"))
+    assert len(stamps) == 3
+    assert stamp([path], "float32") == stamp([path], "float32")
+
+
+def test_layers_of_unknown_origin_are_not_kept(folder: Path, tmp_path: Path) -> None:
+    model = tiny("llama", 96, dtype=torch.float32)
+    packed = {shape_of(slot): "panels" for slot in slots(model)}
+    Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=1).to_json())
+    assert not files(tmp_path)
+    assert packings.name_of([(slot, "panels") for slot in slots(tiny("llama"))]) is None
+    other = tiny("llama")
+    mark(other, "of a file")
+    named = [(slot, "panels") for slot in slots(other)]
+    assert packings.name_of(named) != packings.name_of(named[1:])
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "empty", "page"])
+def test_damage_is_noticed(
+    damage: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepared(folder)
+    (path,) = files(tmp_path)
+    whole = bytearray(path.read_bytes())
+    if damage == "page":  # it was lost when the machine went down
+        page = packing_file.HEADER
+        whole[page : page + 512] = bytes(512)
+        monkeypatch.setattr(packing_file, "boot", lambda: "another")
+    spoilt = {"cut": whole[:-9], "header": b"{" * 9000, "empty": b"", "page": whole}[damage]
+    path.write_bytes(spoilt)
+    seen = laid_out(monkeypatch)
+    assert torch.equal(laws(prepared(folder), IDS), laws(first, IDS))
+    assert seen
+    assert len(path.read_bytes()) == len(whole)
+    del seen[:]
+    prepared(folder)
+    assert not seen
+
+
+def test_after_a_start_of_the_machine_a_sum_is_looked_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(folder)
+    (path,) = files(tmp_path)
+    before = path.read_bytes()
+    monkeypatch.setattr(packing_file, "boot", lambda: "another")
+    added: list[int] = []
+    own = packing_file._sum
+    monkeypatch.setattr(packing_file, "_sum", lambda p: added.append(len(p)) or own(p))
+    for _ in range(3):
+        assert packings.recall(path.stem) is not None
+    assert len(added) == 1
+    assert path.read_bytes()[packing_file.HEADER :] == before[packing_file.HEADER :]
+    assert json.loads(path.read_bytes()[: packing_file.HEADER].rstrip(b"\0"))["boot"] == "another"
+
+
+def test_panels_of_another_model_are_noticed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the judge's logits, should ever two have one name."""
+    first = prepared(folder)
+    (path,) = files(tmp_path)
+    found = packing_file.read(path).clone()
+    packing_file.write(path, found.flip(0).contiguous())
+    model = load(folder)
+    known = Choice(engine="fast", packed={shape_of(s): "panels" for s in slots(model)}, threads=1)
+    chosen = Choice.from_json(Fast().prepare(model, known=known.to_json()))
+    assert "not those kept" in chosen.reason
+    assert not files(tmp_path)
+    stock = load(folder)
+    assert [n for n, _ in model.named_parameters()] == [n for n, _ in stock.named_parameters()]
+    assert all(map(torch.equal, model.parameters(), stock.parameters()))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert torch.equal(laws(prepared(folder), IDS), laws(first, IDS))
+
+
+def test_what_is_not_worth_the_disk_is_not_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing_is_kept() -> None:
+        prepared(folder)
+        assert not files(tmp_path)
+
+    with monkeypatch.context() as small:
+        small.setattr(packings, "LEAST", 2**30)
+        nothing_is_kept()
+    with monkeypatch.context() as full:
+        full.setattr(packings, "SPARE", 2**60)
+        nothing_is_kept()
+    with monkeypatch.context() as remote:
+        remote.setattr(packings, "is_local", lambda folder: False)
+        nothing_is_kept()
+    with monkeypatch.context() as none:
+        none.setenv("SPSBENCH_PACKINGS_GB", "0")
+        nothing_is_kept()
+    kept.keep(packings.SPEED, "slower")
+    nothing_is_kept()
+    kept.keep(packings.SPEED, "as fast")
+    prepared(folder)
+    assert len(files(tmp_path)) == 1
+    monkeypatch.setenv("SPSBENCH_PACKINGS_GB", "0")
+    assert packings.recall(files(tmp_path)[0].stem) is None  # nor is it used
+
+
+@pytest.mark.parametrize(("times", "said"), [((2.0, 1.0), "slower"), ((1.0, 1.0), "as fast")])
+def test_whether_a_file_is_read_as_fast_is_seen_once(
+    times: tuple[float, float],
+    said: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[Any] = []
+
+    def typical(ways: list[Any], clock: Any) -> list[float]:
+        assert all(way().shape == (1, 0) for way in ways)  # it is too small for a panel
+        tried.append(ways)
+        return list(times)
+
+    monkeypatch.setattr(packings, "typical", typical)
+    kept.keep(packings.SPEED, None)
+    for dtype in "bfloat16", "float32":
+        prepared(folder, dtype)
+    assert len(tried) == 1
+    assert kept.recall(packings.SPEED) == said
+    assert len(files(tmp_path)) == (0 if said == "slower" else 2)
+
+
+def test_what_was_not_used_for_longest_makes_way(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(folder, "bfloat16")
+    (old,) = files(tmp_path)
+    unfinished = old.with_name("killed.new")
+    unfinished.touch()
+    os.utime(old, (1, 1))
+    os.utime(unfinished, (1, 1))
+    monkeypatch.setenv("SPSBENCH_PACKINGS_GB", str(old.stat().st_size * 2.5 / 1e9))
+    prepared(folder, "float32")  # twice its size
+    assert old not in files(tmp_path)
+    assert len(files(tmp_path)) == 1
+    prepared(folder, "float32")
+    gc.collect()
+    assert packings.sizes() == [files(tmp_path)[0].stat().st_size]

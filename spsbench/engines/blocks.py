@@ -7,9 +7,7 @@ replays are compared with it, number by number; a difference, or a failure, leav
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from spsbench.engines.cache import PreallocatedCache, number_of
 from spsbench.engines.experts import watched
 from spsbench.engines.merging import merged
 from spsbench.engines.traced_cache import TracedCache
+from spsbench.engines.tracing import over, tensors, traced
 
 MOST = 129  # tokens a pass: the newest and 128 nodes; above it Python's share is small
 HARMLESS = {
@@ -53,7 +52,7 @@ class Replay:
     def __init__(self, layer: nn.Module, number: int, kind: int, tape: Tape) -> None:
         self.layer, self.number, self.kind, self.tape = layer, number, kind, tape
         self.plain = type(layer).forward
-        self.state = [store[name] for store, name in _places(layer)]
+        self.state = tensors(layer)
         self.unchecked: dict[Any, int] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +102,7 @@ class Replay:
             cache = TracedCache(*given[-n - 4 : -n])
             own = [_replaced(a, tensors, cache) for a in args]
             named = {name: _replaced(a, tensors, cache) for name, a in kwargs.items()}
-            with _state(self.layer, given[-n:]):
+            with over(self.layer, given[-n:]):
                 return self.plain(self.layer, *own, **named)
 
         try:
@@ -113,14 +112,14 @@ class Replay:
                 merged(self.layer, lambda: run(*inputs)),
             ):
                 warnings.simplefilter("always")
-                traced = _traced(run, inputs)
+                trace = traced(run, inputs)
         except Exception as error:  # foreign code may do what cannot be traced
             self.tape.refuse(key, f"a layer cannot be traced ({type(error).__name__})")
             return
         if any(_by_value(warning) for warning in told):
             self.tape.refuse(key, "the course of a layer depends on values")
         else:
-            self.tape.traces[key] = traced
+            self.tape.traces[key] = trace
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.plain.__get__(memo[id(self.layer)])  # a copied model is a stock one
@@ -132,30 +131,6 @@ def _by_value(warning: warnings.WarningMessage) -> bool:
     transformers' attention asks for the number of new tokens, which is one for each trace.
     """
     return warning.category.__name__ == "TracerWarning" and Path(warning.filename) not in HARMLESS
-
-
-def _places(layer: nn.Module) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where each parameter and buffer of a layer is kept."""
-    for module in layer.modules():
-        for store in (module._parameters, module._buffers):
-            yield from ((store, name) for name, tensor in store.items() if tensor is not None)
-
-
-_traced: Any = partial(torch.jit.trace, check_trace=False)
-
-
-@contextmanager
-def _state(layer: nn.Module, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Exchange the weights of a layer for as long as a trace takes."""
-    places = list(_places(layer))
-    before = [store[name] for store, name in places]
-    try:
-        for (store, name), tensor in zip(places, tensors, strict=True):
-            store[name] = tensor
-        yield
-    finally:
-        for (store, name), tensor in zip(places, before, strict=True):
-            store[name] = tensor
 
 
 def attach(model: nn.Module) -> Tape | None:

@@ -72,7 +72,7 @@ def fastest_layout(layer: QuantisedLinear, dtype: torch.dtype) -> str:
     """The first of `LAYOUTS` that no other is faster than by `MARGIN`; by processor time."""
     some = part(layer)
     made = {name: kind(some) for name, kind in layouts(dtype).items()}
-    taken = of_one_thread(list(made.values()), layer.in_features, dtype, CACHES)
+    taken = of_one_thread([[each] for each in made.values()], layer.in_features, dtype, CACHES)
     least = min(taken)
     return next(name for name, took in zip(made, taken, strict=True) if took <= least * MARGIN)
 

@@ -177,5 +177,6 @@ def stock_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     layer = nn.Linear(1, 1, bias=False, device="meta")
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight, requires_grad=False)
-    layer.bias = bias  # type: ignore[assignment]
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
     return layer

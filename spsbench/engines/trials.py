@@ -7,24 +7,23 @@ and where others are at work the median.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from statistics import median
 
 import torch
-from torch import Tensor
-from torch.nn.functional import linear
+from torch import Tensor, nn
 
-from spsbench.engines.linears import Packed, Slot
+from spsbench.engines.linears import Slot, stock_linear
 from spsbench.engines.packing import layouts
 from spsbench.engines.pages import huge_pages
 from spsbench.engines.panels import most_bytes
+from spsbench.engines.tracing import replayed
 from spsbench.loop.types import LM
 
 ROWS = (1, 5)  # tokens a pass: a drafted one, and a draft of 4 with the pending token
-LAYERS = 2  # of one shape
+LAYERS = 8  # of one shape, so that starting a replay is little of it
 PART = 4 * 2**20  # bytes of a layer
 CACHES = 32 * 2**20  # bytes
 TRIALS = 3
@@ -51,10 +50,12 @@ def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
             name: [kind(weight, bias) for weight, bias in stock]
             for name, kind in layouts(stock[0][0]).items()
         }
-    ways = [partial(_stock, stock), *(partial(_each, made) for made in packed.values())]
-    width, dtype = stock[0][0].shape[1], stock[0][0].dtype
-    total = of_one_thread(ways, width, dtype, min(model_bytes, CACHES))
-    usual, *others = total
+    usual, *others = of_one_thread(
+        [[stock_linear(*each) for each in stock], *packed.values()],
+        stock[0][0].shape[1],
+        stock[0][0].dtype,
+        min(model_bytes, CACHES),
+    )
     best: str | None = None
     least = MARGIN**2 * usual
     for name, seconds in zip(packed, others, strict=True):
@@ -64,30 +65,23 @@ def best_layout(alike: Sequence[Slot], model_bytes: int) -> str | None:
 
 
 def of_one_thread(
-    ways: Sequence[Callable[[Tensor], object]], width: int, dtype: torch.dtype, other: int
+    ways: Sequence[Sequence[nn.Module]], width: int, dtype: torch.dtype, other: int
 ) -> list[float]:
     """Typical seconds of each way to multiply `ROWS` of so many inputs, all added up.
 
-    Before each trial `other` bytes are read, so that weights come from where they will.
+    A way is some layers one after another, replayed as in a pass: in Python a small product takes
+    half its time. Before each trial `other` bytes are read, so that weights come from where they
+    will.
     """
     elsewhere = torch.zeros(other // 8, dtype=torch.int64)
     total = [0.0] * len(ways)
     with threads(1):
         for rows in ROWS:
             x = torch.ones(1, rows, width, dtype=dtype)
-            times = typical([partial(way, x) for way in ways], time.thread_time, elsewhere.sum)
+            each = [replayed(layers, x) for layers in ways]
+            times = typical(each, time.thread_time, elsewhere.sum)
             total = [a + b for a, b in zip(total, times, strict=True)]
     return total
-
-
-def _stock(layers: Iterable[tuple[Tensor, Tensor | None]], x: Tensor) -> None:
-    for weight, bias in layers:
-        linear(x, weight, bias)
-
-
-def _each(layers: Iterable[Packed], x: Tensor) -> None:
-    for layer in layers:
-        layer(x)
 
 
 def part(slot: Slot) -> tuple[Tensor, Tensor | None]:

@@ -93,7 +93,7 @@ def test_a_layer_whose_course_depends_on_values_runs_its_own_code() -> None:
 
 def test_a_trace_that_is_wrong_is_refused_and_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "spsbench.engines.blocks._traced", lambda run, inputs: lambda *given: given[0] + 1
+        "spsbench.engines.blocks.traced", lambda run, inputs: lambda *given: given[0] + 1
     )
     model = tiny("llama")
     tape = taped(model)

@@ -5,8 +5,9 @@ one pass of a token, as transformers maps files, which are read in that pass alo
 
     transformers   AutoModelForCausalLM.from_pretrained
     eager          what `--engine eager` does
-    cold           what `fast` does with compiled kernels and no choices kept
+    cold           what `fast` does with compiled kernels and nothing else kept
     warm           what `fast` does from the second time on
+    int8, int4     the same with `--weights`
 
     .venv/bin/python benchmarks/loading.py                   # three shapes, two dtypes: 15 minutes
     .venv/bin/python benchmarks/loading.py --shapes smollm2-135m --dtypes bfloat16 --profile warm
@@ -30,7 +31,7 @@ from typing import Any
 from arena.pairs import SHAPES
 
 RESULTS = Path(__file__).parent / "results"
-WAYS = ("transformers", "eager", "cold", "warm")
+WAYS = ("transformers", "eager", "cold", "warm", "int8", "int4")
 CACHE = "XDG_CACHE_HOME"
 
 MAKE = """
@@ -59,7 +60,7 @@ from spsbench.settings.models import ModelSpec
 folder, way, dtype, profile = sys.argv[1:]
 
 def ours(engine):
-    spec = ModelSpec(id=folder, dtype=dtype)
+    spec = ModelSpec(id=folder, dtype=dtype, weights=way if way.startswith("int") else "checkpoint")
     source = source_of(spec, seed=0, offline=True, allow_pickle=False, say=print)
     def load():
         model = source.model(Path(folder), mapped=True)
@@ -112,9 +113,11 @@ def run(program: str, *arguments: str, cache: Path | None = None) -> str:
 
 
 def without_choices(cache: Path) -> None:
-    """Leave the compiled kernels alone."""
+    """Leave the compiled kernels alone, and remove all else."""
     kernels = cache / "spsbench" / "kernels"
-    for kept in (*kernels.glob("*.json"), *kernels.glob("judged-*")):
+    others = (cache / "spsbench" / name for name in ("packings", "sound"))
+    found = (path for folder in others for path in folder.glob("*"))
+    for kept in (*kernels.glob("*.json"), *kernels.glob("judged-*"), *found):
         kept.unlink()
 
 
@@ -122,13 +125,15 @@ def measured(
     name: str, folder: Path, dtype: str, cache: Path, repeats: int, ways: Sequence[str]
 ) -> dict[str, Any]:
     """Medians by way and by how far it went: [wall, processor] seconds."""
-    run(LOAD, str(folder), "warm", dtype, "0", cache=cache)  # compiles, and reads the files
+    caches = {way: cache / ("cold" if way == "cold" else "kept") for way in ways}
+    for way in ways:  # compiles, reads the files, and keeps what there is to be kept
+        run(LOAD, str(folder), way, dtype, "0", cache=caches[way])
     taken: dict[str, list[dict[str, list[float]]]] = {way: [] for way in ways}
     for _ in range(repeats):
         for way in ways:
             if way == "cold":
-                without_choices(cache)
-            told = run(LOAD, str(folder), way, dtype, "0", cache=cache)
+                without_choices(caches[way])
+            told = run(LOAD, str(folder), way, dtype, "0", cache=caches[way])
             taken[way].append(json.loads(told.splitlines()[-1]))
     row: dict[str, Any] = {"shape": name, "dtype": dtype}
     for way, each in taken.items():

@@ -12,10 +12,11 @@ from torch import nn
 from spsbench.engines.coded_tiles import QuantisedTiles
 from spsbench.engines.codes import Codes
 from spsbench.engines.kept import keep, recall
-from spsbench.engines.pages import ALIGNED, huge_pages
+from spsbench.engines.over_codes import OverCodes, QuantisedLinear
+from spsbench.engines.pages import ALIGNED, Room, within
 from spsbench.engines.panels import PANEL
-from spsbench.engines.quantised import QuantisedLinear, quantised_layers
-from spsbench.engines.quantised_panels import QuantisedPanels, filled, size_of
+from spsbench.engines.quantised import quantised_layers
+from spsbench.engines.quantised_panels import QuantisedPanels, shape_of_panels
 from spsbench.engines.trials import CACHES, MARGIN, PART, of_one_thread
 
 LAYOUTS: dict[str, type[QuantisedPanels]] = {
@@ -27,7 +28,7 @@ LAYOUTS: dict[str, type[QuantisedPanels]] = {
 def refused(model: nn.Module, dtype: torch.dtype) -> str | None:
     """Why the layers over codes of `model` cannot be laid out so; None: they can."""
     layers = [layer for *_, layer in quantised_layers(model)]
-    if any(layer.numbers.device.type != "cpu" for layer in layers):
+    if any(tensor.device.type != "cpu" for layer in layers for tensor in layer.parameters()):
         return "codes are multiplied on the CPU"
     return QuantisedPanels.refuses(dtype)
 
@@ -55,12 +56,12 @@ def layouts(dtype: torch.dtype) -> dict[str, type[QuantisedPanels]]:
     return {name: kind for name, kind in LAYOUTS.items() if kind.refuses(dtype) is None}
 
 
-def _layout(layer: QuantisedLinear, dtype: torch.dtype) -> str:
+def _layout(layer: OverCodes, dtype: torch.dtype) -> str:
     """The layout of layers like this one: kept, or measured and kept."""
     ways = layouts(dtype)
     if len(ways) == 1:
         return next(iter(ways))
-    kind = "" if layer.minima is None else " with minima"
+    kind = " with minima" if layer.least else ""
     key = f"layout {shape_of(layer)} in groups of {layer.group}{kind} {dtype}"
     found = recall(key)
     if found not in ways:
@@ -68,7 +69,7 @@ def _layout(layer: QuantisedLinear, dtype: torch.dtype) -> str:
     return str(found)
 
 
-def fastest_layout(layer: QuantisedLinear, dtype: torch.dtype) -> str:
+def fastest_layout(layer: OverCodes, dtype: torch.dtype) -> str:
     """The first of `LAYOUTS` that no other is faster than by `MARGIN`; by processor time."""
     some = part(layer)
     made = {name: kind(some) for name, kind in layouts(dtype).items()}
@@ -77,7 +78,7 @@ def fastest_layout(layer: QuantisedLinear, dtype: torch.dtype) -> str:
     return next(name for name, took in zip(made, taken, strict=True) if took <= least * MARGIN)
 
 
-def part(layer: QuantisedLinear) -> QuantisedLinear:
+def part(layer: OverCodes) -> QuantisedLinear:
     """As many outputs as show the speed of all."""
     count = max(2 * PANEL, PART * 8 // (layer.in_features * layer.bits))
     numbers, scales, group, bits, least = layer.codes
@@ -85,24 +86,32 @@ def part(layer: QuantisedLinear) -> QuantisedLinear:
     return QuantisedLinear(Codes(numbers[:count], scales[:count], group, bits, some), None)
 
 
-def pack_codes(model: nn.Module, wanted: Mapping[str, str]) -> dict[str, int]:
-    """Lay out every layer over codes, in place; how many of each shape and width of codes."""
-    found = quantised_layers(model)
+def pack_codes(
+    model: nn.Module, wanted: Mapping[str, str], room: Room | None = None
+) -> dict[str, int]:
+    """Lay out every layer over codes, in place; how many of each shape and width of codes.
+
+    Args:
+        model: with layers over codes, not laid out.
+        wanted: shape -> layout.
+        room: where panels are, or will be.
+    """
     counts: Counter[str] = Counter()
-    with huge_pages(sum(_bytes(layer) for *_, layer in found)):
-        for parent, name, layer in found:
+    found = quantised_layers(model)[::-1]
+    with within(room):
+        while found:  # what a layer was is released as soon as it is laid out
+            parent, name, layer = found.pop()
             counts[shape_of(layer)] += 1
             setattr(parent, name, LAYOUTS[wanted[shape_of(layer)]](layer))
     return dict(counts)
 
 
-def shape_of(layer: QuantisedLinear) -> str:
+def shape_of(layer: OverCodes) -> str:
     """Outputs x inputs, and bits."""
     return f"{layer.out_features}x{layer.in_features} int{layer.bits}"
 
 
-def _bytes(layer: QuantisedLinear) -> int:
+def most_bytes(layer: OverCodes) -> int:
     """Of its panels, with what may lie between them and the next."""
-    room, group = filled(layer.in_features, layer.group)
-    panel = size_of(room, group, layer.bits, layer.minima is not None)
-    return -(-layer.out_features // PANEL) * panel + ALIGNED
+    count, groups, size = shape_of_panels(layer)
+    return count * groups * size + ALIGNED

@@ -12,10 +12,10 @@ from spsbench.engines.activations import exchange_activations
 from spsbench.engines.attention import NAME
 from spsbench.engines.checking import Bounds, Check
 from spsbench.engines.choice import Choice
-from spsbench.engines.coded_layouts import coded_layouts, pack_codes
 from spsbench.engines.eager import UnsupportedModelError, check_rollback, ordinary
 from spsbench.engines.experts import PackedExperts, count_experts_in, expert_slots, pack_experts
-from spsbench.engines.linears import restore, slots, undoing
+from spsbench.engines.laying import Laying
+from spsbench.engines.linears import restore, undoing
 from spsbench.engines.norms import exchange_norms
 from spsbench.engines.packing import in_panels
 from spsbench.engines.packings import Packing
@@ -24,7 +24,7 @@ from spsbench.engines.reading import choose, current, use
 from spsbench.engines.session import FastLM
 from spsbench.engines.verdict import as_kept
 from spsbench.engines.windows import narrowed
-from spsbench.engines.worth import pack_all, room_of, shape_of, to_pack, worthwhile
+from spsbench.engines.worth import shape_of, worthwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,10 @@ def made_anew(
 ) -> Made:
     """Pack `model`, exchange its attention, and have each judged."""
     coded = bool(quantised_layers(model))
-    layers = list(slots(model))
     reading = "" if reason and not coded else _reading(model.dtype, known)
-    wanted = {} if reason else worthwhile(layers, known.packed if known else None)
-    wanted |= coded_layouts(model, model.dtype, known.packed if known else None)
-    packable = to_pack(layers, wanted)
-    packing = Packing(packings.name_of(packable), room_of(packable))
-    counts = pack_all(model, packable, packing.room) | pack_codes(model, wanted)
+    laying = Laying.of(model, known, stock=reason is not None)
+    packing, wanted = laying.packing(kept=False), laying.wanted
+    counts = laying.lay(packing)
     if counts and not check.holds(model):
         restore(model)
         dequantise(model)
@@ -76,23 +73,20 @@ def made_anew(
 
 def made_again(model: PreTrainedModel, known: Choice | None, bounds: Bounds) -> Made | None:
     """As `made_anew`, of a model judged before; None: it is not that one, and is stock again."""
-    layers = list(slots(model))
     before, model.config._attn_implementation = model.config._attn_implementation, NAME
     reading = _reading(model.dtype, known)
-    wanted = worthwhile(layers, known.packed if known else None)
-    packable = to_pack(layers, wanted)
-    name = packings.name_of(packable)
-    found = packings.recall(name)
+    laying = Laying.of(model, known)
+    packing, wanted = laying.packing(kept=True), laying.wanted
+    found = packing.room is not None and packing.room.written
     # Weights that were laid out can be turned back; those that are found may be others.
-    undo = partial(restore, model) if found is None else undoing(model)
-    packing = Packing(name, found or room_of(packable))
-    counts = pack_all(model, packable, packing.room)
+    undo = undoing(model) if found else partial(restore, model)
+    counts = laying.lay(packing)
     exchange_activations(model)
     exchange_norms(model)
     # Where panels are kept, the class is transformers' own and code and files are as they were.
-    token = as_kept(model, bounds, briefly=found is not None)
+    token = as_kept(model, bounds, briefly=found)
     if token is None:
-        packings.forget(name)
+        packings.forget(packing.name)
         undo()
         model.config._attn_implementation = before
         return None

@@ -8,7 +8,7 @@ they are now, layouts, the code that lays out.
 import hashlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -17,10 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.engines import kept, packing_file, pages, panels
-from spsbench.engines.linears import Slot
+from spsbench.engines import codes, kept, packing_file, pages, panels, quantised_panels
 from spsbench.engines.native import SOURCES
-from spsbench.engines.origins import origin_of
 from spsbench.engines.packing_file import DamagedError
 from spsbench.engines.pages import Room
 from spsbench.engines.trials import threads, typical
@@ -43,22 +41,24 @@ class Packing(NamedTuple):
     room: Room | None = None
 
 
-def name_of(packable: Sequence[tuple[Slot, str]]) -> str | None:
-    """Of the panels of layers in their order, each in its layout; None: their origin is unknown."""
-    found = hashlib.sha256(_code())
-    for slot, layout in packable:
-        origin = origin_of(slot.layer.weight)
-        if origin is None:
-            return None
-        found.update(f"{origin} {tuple(slot.weight.shape)} {slot.weight.dtype} {layout}".encode())
-    return found.hexdigest()[:24]
+def name_of(parts: Iterable[tuple[str | None, str]]) -> str | None:
+    """Of panels in their order: the origin of each, and how it is laid out.
+
+    None: there are none, or one of unknown origin.
+    """
+    known = list(parts)
+    if not known or any(origin is None for origin, _ in known):
+        return None
+    told = "".join(f"{origin} {how}\0" for origin, how in known)
+    return hashlib.sha256(_code() + told.encode()).hexdigest()[:24]
 
 
 @cache
 def _code() -> bytes:
     """A digest of what lays panels out."""
-    paths = [Path(str(module.__file__)) for module in (pages, panels)]
-    paths += [path for path in SOURCES if path.stem == "panels"]
+    modules = pages, panels, codes, quantised_panels
+    paths = [Path(str(module.__file__)) for module in modules]
+    paths += [path for path in SOURCES if path.stem in ("panels", "codes")]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).digest()
 
 

@@ -23,7 +23,7 @@ from spsbench.engines.kept import keep, recall
 from spsbench.engines.linears import slots
 from spsbench.engines.making import Made, made_again, made_anew
 from spsbench.engines.packing import unpackable
-from spsbench.engines.quantised import dequantise, quantised_layers
+from spsbench.engines.quantised import dequantise, quantised_layers, write_codes
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import best_threads
 from spsbench.engines.verdict import as_kept, forget, keep_bounds, name_of, recall_bounds
@@ -54,7 +54,7 @@ def prepare(
     coded = len(quantised_layers(model))
     linears = len(list(slots(model)))
     reason = None if coded and not linears else unpackable(model)
-    name = None if reason or coded or any(places(model)) else name_of(model)
+    name = None if reason or any(places(model)) else name_of(model)
     bounds = None if name is None else recall_bounds(name)
     made: Made | None = None
     if name is not None and bounds is not None:
@@ -63,6 +63,7 @@ def prepare(
             forget(name)
             name, reason = None, "logits over packed weights are not those kept for this model"
     if made is None:
+        write_codes(model)
         try:
             check = Check(model)
         except Exception as error:  # foreign code may raise anything

@@ -11,9 +11,9 @@ from spsbench.engines.codes import Codes
 from spsbench.engines.linears import StandIn
 from spsbench.engines.native import kernel, missing, operators
 from spsbench.engines.operators import run
-from spsbench.engines.pages import empty
+from spsbench.engines.over_codes import OverCodes, QuantisedLinear
+from spsbench.engines.pages import laid
 from spsbench.engines.panels import PANEL
-from spsbench.engines.quantised import OverCodes, QuantisedLinear
 from spsbench.engines.reading import arguments, current
 
 FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
@@ -29,13 +29,12 @@ class QuantisedPanels(OverCodes, StandIn):
 
     operator = "quantised"  # by quantised.c
 
-    def __init__(self, layer: QuantisedLinear) -> None:
+    def __init__(self, layer: OverCodes) -> None:
         super().__init__()
         self.out_features, self.in_features = layer.out_features, layer.in_features
-        self.group, self.bits = layer.group, layer.bits
-        self.least = layer.minima is not None
+        self.group, self.bits, self.least = layer.group, layer.bits, layer.least
         self.bias = layer.bias
-        self.weight = nn.Parameter(to_panels(layer.codes), requires_grad=False)
+        self.weight = nn.Parameter(to_panels(layer), requires_grad=False)
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
@@ -79,30 +78,45 @@ def size_of(room: int, group: int, bits: int, least: bool) -> int:
     return room * PANEL * bits // 8 + room // group * SCALES * (1 + least)
 
 
-def to_panels(codes: Codes) -> Tensor:
-    """[out / 32, bytes] uint8.
+def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
+    """Panels, groups in each, bytes of a group.
 
     Raises:
         ValueError: groups that are no multiple of 32.
     """
-    out, width = codes.numbers.shape
-    room, group = filled(width, codes.group)
+    room, group = filled(layer.in_features, layer.group)
     if group % FILL:
         raise ValueError(f"groups of {group} inputs: expected a multiple of {FILL}")
-    count, groups, piece = -(-out // PANEL), room // group, group * PANEL * codes.bits // 8
+    groups = room // group
+    return (
+        -(-layer.out_features // PANEL),
+        groups,
+        size_of(room, group, layer.bits, layer.least) // groups,
+    )
+
+
+def to_panels(layer: OverCodes) -> Tensor:
+    """[out / 32, bytes] uint8; raises as `shape_of_panels`."""
+    shape = shape_of_panels(layer)
+    return laid(shape, torch.uint8, lambda panels: _lay(layer.codes, panels)).view(shape[0], -1)
+
+
+def _lay(codes: Codes, panels: Tensor) -> None:
+    """Write codes into panels [out / 32, groups, bytes]."""
+    out, width = codes.numbers.shape
+    room, group = filled(width, codes.group)
+    count, groups, piece = len(panels), room // group, group * PANEL * codes.bits // 8
     of_groups = [codes.scales] if codes.minima is None else [codes.scales, codes.minima]
-    panels = empty((count, groups, piece + SCALES * len(of_groups)), torch.uint8)
     fill = (0, 0, 0, -out % PANEL)
-    laid = [pad(part, fill).view(count, PANEL, groups).transpose(1, 2) for part in of_groups]
-    panels[:, :, piece:] = torch.cat(laid, -1).contiguous().view(torch.uint8)
+    scales = [pad(part, fill).view(count, PANEL, groups).transpose(1, 2) for part in of_groups]
+    panels[:, :, piece:] = torch.cat(scales, -1).contiguous().view(torch.uint8)
     numbers = pad(codes.numbers, (0, room - width, *fill[2:]))
     numbers = numbers + (ZERO[codes.bits] if codes.minima is None else 0)
     for panel, part in zip(panels, numbers.view(count, PANEL, groups, group), strict=True):
-        panel[:, :piece] = _laid(part.permute(1, 2, 0), codes.bits).flatten(1)
-    return panels.view(count, -1)
+        panel[:, :piece] = _words(part.permute(1, 2, 0), codes.bits).flatten(1)
 
 
-def _laid(part: Tensor, bits: int) -> Tensor:
+def _words(part: Tensor, bits: int) -> Tensor:
     """[groups, group, 32] codes as they lie in memory: [groups, ...] uint8."""
     if bits == 8:
         return part.contiguous().view(torch.uint8)

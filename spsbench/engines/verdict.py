@@ -25,6 +25,7 @@ from spsbench.engines import kept
 from spsbench.engines.checking import PROBED, Bounds
 from spsbench.engines.eager import ordinary
 from spsbench.engines.origins import origin_of
+from spsbench.engines.quantised import format_of
 from spsbench.engines.session import FastLM
 
 SMALL = 2**20  # bytes of weights
@@ -51,7 +52,7 @@ def name_of(model: PreTrainedModel) -> str | None:
         return None
     found = hashlib.sha256(sources())
     told = {"transformers": transformers.__version__, "dtype": str(model.dtype)}
-    told["attention"] = str(model.config._attn_implementation)
+    told |= {"attention": str(model.config._attn_implementation), "codes": str(format_of(model))}
     found.update(json.dumps(told | model.config.to_dict(), default=str, sort_keys=True).encode())
     for name, tensor in _tensors(model):
         told_of = f"{name} {tuple(tensor.shape)} {tensor.dtype} {origin_of(tensor)}"

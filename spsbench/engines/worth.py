@@ -79,11 +79,6 @@ def to_pack(layers: Iterable[Slot], wanted: Mapping[str, str]) -> list[tuple[Slo
     return [(slot, layout) for slot, layout in found if layout in layouts(slot.weight)]
 
 
-def room_of(packable: Iterable[tuple[Slot, str]]) -> Room | None:
-    """Huge pages for all panels, where the system has so much memory."""
-    return huge_room(sum(most_bytes(slot.weight) for slot, _ in packable))
-
-
 @torch.inference_mode()
 def pack_linears(module: nn.Module) -> dict[str, int]:
     """Pack what is faster packed of a network that is no model; how many of each shape.
@@ -104,7 +99,8 @@ def pack_linears(module: nn.Module) -> dict[str, int]:
         if not torch.allclose(packed(x).float(), stock, rtol=0.02, atol=1e-3):
             del wanted[shape_of(slot)]
     packable = to_pack(layers, wanted)
-    return pack_all(module, packable, room_of(packable))
+    room = huge_room(sum(most_bytes(slot.weight) for slot, _ in packable))
+    return pack_all(module, packable, room)
 
 
 def shape_of(slot: Slot) -> str:

@@ -102,7 +102,8 @@ def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dic
 def settle(model: nn.Module) -> None:
     """Copy what is still a part of a file: files may change, and their pages are small."""
     for tensor in (*model.parameters(), *model.buffers()):
-        if type(tensor.data) is not Tensor:  # a rank's share: a copy already, without an address
+        # A rank's share and oneDNN's blocks are copies already, and have no address to ask for.
+        if type(tensor.data) is not Tensor or tensor.layout != torch.strided:
             continue
         part = _PARTS.get(tensor.untyped_storage().data_ptr())
         if part is not None and part() is not None:

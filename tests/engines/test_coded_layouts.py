@@ -12,8 +12,9 @@ from spsbench.engines.coded_layouts import LAYOUTS, fastest_layout, layouts, par
 from spsbench.engines.coded_tiles import QuantisedTiles
 from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.native import missing
+from spsbench.engines.over_codes import QuantisedLinear
 from spsbench.engines.preparing import prepare
-from spsbench.engines.quantised import QuantisedLinear, quantise
+from spsbench.engines.quantised import quantise
 from spsbench.engines.quantised_panels import QuantisedPanels
 from spsbench.engines.trials import threads
 from tests.tiny_models import tiny

@@ -16,8 +16,8 @@ from spsbench.engines import native, reading
 from spsbench.engines.attention import kernel_attend, takes
 from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.native import NoKernelError, kernel, missing
+from spsbench.engines.over_codes import QuantisedLinear
 from spsbench.engines.panels import product, to_panels
-from spsbench.engines.quantised import QuantisedLinear
 from spsbench.engines.quantised_panels import QuantisedPanels
 from spsbench.engines.trials import threads
 

@@ -16,9 +16,9 @@ from spsbench.engines.linears import slots
 from spsbench.engines.merging import merged
 from spsbench.engines.native import KINDS
 from spsbench.engines.operators import in_c, run
+from spsbench.engines.over_codes import QuantisedLinear
 from spsbench.engines.packing import layouts
 from spsbench.engines.panels import PanelLinear
-from spsbench.engines.quantised import QuantisedLinear
 from spsbench.engines.traced_cache import TracedCache
 from spsbench.engines.worth import shape_of
 from tests.tiny_models import tiny

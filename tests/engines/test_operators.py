@@ -13,8 +13,8 @@ from spsbench.engines.coded_layouts import layouts
 from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.native import KINDS
 from spsbench.engines.operators import NONE, in_c, run
+from spsbench.engines.over_codes import QuantisedLinear
 from spsbench.engines.panels import PanelLinear, product
-from spsbench.engines.quantised import QuantisedLinear
 from spsbench.engines.trials import threads
 
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")

@@ -12,12 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spsbench.engines import kept, packing_file, packings, panels, verdict
+from spsbench.engines import coded_layouts, kept, packing_file, packings, panels, preparing, verdict
 from spsbench.engines.choice import Choice
+from spsbench.engines.codes import FORMATS, Codes
+from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.linears import Packed, slots
 from spsbench.engines.native import missing
-from spsbench.engines.origins import mark, origin_of, stamp
+from spsbench.engines.origins import origin_of, stamp
+from spsbench.engines.over_codes import LateCodes, QuantisedLinear
+from spsbench.engines.quantised import dequantise, quantise
 from spsbench.engines.worth import shape_of
 from spsbench.models.lazy import settle
 from spsbench.models.loader import load_model
@@ -37,6 +41,7 @@ def however_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packings, "LEAST", 0)
     monkeypatch.setattr(packings, "SPARE", 0)
     monkeypatch.setattr(packings, "is_local", lambda folder: True)
+    monkeypatch.setattr(coded_layouts, "fastest_layout", lambda layer, dtype: "panels")
     kept.keep(packings.SPEED, "as fast")
 
 
@@ -60,6 +65,16 @@ def prepared(folder: Path, dtype: str = "bfloat16", layout: str = "panels") -> A
     packed = {shape_of(slot): layout for slot in slots(model)}
     known = Choice(engine="fast", packed=packed, threads=1)
     chosen = Choice.from_json(Fast().prepare(model, known=known.to_json()))
+    assert chosen.packed_linears > 0
+    settle(model)
+    return model
+
+
+def quantised(folder: Path, name: str, dtype: str = "bfloat16") -> Any:
+    """As `prepared`, over codes."""
+    model = load(folder, dtype)
+    assert quantise(model, name) > 0
+    chosen = Choice.from_json(Fast().prepare(model, threads=1))
     assert chosen.packed_linears > 0
     settle(model)
     return model
@@ -99,6 +114,67 @@ def test_a_second_load_lays_nothing_out_and_is_the_same(
     for path in files(tmp_path):  # whoever has it mapped is left alone
         path.unlink()
     assert torch.equal(laws(second, IDS), laws(first, IDS))
+
+
+def without_origin(model: Any) -> Any:
+    """So that its codes are made at once."""
+    for parameter in model.parameters():
+        del parameter.origin
+    return model
+
+
+@dtypes
+@pytest.mark.parametrize("name", FORMATS)
+def test_codes_that_are_kept_are_not_made_again(
+    name: str, dtype: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stock = without_origin(load(folder, dtype))
+    assert quantise(stock, name) == sum(
+        isinstance(module, QuantisedLinear) for module in stock.modules()
+    )
+    first = quantised(folder, name, dtype)
+    assert len(files(tmp_path)) == 1
+    monkeypatch.setattr(Codes, "of", lambda *given: pytest.fail("rounded again"))
+    monkeypatch.setattr(preparing, "Check", lambda model: pytest.fail("judged again"))
+    second = quantised(folder, name, dtype)
+    assert torch.equal(laws(second, IDS), laws(first, IDS))
+    for plain in copy.deepcopy(second), copy.deepcopy(first):
+        dequantise(plain)
+        wanted = copy.deepcopy(stock)
+        dequantise(wanted)
+        assert torch.equal(laws(plain, IDS), laws(wanted, IDS))
+
+
+def test_each_format_has_a_packing_and_a_verdict(folder: Path, tmp_path: Path) -> None:
+    for count, name in enumerate(FORMATS, 1):
+        quantised(folder, name)
+        assert len(files(tmp_path)) == count
+        assert len(list(tmp_path.glob("judged-*"))) == count
+    prepared(folder)
+    assert len(files(tmp_path)) == count + 1
+
+
+def test_codes_of_another_model_are_noticed(folder: Path, tmp_path: Path) -> None:
+    first = quantised(folder, "int8")
+    (path,) = files(tmp_path)
+    packing_file.write(path, packing_file.read(path).flip(0).contiguous())
+    assert torch.equal(laws(quantised(folder, "int8"), IDS), laws(first, IDS))
+    assert torch.equal(laws(quantised(folder, "int8"), IDS), laws(first, IDS))
+
+
+@pytest.mark.parametrize("engine", [Fast, Eager])
+def test_late_codes_are_codes(engine: type, folder: Path) -> None:
+    late = load(folder)
+    assert quantise(late, "int4") > 0
+    early = without_origin(load(folder))
+    quantise(early, "int4")
+    assert any(isinstance(module, LateCodes) for module in late.modules())
+    assert not any(isinstance(module, LateCodes) for module in early.modules())
+    assert torch.equal(laws(late, IDS), laws(early, IDS))
+    for model in late, early:
+        engine().prepare(model)
+    assert not any(isinstance(module, LateCodes) for module in late.modules())
+    assert torch.equal(laws(late, IDS), laws(early, IDS))
 
 
 def test_what_is_written_to_a_mapped_layer_stays_there(folder: Path, tmp_path: Path) -> None:
@@ -170,11 +246,11 @@ def test_layers_of_unknown_origin_are_not_kept(folder: Path, tmp_path: Path) -> 
     packed = {shape_of(slot): "panels" for slot in slots(model)}
     Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=1).to_json())
     assert not files(tmp_path)
-    assert packings.name_of([(slot, "panels") for slot in slots(tiny("llama"))]) is None
-    other = tiny("llama")
-    mark(other, "of a file")
-    named = [(slot, "panels") for slot in slots(other)]
-    assert packings.name_of(named) != packings.name_of(named[1:])
+    assert packings.name_of([]) is None
+    assert packings.name_of([("a file", "panels"), (None, "panels")]) is None
+    names = {packings.name_of([("a", "panels")] * count) for count in (1, 2)}
+    names.add(packings.name_of([("a", "tiles")]))
+    assert len(names) == 3
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "empty", "page"])

@@ -43,8 +43,11 @@ class Laying:
 
     def packing(self, *, kept: bool) -> Packing:
         """Where panels will be, or what of them is kept on disk if that may be taken."""
-        name = packings.name_of(self._parts())
-        return Packing(name, (packings.recall(name) if kept else None) or self._room())
+        parts = list(self._parts())
+        name = packings.name_of(parts)
+        found = packings.recall(name) if kept else None
+        origins = frozenset(origin for origin, _ in parts if origin is not None)
+        return Packing(name, found or self._room(), origins)
 
     def _room(self) -> Room | None:
         """Huge pages for all panels, where the system has so much memory."""

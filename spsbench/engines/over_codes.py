@@ -82,8 +82,12 @@ class LateCodes(OverCodes):
         self._turned = isinstance(layer, Conv1D)
         self.out_features, self.in_features = self._rows.shape
         self.group, self.bits = kind.group or self.in_features, kind.bits
-        origin = origin_of(layer.weight)
-        self.origin = None if origin is None else f"{origin} {kind}"
+
+    @property
+    def origin(self) -> str | None:  # type: ignore[override]
+        """As the weight has it now."""
+        origin = origin_of(self.weight)
+        return None if origin is None else f"{origin} {self.kind}"
 
     @property
     def _rows(self) -> Tensor:

@@ -1,8 +1,9 @@
 """The file of a packing: a page that says how many panels there are, and the panels.
 
 It is never changed but in that page, only replaced or removed, which leaves alone who has it
-mapped. The system writes to the disk late: pages that are lost in a crash are noticed by the sum of
-all words, which is added up once after each start of the machine.
+mapped. Its words are added up when it is first read, after each start of the machine, and whenever
+its time of change is not the one that it tells: pages may be lost on their way to the disk. When it
+was last used is its time of access.
 """
 
 import json
@@ -10,6 +11,7 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -36,23 +38,26 @@ def read(path: Path) -> Tensor:
     with path.open("r+b") as file:
         try:
             return _read(file)
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise DamagedError(path) from error
 
 
 def _read(file: BinaryIO) -> Tensor:
+    number = file.fileno()
     head = json.loads(file.read(HEADER).rstrip(b"\0"))
     # A copy on write: what is written here by mistake is not written to the file.
-    memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    memory = mmap.mmap(number, 0, access=mmap.ACCESS_COPY)
     with suppress(OSError):  # an older system reads pages as they are used
         memory.madvise(POPULATE_READ)
     panels = torch.frombuffer(memory, dtype=torch.uint8, offset=HEADER)
     if head["bytes"] != len(panels):
         raise ValueError("cut off")
-    if head["boot"] != boot():
+    if head["boot"] != boot() or head["changed"] != os.fstat(number).st_mtime_ns:
         if head["sum of words"] != _sum(panels):
-            raise ValueError("a page was lost on its way to the disk")
-        os.pwrite(file.fileno(), _head(panels, head["sum of words"]), 0)
+            raise ValueError("pages were lost")
+        os.fsync(number)  # from here on they cannot be, as far as the system knows
+        os.pwrite(number, _head(head | {"boot": boot()}), 0)
+    os.utime(number, ns=(time.time_ns(), head["changed"]))
     return panels
 
 
@@ -62,18 +67,18 @@ def write(path: Path, panels: Tensor) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    told = {"bytes": len(panels), "sum of words": _sum(panels)}
     handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".new")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_head(panels, _sum(panels)))
+            file.write(_head(told | {"boot": "", "changed": time.time_ns()}))
             file.write(panels.numpy().data)
         os.replace(draft, path)
     finally:
         Path(draft).unlink(missing_ok=True)
 
 
-def _head(panels: Tensor, total: int) -> bytes:
-    told = {"bytes": len(panels), "sum of words": total, "boot": boot()}
+def _head(told: Mapping[str, object]) -> bytes:
     return json.dumps(told).encode().ljust(HEADER, b"\0")
 
 

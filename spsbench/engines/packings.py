@@ -8,7 +8,7 @@ they are now, layouts, the code that lays out.
 import hashlib
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -17,11 +17,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.engines import codes, kept, packing_file, pages, panels, quantised_panels
-from spsbench.engines.native import SOURCES
+from spsbench.engines import kept, packing_file, panels
+from spsbench.engines.native import library
+from spsbench.engines.origins import is_fresh
 from spsbench.engines.packing_file import DamagedError
 from spsbench.engines.pages import Room
 from spsbench.engines.trials import threads, typical
+from spsbench.engines.verdict import sources
 from spsbench.machine.cache_home import own_folder
 from spsbench.machine.disks import allowed, is_local
 
@@ -31,35 +33,37 @@ PART = 256 * 2**20  # bytes
 WIDTH = 1024  # inputs
 SLOWER = 1.05
 SPEED = "packings"  # what `kept` calls whether mapped panels are read as fast as others
+IN_USE = 24 * 3600.0  # seconds since it was last used
 LEFT = 3600.0  # seconds, after which an unfinished file is nobody's
 
 
 class Packing(NamedTuple):
-    """Panels of one model, and what they are called on disk; None: they cannot be had again."""
+    """Panels of one model, what they are called on disk, and of what they are made.
+
+    Without a name they cannot be had again.
+    """
 
     name: str | None = None
     room: Room | None = None
+    origins: frozenset[str] = frozenset()
 
 
-def name_of(parts: Iterable[tuple[str | None, str]]) -> str | None:
+def name_of(parts: Sequence[tuple[str | None, str]]) -> str | None:
     """Of panels in their order: the origin of each, and how it is laid out.
 
     None: there are none, or one of unknown origin.
     """
-    known = list(parts)
-    if not known or any(origin is None for origin, _ in known):
+    if not parts or any(origin is None for origin, _ in parts):
         return None
-    told = "".join(f"{origin} {how}\0" for origin, how in known)
+    told = "".join(f"{origin} {how}\0" for origin, how in parts)
     return hashlib.sha256(_code() + told.encode()).hexdigest()[:24]
 
 
 @cache
 def _code() -> bytes:
-    """A digest of what lays panels out."""
-    modules = pages, panels, codes, quantised_panels
-    paths = [Path(str(module.__file__)) for module in modules]
-    paths += [path for path in SOURCES if path.stem in ("panels", "codes")]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).digest()
+    """A digest of what lays panels out: this room and the kernels, compiled as they are here."""
+    kernels = library()
+    return sources() + (b"" if isinstance(kernels, str) else Path(kernels._name).stem.encode())
 
 
 def recall(name: str | None) -> Room | None:
@@ -68,30 +72,37 @@ def recall(name: str | None) -> Room | None:
     if path is None:
         return None
     try:
-        found = packing_file.read(path)
-        path.touch()  # it is in use: older ones go first
+        return Room(packing_file.read(path), written=True)
     except OSError:
         return None
     except DamagedError:
         path.unlink(missing_ok=True)
         return None
-    return Room(found, written=True)
 
 
 def keep(packing: Packing) -> None:
-    """Keep what was laid out, if it is worth the disk; the next load is quicker then."""
-    name, room = packing
-    if name is None or room is None or room.written or len(room.taken) < LEAST:
-        return
-    path = _path(name)
-    if path is None or path.exists() or kept.recall(SPEED) == "slower":
+    """Keep what was laid out, if it is worth the disk; the next load is quicker then.
+
+    What was kept by this name is replaced: it was not taken for what it should be.
+    """
+    path = None if packing.name is None else _path(packing.name)
+    if path is None:
         return
     with suppress(OSError):  # it will be laid out again
-        if _has_place(path.parent, len(room.taken)):
-            packing_file.write(path, room.taken)
-            if kept.recall(SPEED) is None and _slower(path, room.taken):
+        if _is_worth_it(packing, path):
+            own = packing.room.taken  # type: ignore[union-attr]
+            packing_file.write(path, own)
+            if kept.recall(SPEED) is None and _slower(path, own):
                 path.unlink(missing_ok=True)
         _prune(path.parent)
+
+
+def _is_worth_it(packing: Packing, path: Path) -> bool:
+    room = packing.room
+    if room is None or room.written or len(room.taken) < LEAST:
+        return False
+    fast = kept.recall(SPEED) != "slower"
+    return fast and all(map(is_fresh, packing.origins)) and _has_place(path, len(room.taken))
 
 
 def forget(name: str | None) -> None:
@@ -102,9 +113,9 @@ def forget(name: str | None) -> None:
 
 
 def sizes() -> list[int]:
-    """Bytes of each packing there is."""
+    """Bytes of each packing there is, and of those that are being written."""
     folder = own_folder("packings")
-    return [] if folder is None else [path.stat().st_size for path in folder.glob("*.panels")]
+    return [] if folder is None else [path.stat().st_size for path in folder.iterdir()]
 
 
 def _path(name: str) -> Path | None:
@@ -112,9 +123,13 @@ def _path(name: str) -> Path | None:
     return None if folder is None else folder / f"{name}.panels"
 
 
-def _has_place(folder: Path, size: int) -> bool:
-    free = shutil.disk_usage(folder).free
-    return size <= allowed() and is_local(folder) and free >= 2 * size + SPARE
+def _has_place(path: Path, size: int) -> bool:
+    """Whether it would make way for no other that is in use: two would push each other out."""
+    now = time.time()
+    others = [other.stat() for other in path.parent.glob("*.panels") if other != path]
+    used = sum(other.st_size for other in others if now - other.st_atime < IN_USE)
+    free = shutil.disk_usage(path.parent).free
+    return size + used <= allowed() and is_local(path.parent) and free >= 2 * size + SPARE
 
 
 def _slower(path: Path, own: Tensor) -> bool:
@@ -142,7 +157,7 @@ def _slower(path: Path, own: Tensor) -> bool:
 def _prune(folder: Path) -> None:
     """Remove what has not been used for longest, until the rest is no more than allowed."""
     total = 0
-    for path in sorted(folder.glob("*.panels"), key=lambda p: p.stat().st_mtime, reverse=True):
+    for path in sorted(folder.glob("*.panels"), key=lambda p: p.stat().st_atime, reverse=True):
         total += path.stat().st_size
         if total > allowed():
             path.unlink(missing_ok=True)

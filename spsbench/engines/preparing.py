@@ -75,7 +75,8 @@ def prepare(
         lean = model.config._attn_implementation == NAME
         if name and lean and not made.reason and as_kept(model, check.bounds) is not None:
             keep_bounds(name, check.bounds)
-    if name is not None:
+            packings.keep(made.packing)
+    else:
         packings.keep(made.packing)
     release_memory()
     tape = attach(model)

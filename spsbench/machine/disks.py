@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from pathlib import Path
 
 VARIABLE = "SPSBENCH_PACKINGS_GB"
@@ -28,11 +29,16 @@ def bad_share() -> str | None:
 def is_local(folder: Path) -> bool:
     """Whether it is on a disk of this machine: neither in its memory nor at another's."""
     try:
-        device = folder.stat().st_dev
+        place = folder.resolve(strict=True)
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # another system
+    except OSError:  # it is not there, or another system
         return False
-    number = f"{os.major(device)}:{os.minor(device)}"
     mounts = [line.split(" - ") for line in lines.splitlines() if " - " in line]
-    kinds = [right.split()[0] for left, right in mounts if left.split()[2] == number]
-    return any(kind in _LOCAL for kind in kinds)
+    kinds = {_path(left.split()[4]): right.split()[0] for left, right in mounts}
+    above = [path for path in (place, *place.parents) if path in kinds]
+    return bool(above) and kinds[above[0]] in _LOCAL
+
+
+def _path(written: str) -> Path:
+    """Of a mount, whose blanks are written in octal."""
+    return Path(re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), written))

@@ -8,6 +8,8 @@ are parts of the file, each mapped by itself and given up as soon as it has been
 """
 
 import mmap
+import resource
+from contextlib import suppress
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 
 from spsbench.models.weights import read_headers
 
+OTHERS = 128  # files that a process has open beside the parts of a model
 PIECE = 16 << 20  # bytes of the widened tensor
 _NARROW = ("BF16", "F16")
 _MAPPED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -85,9 +88,21 @@ def _part(path: Path, span: range, dtype: torch.dtype) -> Tensor | None:
     return tensor
 
 
+def _may_open(count: int) -> bool:
+    """Whether this process may have so many files open, as each part is one; asks to be let."""
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if least >= count or least == resource.RLIM_INFINITY:
+        return True
+    with suppress(OSError, ValueError):  # more than it is allowed
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
+        return True
+    return False
+
+
 def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
     """Every tensor of the safetensors `files` by name; `mapped`: as parts of them, if possible."""
     tensors: dict[str, LazyTensor] = {}
+    mapped = mapped and _may_open(len(read_headers(files)) + OTHERS)
     for path in files:
         # Read, not mapped: mapped pages of the file would count as memory of the process.
         file: Any = safe_open(path, framework="pt", backend="pread")

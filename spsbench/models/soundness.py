@@ -64,16 +64,17 @@ def _small(tensor: torch.Tensor) -> bool:
     return bool(torch.linalg.vector_norm(tensor) < LARGEST / 2)  # rounding is far below that
 
 
-def check_sound_once(model: PreTrainedModel, folder: Path, stamped: str) -> None:
+def check_sound_once(model: PreTrainedModel, folder: Path, stamped: str | None) -> None:
     """As `check_sound`; a large model whose files were found sound before is not read for it.
 
     Args:
         model: any.
         folder: for the message.
-        stamped: its files as they are, of `origins.stamp`.
+        stamped: its files as they are, of `origins.stamp`; None: nothing is known of them.
     """
-    places = own_folder("sound") if sum(t.nbytes for _, t in _tensors(model)) > LARGE else None
-    mark = None if places is None else places / stamped
+    large = stamped is not None and sum(t.nbytes for _, t in _tensors(model)) > LARGE
+    places = own_folder("sound") if large else None
+    mark = None if places is None else places / str(stamped)
     if mark is not None and mark.exists():
         return
     check_sound(model, folder)

@@ -185,7 +185,7 @@ class Conduct:
         identity = fingerprint(experiment, folders)
         folder = self.place.out or RESULTS / f"{self.name}-{short_hash(identity, 8)}"
         for part in experiment.parts:
-            self.say(f"{part.spec}: {part.task.title}")
+            self.say(f"{part.spec.name}: {part.task.title}")
         return folders, identity, folder
 
     def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:

@@ -1,10 +1,10 @@
 """Panels that are kept on disk are those that would be laid out, or are laid out."""
 
 import copy
-import gc
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from spsbench.engines.choice import Choice
 from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
+from spsbench.engines.laying import Laying
 from spsbench.engines.linears import Packed, slots
 from spsbench.engines.native import missing
-from spsbench.engines.origins import origin_of, stamp
+from spsbench.engines.origins import mark, origin_of, stamp
 from spsbench.engines.over_codes import LateCodes, QuantisedLinear
 from spsbench.engines.quantised import dequantise, quantise
 from spsbench.engines.worth import shape_of
+from spsbench.models import loader
 from spsbench.models.lazy import settle
 from spsbench.models.loader import load_model
 from tests.tiny_models import laws, tiny
@@ -82,6 +84,12 @@ def quantised(folder: Path, name: str, dtype: str = "bfloat16") -> Any:
 
 def files(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "spsbench" / "packings").glob("*"))
+
+
+def name_of(model: Any, layout: str = "panels") -> str | None:
+    """Of the packing of a loaded model, every layer in one layout."""
+    packed = {shape_of(slot): layout for slot in slots(model)}
+    return Laying.of(model, Choice(engine="fast", packed=packed)).packing(kept=False).name
 
 
 def laid_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -180,12 +188,12 @@ def test_late_codes_are_codes(engine: type, folder: Path) -> None:
 def test_what_is_written_to_a_mapped_layer_stays_there(folder: Path, tmp_path: Path) -> None:
     prepared(folder)
     (path,) = files(tmp_path)
-    before = path.read_bytes()
+    before = path.read_bytes()[packing_file.HEADER :]
     model = prepared(folder)
     for module in model.modules():
         if isinstance(module, Packed):
             module.weight.data.zero_()
-    assert path.read_bytes() == before
+    assert path.read_bytes()[packing_file.HEADER :] == before
 
 
 def test_other_files_dtypes_and_layouts_have_packings_of_their_own(
@@ -201,6 +209,32 @@ def test_other_files_dtypes_and_layouts_have_packings_of_their_own(
     moved = Path(shutil.copytree(folder, tmp_path / "copy"))
     prepared(moved)
     assert len(files(tmp_path)) == 4
+    (tmp_path / "link").symlink_to(folder)
+    prepared(tmp_path / "link")  # the same files
+    assert len(files(tmp_path)) == 4
+    config = folder / "config.json"
+    config.write_text(config.read_text())
+    prepared(folder)
+    assert len(files(tmp_path)) == 5
+
+
+def test_layouts_and_the_code_that_lays_out_are_in_the_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {name_of(load(folder)), name_of(load(folder, "float32"))}
+    names.add(name_of(load(folder), "onednn"))
+    model = load(folder)
+    quantise(model, "int8")
+    laying = Laying.of(model, None)
+    for layout in "panels", "tiles":
+        wanted = dict.fromkeys(laying.wanted, layout)
+        names.add(replace(laying, wanted=wanted).packing(kept=False).name)
+    with monkeypatch.context() as later:
+        later.setattr(packings, "_code", lambda: b"another")
+        names.add(name_of(load(folder)))
+    assert None not in names
+    assert len(names) == 6
+    assert name_of(load(folder)) in names
 
 
 def test_weights_that_were_changed_are_laid_out(folder: Path, tmp_path: Path) -> None:
@@ -231,6 +265,57 @@ def test_an_origin_is_that_of_numbers_as_they_were_read(folder: Path) -> None:
     assert origin_of(next(tiny("llama").parameters())) is None
 
 
+def test_origins_are_of_models_whose_files_say_all(folder: Path) -> None:
+    how: dict[str, Any] = {"device": "cpu", "attention": None, "dtype": "bfloat16"}
+    theirs = load_model(folder, **how, trust_remote_code=True, allow_pickle=False)
+    assert all(origin_of(parameter) is None for parameter in theirs.parameters())
+    with torch.inference_mode():  # as ranks load: nobody counts what is written
+        there = tiny("llama")
+        mark(there, [folder / "config.json"], "")
+    assert all(origin_of(parameter) is None for parameter in there.parameters())
+
+
+def test_late_codes_have_the_origin_of_their_weight_now(folder: Path) -> None:
+    model = load(folder)
+    quantise(model, "int8")
+    layer = next(module for module in model.modules() if isinstance(module, LateCodes))
+    assert str(layer.origin).endswith("Format(bits=8, group=None)")
+    with torch.no_grad():
+        layer.weight[0, 0] += 1
+    assert layer.origin is None
+
+
+def test_files_that_change_while_they_are_read_leave_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = loader.lazy_tensors
+
+    def slowly(files: list[Path], **given: Any) -> Any:
+        found = own(files, **given)
+        files[0].touch()
+        return found
+
+    monkeypatch.setattr(loader, "lazy_tensors", slowly)
+    assert all(origin_of(parameter) is None for parameter in load(folder).parameters())
+    prepared(folder)
+    monkeypatch.undo()
+    assert not files(tmp_path)
+
+
+def test_files_that_change_before_panels_are_kept_leave_none(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = panels._pack
+
+    def pack(weight: torch.Tensor, into: torch.Tensor) -> None:
+        own(weight, into)
+        (folder / "model.safetensors").touch()
+
+    monkeypatch.setattr(panels, "_pack", pack)
+    prepared(folder)
+    assert not files(tmp_path)
+
+
 def test_a_stamp_tells_how_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("text")
@@ -253,19 +338,21 @@ def test_layers_of_unknown_origin_are_not_kept(folder: Path, tmp_path: Path) -> 
     assert len(names) == 3
 
 
-@pytest.mark.parametrize("damage", ["cut", "header", "empty", "page"])
+@pytest.mark.parametrize("damage", ["cut", "header", "deep", "empty", "page", "in place"])
 def test_damage_is_noticed(
     damage: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = prepared(folder)
     (path,) = files(tmp_path)
     whole = bytearray(path.read_bytes())
+    page = slice(packing_file.HEADER, packing_file.HEADER + 512)
+    spoilt = whole[: page.start] + bytes(512) + whole[page.stop :]
+    ways = {"cut": whole[:-9], "header": b"{" * 9000, "deep": b"[" * 9000, "empty": b""}
+    times = path.stat()
+    path.write_bytes(ways.get(damage, spoilt))
     if damage == "page":  # it was lost when the machine went down
-        page = packing_file.HEADER
-        whole[page : page + 512] = bytes(512)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         monkeypatch.setattr(packing_file, "boot", lambda: "another")
-    spoilt = {"cut": whole[:-9], "header": b"{" * 9000, "empty": b"", "page": whole}[damage]
-    path.write_bytes(spoilt)
     seen = laid_out(monkeypatch)
     assert torch.equal(laws(prepared(folder), IDS), laws(first, IDS))
     assert seen
@@ -288,6 +375,10 @@ def test_after_a_start_of_the_machine_a_sum_is_looked_at_once(
     for _ in range(3):
         assert packings.recall(path.stem) is not None
     assert len(added) == 1
+    path.touch()  # somebody has written to it, who knows what
+    for _ in range(2):
+        assert packings.recall(path.stem) is not None
+    assert len(added) == 2
     assert path.read_bytes()[packing_file.HEADER :] == before[packing_file.HEADER :]
     assert json.loads(path.read_bytes()[: packing_file.HEADER].rstrip(b"\0"))["boot"] == "another"
 
@@ -310,6 +401,37 @@ def test_panels_of_another_model_are_noticed(
     assert all(map(torch.equal, model.parameters(), stock.parameters()))
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert torch.equal(laws(prepared(folder), IDS), laws(first, IDS))
+
+
+def test_a_model_that_is_judged_anew_has_its_packing_replaced(folder: Path, tmp_path: Path) -> None:
+    prepared(folder)
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    packing_file.write(path, packing_file.read(path).flip(0).contiguous())
+    (judged,) = tmp_path.glob("judged-*")
+    judged.unlink()
+    prepared(folder)
+    assert path.read_bytes()[packing_file.HEADER :] == whole[packing_file.HEADER :]
+
+
+def test_what_was_found_is_not_written_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(folder)
+    monkeypatch.setattr(packing_file, "write", lambda *given: pytest.fail("written again"))
+    prepared(folder)
+
+
+def test_panels_of_a_model_that_they_are_wrong_for_are_not_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        panels.PanelLinear, "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
+    )
+    model = load(folder)
+    packed = {shape_of(slot): "panels" for slot in slots(model)}
+    Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=1).to_json())
+    assert not files(tmp_path)
 
 
 def test_what_is_not_worth_the_disk_is_not_kept(
@@ -367,16 +489,37 @@ def test_whether_a_file_is_read_as_fast_is_seen_once(
 def test_what_was_not_used_for_longest_makes_way(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared(folder, "bfloat16")
-    (old,) = files(tmp_path)
-    unfinished = old.with_name("killed.new")
+    found: dict[str, Path] = {}
+    for name in FORMATS:
+        before = set(files(tmp_path))
+        quantised(folder, name)
+        (found[name],) = set(files(tmp_path)) - before
+    for at, path in enumerate(found.values()):  # the first one for longest
+        os.utime(path, ns=(at, path.stat().st_mtime_ns))
+    quantised(folder, "int8")  # is in use again
+    unfinished = found["int8"].with_name("killed.new")
     unfinished.touch()
-    os.utime(old, (1, 1))
     os.utime(unfinished, (1, 1))
-    monkeypatch.setenv("SPSBENCH_PACKINGS_GB", str(old.stat().st_size * 2.5 / 1e9))
-    prepared(folder, "float32")  # twice its size
-    assert old not in files(tmp_path)
-    assert len(files(tmp_path)) == 1
+    room = sum(path.stat().st_size for name, path in found.items() if name != "int4")
+    monkeypatch.setenv("SPSBENCH_PACKINGS_GB", str(room / 1e9))
+    quantised(folder, "int8")
+    assert files(tmp_path) == sorted({*found.values()} - {found["int4"]})
+    assert sum(packings.sizes()) == room
+    monkeypatch.setenv("SPSBENCH_PACKINGS_GB", "0")
+    quantised(folder, "int8")
+    assert not files(tmp_path)
+
+
+def test_two_that_have_no_place_together_do_not_push_each_other_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepared(folder, "float32")
-    gc.collect()
-    assert packings.sizes() == [files(tmp_path)[0].stat().st_size]
+    (first,) = files(tmp_path)
+    monkeypatch.setenv("SPSBENCH_PACKINGS_GB", str(first.stat().st_size * 1.2 / 1e9))
+    for _ in range(2):
+        prepared(folder, "bfloat16")
+        assert files(tmp_path) == [first]
+    os.utime(first, ns=(0, first.stat().st_mtime_ns))  # nobody has used it for a day
+    prepared(folder, "bfloat16")
+    assert first not in files(tmp_path)
+    assert len(files(tmp_path)) == 1

@@ -8,25 +8,41 @@ from spsbench.machine import disks
 from spsbench.machine.disks import allowed, bad_share, is_local
 
 MOUNTS = """\
-23 28 0:22 / /proc rw,nosuid shared:13 - proc proc rw
-28 1 254:0 / / rw,noatime - ext4 /dev/vda rw
-31 28 0:26 / /dev/shm rw shared:4 - tmpfs tmpfs rw
-40 28 0:51 / /home rw - nfs4 server:/home rw,vers=4.2
-41 28 0:60 / /merged rw - overlay overlay rw,lowerdir=/l
+23 28 0:22 / {top}/proc rw,nosuid shared:13 - proc proc rw
+28 1 254:0 / {top} rw,noatime - ext4 /dev/vda rw
+31 28 0:26 / {top}/dev/shm rw shared:4 - tmpfs tmpfs rw
+40 28 0:51 / {top}/my\\040home rw - nfs4 server:/home rw,vers=4.2
+41 40 0:60 / {top}/my\\040home/merged rw - overlay overlay rw,lowerdir=/l
 """
 
 
 @pytest.mark.parametrize(
-    ("device", "local"),
-    [((254, 0), True), ((0, 60), True), ((0, 26), False), ((0, 51), False), ((9, 9), False)],
+    ("folder", "local"),
+    [
+        ("cache", True),
+        ("dev/shm/cache", False),
+        ("my home/cache", False),
+        ("my home/merged/cache", True),
+        ("my homes", True),
+    ],
 )
 def test_memory_and_other_machines_are_no_disk(
-    device: tuple[int, int], local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: str, local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda self, **given: MOUNTS)
-    monkeypatch.setattr(disks.os, "major", lambda number: device[0])
-    monkeypatch.setattr(disks.os, "minor", lambda number: device[1])
-    assert is_local(tmp_path) == local
+    mounts = MOUNTS.format(top=tmp_path.resolve())
+    (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(Path, "read_text", lambda self, **given: mounts)
+    assert is_local(tmp_path / folder) == local
+
+
+def test_a_system_that_does_not_tell_has_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, **given: str) -> str:
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert not is_local(tmp_path)
 
 
 def test_what_is_not_there_is_on_no_disk(tmp_path: Path) -> None:

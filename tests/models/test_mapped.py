@@ -94,6 +94,26 @@ def test_numbers_of_another_kind_are_not_parts(llama: Path) -> None:
         assert model.dtype == getattr(torch, dtype)
 
 
+def test_as_many_files_are_open_as_may_be(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def refuse(kind: int, wanted: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(lazy.resource, "getrlimit", lambda kind: (40, 1000))
+    monkeypatch.setattr(lazy.resource, "setrlimit", lambda kind, wanted: asked.append(wanted))
+    before = parts()
+    model = load(llama, "bfloat16", mapped=True)
+    assert parts() > before
+    ((least, most),) = asked
+    assert (least > 40, most) == (True, 1000)
+    del model
+    monkeypatch.setattr(lazy.resource, "setrlimit", refuse)
+    before = parts()
+    assert load(llama, "bfloat16", mapped=True) is not None
+    assert parts() == before  # copies
+
+
 def test_odd_places_and_kinds_are_read(tmp_path: Path) -> None:
     """A tensor that begins within a number, a single number, and whole ones."""
     tensors = {"whole": torch.arange(9), "one": torch.tensor(2.5)}

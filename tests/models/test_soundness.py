@@ -50,6 +50,13 @@ def test_small_models_leave_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         check_sound_once(unsound(), tmp_path, "a")
 
 
+def test_of_unknown_files_nothing_is_remembered(tmp_path: Path) -> None:
+    check_sound_once(tiny("llama"), tmp_path, None)
+    assert not marks(tmp_path)
+    with pytest.raises(DataError):
+        check_sound_once(unsound(), tmp_path, None)
+
+
 def test_few_marks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soundness, "MOST", 2)
     for at, stamp in enumerate("abc"):

@@ -88,7 +88,7 @@ def keep(packing: Packing) -> None:
     path = None if packing.name is None else _path(packing.name)
     if path is None:
         return
-    with suppress(OSError):  # it will be laid out again
+    with suppress(OSError, DamagedError):  # it will be laid out again
         if _is_worth_it(packing, path):
             own = packing.room.taken  # type: ignore[union-attr]
             packing_file.write(path, own)

@@ -62,7 +62,7 @@ def _layout(layer: OverCodes, dtype: torch.dtype) -> str:
     if len(ways) == 1:
         return next(iter(ways))
     kind = " with minima" if layer.least else ""
-    key = f"layout {shape_of(layer)} in groups of {layer.group}{kind} {dtype}"
+    key = f"replayed layout {shape_of(layer)} in groups of {layer.group}{kind} {dtype}"
     found = recall(key)
     if found not in ways:
         keep(key, found := fastest_layout(layer, dtype))

@@ -37,7 +37,7 @@ def worthwhile(layers: Iterable[Slot], known: Mapping[str, str] | None = None) -
             best[shape] = known.get(shape)
             continue
         kind, dtype = type(alike[0].layer).__name__, alike[0].weight.dtype
-        key = f"layout {shape} {kind} {dtype} {'in' if size < CACHES else 'beyond'} caches"
+        key = f"replayed layout {shape} {kind} {dtype} {'in' if size < CACHES else 'beyond'} caches"
         if key not in _BEST:
             _BEST[key] = _best(key, alike, size)
         best[shape] = _BEST[key]

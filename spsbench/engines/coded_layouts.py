@@ -86,9 +86,7 @@ def part(layer: OverCodes) -> QuantisedLinear:
     return QuantisedLinear(Codes(numbers[:count], scales[:count], group, bits, some), None)
 
 
-def pack_codes(
-    model: nn.Module, wanted: Mapping[str, str], room: Room | None = None
-) -> dict[str, int]:
+def pack_codes(model: nn.Module, wanted: Mapping[str, str], room: Room | None) -> dict[str, int]:
     """Lay out every layer over codes, in place; how many of each shape and width of codes.
 
     Args:

@@ -6,7 +6,7 @@ the mark.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ class Origin(NamedTuple):
 
 
 _FILES: dict[str, tuple[Sequence[Path], str]] = {}
-"""What each stamp that is on a model was given for."""
+"""What each stamp was made of."""
 
 
 def stamp(files: Sequence[Path], how: str) -> str:
@@ -37,16 +37,16 @@ def stamp(files: Sequence[Path], how: str) -> str:
         now = path.stat()
         same = now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
         told.append(f"{path.resolve()} {same}")
-    return hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    made = hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    _FILES[made] = files, how
+    return made
 
 
-def mark(model: nn.Module, files: Sequence[Path], how: str) -> None:
-    """Mark every parameter of a model that was read from `files`.
+def mark(model: nn.Module, stamped: str) -> None:
+    """Mark every parameter of a model that was read from files so stamped.
 
     Tensors of inference mode count no changes, and get no mark.
     """
-    stamped = stamp(files, how)
-    _FILES[stamped] = files, how
     for name, parameter in model.named_parameters():
         if not parameter.is_inference():
             given = Origin(f"{stamped} {name}", parameter.data_ptr(), parameter._version)
@@ -62,11 +62,9 @@ def origin_of(parameter: Tensor) -> str | None:
     return origin.name if now == (origin.address, origin.version) else None
 
 
-def is_fresh(origin: str) -> bool:
-    """Whether its files are as they were when it was marked."""
-    stamped = origin.partition(" ")[0]
-    files, how = _FILES[stamped]
+def are_fresh(origins: Iterable[str]) -> bool:
+    """Whether the files of all are as they were when they were stamped."""
     try:
-        return stamp(files, how) == stamped
+        return all(stamp(*_FILES[each]) == each for each in {o.partition(" ")[0] for o in origins})
     except OSError:
         return False

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spsbench.engines import kept, packing_file, panels
 from spsbench.engines.native import library
-from spsbench.engines.origins import is_fresh
+from spsbench.engines.origins import are_fresh
 from spsbench.engines.packing_file import DamagedError
 from spsbench.engines.pages import Room
 from spsbench.engines.trials import threads, typical
@@ -102,7 +102,7 @@ def _is_worth_it(packing: Packing, path: Path) -> bool:
     if room is None or room.written or len(room.taken) < LEAST:
         return False
     fast = kept.recall(SPEED) != "slower"
-    return fast and all(map(is_fresh, packing.origins)) and _has_place(path, len(room.taken))
+    return fast and are_fresh(packing.origins) and _has_place(path, len(room.taken))
 
 
 def forget(name: str | None) -> None:

@@ -27,6 +27,7 @@ from spsbench.engines.eager import ordinary
 from spsbench.engines.origins import origin_of
 from spsbench.engines.quantised import format_of
 from spsbench.engines.session import FastLM
+from spsbench.machine.cache_home import keep_newest
 
 SMALL = 2**20  # bytes of weights
 MOST = 32  # models whose verdicts are kept
@@ -94,9 +95,7 @@ def keep_bounds(name: str, bounds: Bounds) -> None:
     with suppress(OSError, SafetensorError):  # it will be judged again
         save_file({EXACT: bounds.exact.contiguous()}, draft, metadata=told)
         draft.replace(path)
-        every = sorted(path.parent.glob("judged-*.safetensors"), key=lambda p: p.stat().st_mtime)
-        for old in every[:-MOST]:
-            old.unlink(missing_ok=True)
+        keep_newest(path.parent.glob("judged-*.safetensors"), MOST)
 
 
 def forget(name: str) -> None:

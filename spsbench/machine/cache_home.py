@@ -1,6 +1,7 @@
 """Folders of the user."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -22,3 +23,14 @@ def own_folder(name: str) -> Path | None:
         return None
     ours = state.st_uid == os.geteuid() and not state.st_mode & 0o022
     return place if ours and os.access(place, os.W_OK) else None
+
+
+def keep_newest(paths: Iterable[Path], count: int) -> None:
+    """Remove files but the `count` that were changed last.
+
+    Raises:
+        OSError: one cannot be removed, or is gone before it was looked at.
+    """
+    newest = sorted(paths, key=lambda path: path.stat().st_mtime)
+    for old in newest[:-count]:
+        old.unlink(missing_ok=True)

@@ -102,11 +102,11 @@ def _may_open(count: int) -> bool:
 def lazy_tensors(files: list[Path], *, widen: bool, mapped: bool = False) -> dict[str, LazyTensor]:
     """Every tensor of the safetensors `files` by name; `mapped`: as parts of them, if possible."""
     tensors: dict[str, LazyTensor] = {}
-    mapped = mapped and _may_open(len(read_headers(files)) + OTHERS)
+    headers = read_headers(files) if mapped else {}
+    mapped = mapped and _may_open(len(headers) + OTHERS)
     for path in files:
         # Read, not mapped: mapped pages of the file would count as memory of the process.
         file: Any = safe_open(path, framework="pt", backend="pread")
-        headers = read_headers([path]) if mapped else {}
         for name in file.keys():  # noqa: SIM118
             source = (path, headers[name].span) if mapped else None
             tensors[name] = LazyTensor(file.get_slice(name), widen=widen, source=source)

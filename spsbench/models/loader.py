@@ -105,7 +105,7 @@ def load_model(
         plain = plain and stamp(read, how) == before
         check_sound_once(model, folder, before if plain else None)
         if plain:
-            mark(model, read, how)
+            mark(model, before)
     return model
 
 

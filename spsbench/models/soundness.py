@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.errors import DataError
-from spsbench.machine.cache_home import own_folder
+from spsbench.machine.cache_home import keep_newest, own_folder
 
 LARGEST = 65504.0  # of a weight: float16's own; those of trained models stay far below it
 LARGE = 64 * 2**20  # bytes of weights
@@ -81,9 +81,7 @@ def check_sound_once(model: PreTrainedModel, folder: Path, stamped: str | None) 
     if mark is not None:
         with suppress(OSError):  # it will be read again
             mark.touch()
-            every = sorted(mark.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-            for old in every[:-MOST]:
-                old.unlink(missing_ok=True)
+            keep_newest(mark.parent.iterdir(), MOST)
 
 
 @torch.inference_mode()

@@ -271,7 +271,7 @@ def test_origins_are_of_models_whose_files_say_all(folder: Path) -> None:
     assert all(origin_of(parameter) is None for parameter in theirs.parameters())
     with torch.inference_mode():  # as ranks load: nobody counts what is written
         there = tiny("llama")
-        mark(there, [folder / "config.json"], "")
+        mark(there, stamp([folder / "config.json"], ""))
     assert all(origin_of(parameter) is None for parameter in there.parameters())
 
 

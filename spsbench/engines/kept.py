@@ -7,7 +7,6 @@ of cores, kernel or torch measures anew. Where nothing can be kept, nothing is r
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from spsbench.engines.native import folder, library, processor
+from spsbench.machine.cache_home import beside
 
 
 def recall(name: str) -> Any:
@@ -28,14 +28,8 @@ def keep(name: str, value: Any) -> None:
     path = place()
     if path is None:
         return
-    with suppress(OSError):  # it will be measured again
-        handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".json")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(_read(path) | {name: value}, file, indent=1)
-            os.replace(draft, path)
-        finally:
-            Path(draft).unlink(missing_ok=True)
+    with suppress(OSError), beside(path) as draft:  # else it will be measured again
+        draft.write_text(json.dumps(_read(path) | {name: value}, indent=1), encoding="utf-8")
 
 
 def place() -> Path | None:

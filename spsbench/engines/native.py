@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from spsbench.machine.cache_home import own_folder
+from spsbench.machine.cache_home import beside, own_folder
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
@@ -160,15 +160,10 @@ def processor() -> bytes:
 
 def _compile(compiler: str, path: Path) -> None:
     """Beside its place first, so that no other process sees half of it."""
-    handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".so")
-    os.close(handle)
-    try:
-        command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", draft, *_libraries()]
+    with beside(path) as draft:
+        command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", str(draft), *_libraries()]
         environment = os.environ | {"LC_ALL": "C"}  # for the words that `_told` looks for
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
-        os.replace(draft, path)
-    finally:
-        Path(draft).unlink(missing_ok=True)
 
 
 def _libraries() -> list[str]:

@@ -9,7 +9,6 @@ was last used is its time of access.
 import json
 import mmap
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,8 @@ from typing import BinaryIO
 
 import torch
 from torch import Tensor
+
+from spsbench.machine.cache_home import beside
 
 HEADER = 4096  # bytes: a page
 POPULATE_READ = 22  # of madvise(2), since Linux 5.14
@@ -68,14 +69,9 @@ def write(path: Path, panels: Tensor) -> None:
         OSError: it cannot be written.
     """
     told = {"bytes": len(panels), "sum of words": _sum(panels)}
-    handle, draft = tempfile.mkstemp(dir=path.parent, suffix=".new")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_head(told | {"boot": "", "changed": time.time_ns()}))
-            file.write(panels.numpy().data)
-        os.replace(draft, path)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+    with beside(path) as draft, draft.open("wb") as file:
+        file.write(_head(told | {"boot": "", "changed": time.time_ns()}))
+        file.write(panels.numpy().data)
 
 
 def _head(told: Mapping[str, object]) -> bytes:

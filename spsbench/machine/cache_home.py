@@ -1,7 +1,9 @@
 """Folders of the user."""
 
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -23,6 +25,25 @@ def own_folder(name: str) -> Path | None:
         return None
     ours = state.st_uid == os.geteuid() and not state.st_mode & 0o022
     return place if ours and os.access(place, os.W_OK) else None
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A draft to write, this user's alone, which then takes the place of `path`.
+
+    Nobody sees half of it. Where the block fails it is removed.
+
+    Raises:
+        OSError: no file can be made there.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".new")
+    os.close(handle)
+    draft = Path(name)
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def keep_newest(paths: Iterable[Path], count: int) -> None:

@@ -7,11 +7,10 @@ doors find out at every start.
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from spsbench.machine.cache_home import cache_home
+from spsbench.machine.cache_home import beside, cache_home
 from spsbench.sandbox import bubblewrap, landlock
 from spsbench.sandbox.interpreter import digest, interpreter
 
@@ -61,10 +60,8 @@ def save(key: str, findings: dict[str, Any]) -> None:
     path = place()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".sandbox-")  # mode 0600
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            json.dump({key: findings}, file)
-        os.replace(draft, path)
+        with beside(path) as draft:
+            draft.write_text(json.dumps({key: findings}), encoding="ascii")
     except OSError:
         return
 

@@ -200,3 +200,21 @@ def test_many_tokens_are_searched_block_by_block_with_the_same_result() -> None:
         )
         assert between.abs().max() < 1e-9
     assert int(drawn[2]) == MANY + 76
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_one_hot_laws_over_many_tokens_are_those_over_few(dtype: torch.dtype) -> None:
+    """They are found another way: ties, rows that are no numbers, and rows of nothing but zero."""
+    warp, wide = Warp(0.0), 9000
+    logits = torch.randn(7, wide, generator=torch.Generator().manual_seed(1)).to(dtype)
+    logits[1, [5, 70, 8999]] = 100.0
+    logits[2, 44], logits[3, 44] = math.nan, math.inf
+    logits[4], logits[5, :] = -math.inf, 0.0
+    found, exact = warp(logits), warp._laws(logits)
+    assert found.dtype == exact.dtype
+    torch.testing.assert_close(found, exact, rtol=0, atol=0, equal_nan=True)
+    assert found[1].nonzero().tolist() == [[5]]
+    assert found[5].nonzero().tolist() == [[0]]
+    assert found[2:5].isnan().all()
+    assert torch.equal(warp(logits[0]), exact[0])
+    assert torch.equal(warp(logits[None, :2]), exact[None, :2])

@@ -1,25 +1,33 @@
-"""A decoder's layers without their Python: traced once, replayed for every layer and step.
+"""A decoder's layers without their Python: written down once, replayed for every layer and step.
 
 A layer of a small model spends more time in Python than in its kernels. The layers of a decoder
-are one computation over different weights, so one trace of the first serves all of them: weights,
-keys and values are its inputs. What is traced is transformers' own code, and each layer's first two
-replays are compared with it, number by number; a difference, or a failure, leaves that code in use.
+are one computation over different weights, so what the first does serves all of them: weights, keys
+and values are its inputs. Where each of its operations has a kernel it becomes a program, which C
+runs for many layers in one call; else a trace of torch. Either comes from transformers' own code,
+and each layer's first two replays are compared with it, number by number; a difference, or a
+failure, leaves that code in use.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache
 from transformers.integrations import sdpa_attention
 
 from spsbench.engines import attention, rotations, traced_cache
-from spsbench.engines.cache import PreallocatedCache, number_of
+from spsbench.engines.ahead import Ahead
+from spsbench.engines.cache import number_of
+from spsbench.engines.calls import cache_in, called, replaced
 from spsbench.engines.experts import watched
+from spsbench.engines.layers import quicken, signature
+from spsbench.engines.lowering import Given, lowered
 from spsbench.engines.merging import merged
+from spsbench.engines.operations import RefusedError
+from spsbench.engines.programs import Program, Scratch
+from spsbench.engines.tape import Tape
 from spsbench.engines.traced_cache import TracedCache
 from spsbench.engines.tracing import over, tensors, traced
 
@@ -29,64 +37,72 @@ HARMLESS = {
 }
 CHECKS = 2  # replays of a layer that are compared with its own code
 
-Replayed = Callable[..., Tensor]
-
-
-class Tape:
-    """The traces of a model, shared by its layers and by every session over it."""
-
-    def __init__(self) -> None:
-        self.traces: dict[Any, Replayed | None] = {}
-        self.span: Tensor | None = None  # [past + m], only its length is used; None: no replay
-        self.refused: str | None = None  # why a layer runs its own code
-
-    def refuse(self, key: Any, why: str) -> None:
-        """Never replay `key` again."""
-        self.traces[key] = None
-        self.refused = self.refused or why
-
 
 class Replay:
     """Stands in for the `forward` of one layer."""
 
-    def __init__(self, layer: nn.Module, number: int, kind: int, tape: Tape) -> None:
-        self.layer, self.number, self.kind, self.tape = layer, number, kind, tape
+    def __init__(self, layer: nn.Module, at: int, number: int, kind: int, tape: Tape) -> None:
+        self.layer, self.at, self.number, self.kind, self.tape = layer, at, number, kind, tape
         self.plain = type(layer).forward
         self.state = tensors(layer)
+        self._forms = list(map(_form, self.state))
+        self._places: list[int] = []
         self.unchecked: dict[Any, int] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the layer's own `forward`."""
-        span, cache = self.tape.span, _cache(args, kwargs)
-        if span is None or cache is None:
+        span, cache = self.tape.span, cache_in(args, kwargs)
+        if cache is None or cache is not self.tape.cache:
             return self.plain(self.layer, *args, **kwargs)
+        if (foreseen := self.tape.take(self, args, kwargs)) is not None:
+            return foreseen
         own = cache.layers[self.number]
-        tensors: list[Tensor] = []
-        form = (*(_form(a, tensors) for a in args), *kwargs)
-        form += tuple(_form(a, tensors) for a in kwargs.values())
-        key = self.kind, tensors[0].shape[1], form
-        if self.unchecked.get(key) == 0:
-            replayed = self.tape.traces[key]
-            if replayed is None:
-                return self.plain(self.layer, *args, **kwargs)
-            own.length = len(span)
-            seen = span[own.first :] if own.first else span
-            return replayed(*tensors, span, seen, own.keys, own.values, *self.state)
-        given = (*tensors, span, span[own.first :], own.keys, own.values)
-        return self._checked(key, given, args, kwargs)
+        if own.capacity < len(span):
+            return self.plain(self.layer, *args, **kwargs)
+        seen = span[own.first :] if own.first else span
+        key, tensors = called(self.kind, args, kwargs)
+        if self.unchecked.get(key) != 0:
+            given = Given(tensors, span, seen, own.keys, own.values, self.state)
+            return self._checked(key, given, args, kwargs)
+        replayed = self.tape.traces[key]
+        if isinstance(replayed, Program):
+            fits = replayed.fits(tensors, len(seen))
+            layers = self.tape.following(self, key, cache, len(span)) if fits else []
+            if layers:
+                made = replayed.through(layers, tensors, len(span), len(seen))
+                return self.tape.foresee(Ahead(args, kwargs, made, layers, len(span)))
+        if replayed is None or isinstance(replayed, Program):
+            return self.plain(self.layer, *args, **kwargs)
+        own.length = len(span)
+        return replayed(*tensors, span, seen, own.keys, own.values, *self.state)
 
-    def _checked(self, key: Any, given: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
-        """The layer's own answer, and whether a replay gives the same.
+    def places(self) -> list[int] | None:
+        """Where the weights lie; None: they are of another form than they were.
 
-        `given`: arguments, span, what is seen of it, keys and values, for which there is room.
+        Somebody may have moved them: it is looked up in every pass.
         """
-        inputs = (*given, *self.state)
+        now = list(map(Tensor.data_ptr, self.state))
+        if now != self._places:
+            if list(map(_form, self.state)) != self._forms:
+                return None
+            self._places = now
+        return now
+
+    def _checked(self, key: Any, given: Given, args: Any, kwargs: Any) -> Any:
+        """The layer's own answer, and whether a replay gives the same; there is room for both."""
+        self.tape.look_at(given.tensors[0])
         with watched():  # experts are counted once
             if key not in self.tape.traces:
-                self._trace(key, inputs, args, kwargs)
+                self._write_down(key, given, args, kwargs)
             replayed = self.tape.traces[key]
-            made = None if replayed is None else replayed(*inputs)
+            fits = not isinstance(replayed, Program) or (
+                self.places() is not None and replayed.fits(given.tensors, len(given.seen))
+            )
+            if not fits:
+                return self.plain(self.layer, *args, **kwargs)
+            made = None if replayed is None else replayed(*given.all())
         out = self.plain(self.layer, *args, **kwargs)  # last: its keys and values stay
+        self.tape.remember(out)
         self.unchecked[key] = self.unchecked.get(key, CHECKS) - 1
         if made is None:
             self.unchecked[key] = 0
@@ -94,14 +110,15 @@ class Replay:
             self.tape.refuse(key, "a replay of a layer differs from its own code")
         return out
 
-    def _trace(self, key: Any, inputs: Sequence[Tensor], args: Any, kwargs: Any) -> None:
+    def _write_down(self, key: Any, given: Given, args: Any, kwargs: Any) -> None:
+        """What the layer does with these arguments: as a program, else as a trace."""
         n = len(self.state)
 
         def run(*given: Tensor) -> Any:
             tensors = iter(given)
             cache = TracedCache(*given[-n - 4 : -n])
-            own = [_replaced(a, tensors, cache) for a in args]
-            named = {name: _replaced(a, tensors, cache) for name, a in kwargs.items()}
+            own = [replaced(a, tensors, cache) for a in args]
+            named = {name: replaced(a, tensors, cache) for name, a in kwargs.items()}
             with over(self.layer, given[-n:]):
                 return self.plain(self.layer, *own, **named)
 
@@ -109,20 +126,32 @@ class Replay:
             with (
                 warnings.catch_warnings(record=True) as told,
                 rotations.one_rotation(self.layer),
-                merged(self.layer, lambda: run(*inputs)),
+                merged(self.layer, lambda: run(*given.all())),
             ):
                 warnings.simplefilter("always")
-                trace = traced(run, inputs)
+                program = _program(run, given, self.tape.scratch)
+                self.tape.traces[key] = program or traced(run, given.all())
         except Exception as error:  # foreign code may do what cannot be traced
             self.tape.refuse(key, f"a layer cannot be traced ({type(error).__name__})")
             return
         if any(_by_value(warning) for warning in told):
             self.tape.refuse(key, "the course of a layer depends on values")
-        else:
-            self.tape.traces[key] = trace
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.plain.__get__(memo[id(self.layer)])  # a copied model is a stock one
+
+
+def _form(weight: Tensor) -> tuple[Any, ...]:
+    """What a program expects of it."""
+    return weight.shape, weight.stride(), weight.dtype, weight.device
+
+
+def _program(run: Callable[..., Any], given: Given, scratch: Scratch) -> Program | None:
+    """What `run` does, where every operation of it has a kernel."""
+    try:
+        return Program(given, lowered(run, given), scratch)
+    except RefusedError:
+        return None
 
 
 def _by_value(warning: warnings.WarningMessage) -> bool:
@@ -141,50 +170,11 @@ def attach(model: nn.Module) -> Tape | None:
         return None
     tape = Tape()
     kinds: dict[Any, int] = {}  # a number is looked up faster than what it stands for
-    for layer in max(lists, key=len):
+    layers = max(lists, key=len)
+    quicken(layers, tape)
+    for at, layer in enumerate(layers):
         if (number := number_of(layer)) is not None:
             kind = kinds.setdefault(signature(layer), len(kinds))
-            layer.forward = Replay(layer, number, kind, tape)
+            layer.forward = Replay(layer, at, number, kind, tape)
+            tape.layers.append(layer.forward)
     return tape
-
-
-def signature(layer: nn.Module) -> tuple[Any, ...]:
-    """Equal for layers that are the same computation: modules, their settings, their tensors."""
-    found: list[Any] = []
-    for name, module in layer.named_modules():
-        plain = (int, float, bool, str, type(None))
-        settings = {k: v for k, v in vars(module).items() if isinstance(v, plain)}
-        settings.pop("layer_idx", None)
-        found.append((name, type(module), *sorted(settings.items(), key=lambda item: item[0])))
-    for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
-        found.append((name, tuple(tensor.shape), tensor.dtype, tensor.layout))
-    return tuple(found)
-
-
-def _form(value: Any, tensors: list[Tensor]) -> Any:
-    """The kind of an argument, for the key of its trace; tensors are collected."""
-    if isinstance(value, Tensor):
-        tensors.append(value)
-        return Tensor
-    if isinstance(value, PreallocatedCache):
-        return Cache
-    if isinstance(value, tuple):
-        return tuple([_form(item, tensors) for item in value])
-    return value if value is None or isinstance(value, bool | int | str) else id(value)
-
-
-def _replaced(value: Any, tensors: Any, cache: Cache) -> Any:
-    """An argument with its tensors and its cache exchanged for those of a trace."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if isinstance(value, PreallocatedCache):
-        return cache
-    if isinstance(value, tuple):
-        return tuple(_replaced(item, tensors, cache) for item in value)
-    return value
-
-
-def _cache(args: Sequence[Any], kwargs: dict[str, Any]) -> PreallocatedCache | None:
-    """Whatever a model calls the argument: past_key_values, layer_past."""
-    given = (*args, *kwargs.values())
-    return next((value for value in given if isinstance(value, PreallocatedCache)), None)

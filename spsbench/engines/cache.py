@@ -79,6 +79,11 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         of_values = self.values.shape[1] * self.values.shape[3]
         return int(batch * (heads * width + of_values) * self.keys.itemsize)
 
+    @property
+    def addresses(self) -> tuple[int, int, int]:
+        """Of keys and values, and for how many tokens there is room."""
+        return self.keys.data_ptr(), self.values.data_ptr(), self.capacity
+
     def _reserve(self, keys: Tensor, values: Tensor, least: int) -> None:
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
@@ -86,9 +91,8 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def widen(self, room: int) -> None:
         """Make room for as many tokens, keeping those that are there."""
-        self.keys = self._moved(self.keys, room)
-        self.values = self._moved(self.values, room)
-        self.capacity = room
+        keys, values = self._moved(self.keys, room), self._moved(self.values, room)
+        self.keys, self.values, self.capacity = keys, values, room
 
     def _moved(self, old: Tensor, room: int) -> Tensor:
         batch, heads, _, width = old.shape
@@ -160,7 +164,8 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
             OutOfMemoryError: so much is not free; nothing was allocated.
         """
         held = [layer for layer in self.layers if layer.is_initialized]
-        if not held or least <= (capacity := held[0].capacity):
+        capacity = min((layer.capacity for layer in held), default=least)
+        if least <= capacity:
             return
         free, room = ram()[1], doubled(capacity, least, held[0].most)
         moved = capacity * held[0].token_bytes  # a layer is twice in memory while it is moved
@@ -168,7 +173,8 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
             need = (wanted - capacity) * self.token_bytes + moved
             if not free or need <= free:
                 for layer in held:
-                    layer.widen(wanted)
+                    if layer.capacity < wanted:
+                        layer.widen(wanted)
                 return
         raise OutOfMemoryError(
             f"keys and values of {least} tokens need {in_words(need)} more, {in_words(free)} are "

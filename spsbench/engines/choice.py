@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from spsbench.engines.blocks import Tape
+from spsbench.engines.tape import Tape
 from spsbench.machine.sizes import in_words
 
 

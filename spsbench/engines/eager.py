@@ -43,7 +43,7 @@ class EagerLM:
         layers: Sequence[int] = (),
     ) -> None:
         config = model.config.get_text_config()
-        self.model = model
+        self.model, self.device = model, model.device  # which a model looks for at every question
         self.vocab_size: int = vocab_size or config.vocab_size
         self.limit = context_of(model)
         self.layers = tuple(layers)
@@ -73,7 +73,7 @@ class EagerLM:
                 f"{self._length} cached + {len(tokens)} new tokens: the context holds {self.limit}"
             )
         if len(tokens) == 0:
-            return Scores(torch.empty(0, self.vocab_size, device=self.model.device), {})
+            return Scores(torch.empty(0, self.vocab_size, device=self.device), {})
         read: list[Any] = []
         while keep == 0 and len(tokens) > PREFILL_CHUNK:
             read.append(self._states(self._forward(tokens[:PREFILL_CHUNK], 0, None)))
@@ -101,8 +101,8 @@ class EagerLM:
             positions = places(parents, m, past)
             mask = self._branched(parents, m, past)
         out = model(
-            input_ids=send(tokens[None], model.device),
-            position_ids=send(positions[None], model.device),
+            input_ids=send(tokens[None], self.device),
+            position_ids=send(positions[None], self.device),
             attention_mask=mask,
             past_key_values=self._cache,
             use_cache=True,
@@ -116,9 +116,9 @@ class EagerLM:
         """The mask of a pass whose last tokens are nodes of a tree."""
         mask = additive_mask(parents, m, past, self.model.dtype)
         if self.windows is None:
-            return send(mask, self.model.device)
-        near = send(self.windows.hide(mask, parents, m, past), self.model.device)
-        return self.windows.masks(send(mask, self.model.device), near)
+            return send(mask, self.device)
+        near = send(self.windows.hide(mask, parents, m, past), self.device)
+        return self.windows.masks(send(mask, self.device), near)
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:

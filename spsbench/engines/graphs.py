@@ -103,7 +103,7 @@ class GraphLM(EagerLM):
         elif length == 0:
             self._cache.clear()
         elif nodes and nodes != list(range(length, length + len(nodes))):
-            self._cache.move(send(torch.tensor(nodes), self.model.device), length)
+            self._cache.move(send(torch.tensor(nodes), self.device), length)
 
 
 def unsupported(model: PreTrainedModel) -> str | None:

@@ -63,10 +63,12 @@ class PackedEmbedding(StandIn):
         Raises:
             IndexError: an id beyond the rows.
         """
-        least, most = tokens.aminmax()
+        ids = tokens.reshape(-1)
+        known = ids.tolist()
+        least, most = min(known, default=0), max(known, default=0)
         if least < 0 or most >= self.num_embeddings:
             raise IndexError(f"ids {least} to {most}: expected 0 to {self.num_embeddings - 1}")
-        return self._head[0].rows(tokens.reshape(-1)).reshape(*tokens.shape, -1)
+        return self._head[0].rows(ids).reshape(*tokens.shape, self.embedding_dim)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Embedding:
         copied = deepcopy(self._head[0], memo)
@@ -85,8 +87,14 @@ class Slot(NamedTuple):
     @property
     def weight(self) -> Tensor:
         """[out, in], a view."""
-        weight: Tensor = self.layer.weight
-        return weight.t() if isinstance(self.layer, Conv1D) else weight
+        return rows_of(self.layer)
+
+
+def rows_of(layer: nn.Module) -> Tensor:
+    """W [out, in] of `nn.Linear` or `Conv1D`, a view."""
+    weight: Any = layer.weight
+    rows: Tensor = weight.t() if isinstance(layer, Conv1D) else weight
+    return rows
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:

@@ -36,6 +36,11 @@ def run(name: str, *given: Any) -> Tensor:
     return operator(*(NONE if each is None else each for each in given))
 
 
+def is_ours(space: str) -> bool:
+    """Whether operators of this name, before the colons, are those of the kernels."""
+    return space in ("spsbench", _space())
+
+
 @functools.cache
 def _space() -> str | None:
     """What the operators of the compiled file are called by: another file may be there as well."""

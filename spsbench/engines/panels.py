@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from spsbench.engines.linears import Packed
 from spsbench.engines.native import kernel, missing, operators
-from spsbench.engines.operators import run
+from spsbench.engines.operators import in_c, run
 from spsbench.engines.pages import ALIGNED, laid
 from spsbench.engines.reading import arguments, current
 
 PANEL = 32  # outputs side by side, as in panels.c
+FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
 DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
 
 
@@ -52,6 +53,9 @@ class PanelLinear(Packed):
 
     def rows(self, ids: Tensor) -> Tensor:
         """[n] -> [n, in]."""
+        look_up = in_c("rows")
+        if look_up is not None and ids.dtype == torch.int64 and len(ids) <= FEW:
+            return look_up(ids.contiguous(), self.weight)
         return self.weight[ids // PANEL, :, ids % PANEL].flatten(1)
 
     def is_readable(self, weight: Tensor) -> bool:

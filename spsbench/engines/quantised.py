@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines.codes import FORMATS, Codes
-from spsbench.engines.linears import Packed, slots, stock_linear
+from spsbench.engines.linears import Packed, rows_of, slots, stock_linear
 from spsbench.engines.origins import origin_of
 from spsbench.engines.over_codes import LateCodes, OverCodes, QuantisedLinear
 
@@ -85,10 +85,7 @@ def _weight(layer: Any) -> Tensor:
     """[out, in]."""
     if isinstance(layer, OverCodes):
         return layer.codes.dense(torch.float32)
-    if isinstance(layer, Packed):
-        return layer.dense()
-    weight: Tensor = layer.weight
-    return weight.t() if isinstance(layer, Conv1D) else weight
+    return layer.dense() if isinstance(layer, Packed) else rows_of(layer)
 
 
 def format_of(model: nn.Module) -> str | None:

@@ -25,23 +25,22 @@ class FastLM(EagerLM):
         sliding = None if self.windows is None else self.windows.sliding
         self._past = PreallocatedCache(self.limit, sliding)
         self._positions = torch.arange(0)
-        self._stairs = Staircase(self.model.dtype, self.model.device)
+        self._stairs = Staircase(self.model.dtype, self.device)
         if self.windows is not None:
-            self._near = Staircase(self.model.dtype, self.model.device, self.windows.size)
+            self._near = Staircase(self.model.dtype, self.device, self.windows.size)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         past, m = self._length, len(tokens)
-        device = self.model.device
         positions = self._numbers(past + m)[past : past + m]
         mask: Masks = None
         if parents is not None:
-            positions = places(parents, m, past).to(device)
+            positions = places(parents, m, past).to(self.device)
             mask = self._branched(parents, m, past)
         else:
             mask = self._causal(m, past)
         with self._running(past, m):
             out = self.model(
-                input_ids=tokens[None].to(device),
+                input_ids=tokens[None].to(self.device),
                 position_ids=positions[None],
                 attention_mask=mask,
                 past_key_values=self._past,
@@ -90,20 +89,20 @@ class FastLM(EagerLM):
         replays = tape is not None and past > 0 and m <= MOST
         self._past.reserve(past + m)
         if tape is not None and replays:
-            tape.span = self._numbers(past + m)[: past + m]
+            replays = tape.begin(self._numbers(past + m)[: past + m], self._past)
         try:
             with held() if replays else nullcontext():
                 yield
         finally:
-            if tape is not None:
-                tape.span = None
+            if tape is not None and replays:
+                tape.end()
             if threads not in (None, before):
                 torch.set_num_threads(before)
 
     def _numbers(self, least: int) -> Tensor:
         """0, 1, 2 ... on the model's device, at least so many."""
         if len(self._positions) < least:
-            self._positions = torch.arange(2 * least, device=self.model.device)
+            self._positions = torch.arange(2 * least, device=self.device)
         return self._positions
 
     def _keep(self, length: int, nodes: list[int]) -> None:

@@ -139,7 +139,7 @@ class _Follower(EagerLM):
     def feed(self, channel: Channel, numbers: list[int]) -> None:
         m, keep, device, nodes = numbers[:4]
         if device:
-            place = self.model.device
+            place = self.device
             tokens = channel.shared(torch.empty(m, dtype=torch.int64, device=place))
         else:
             tokens = torch.tensor(numbers[4 : 4 + m])

@@ -37,6 +37,14 @@ class TracedCache(Cache):  # type: ignore[misc]
         self.values.narrow(2, end - new, new).copy_(value_states)
         return self.keys.narrow(2, end - seen, seen), self.values.narrow(2, end - seen, seen)
 
+    def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
+        """It is another number in every replay: who asks runs its own code.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("a layer asks how many tokens are cached")
+
 
 def _fits(room: Tensor, states: Tensor) -> bool:
     """Whether the operator can write `states` into `room`."""

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "activations.h"
+#include "program.h"
+
 typedef uint16_t bf16;
 #define COUNT(list) (long)(sizeof(list) / sizeof *(list))
 
@@ -194,18 +197,19 @@ CODED(tiles_int4_least, bfloat16, bf16, bf16, 4, 1)
 
 /* Norms of rows, each as it is alone. */
 #define NORM(KIND, NUMBER, SHORT)                                                                  \
-    void norm_##KIND(const NUMBER *, const NUMBER *, NUMBER *, long, long, float, int);            \
+    void norm_##KIND(const NUMBER *, const NUMBER *, NUMBER *, long, long, float, int, int);       \
     static void try_norm_##KIND(long rows, long width) {                                           \
+        int way = (int)(rows % 3); /* early, late, plus one */                                     \
         NUMBER *x = malloc(rows * width * sizeof *x), *w = malloc(width * sizeof *w);              \
         NUMBER *y = malloc(rows * width * sizeof *y);                                              \
         for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw());                         \
         for (long i = 0; i < width; i++) w[i] = to_##SHORT(draw());                                \
-        norm_##KIND(x, w, y, rows, width, 0.01f, 2);                                               \
+        norm_##KIND(x, w, y, rows, width, 0.01f, way, 2);                                               \
         for (long r = 0; r < rows; r++) {                                                          \
             double squares = 0;                                                                    \
             for (long i = 0; i < width; i++) squares += pow(of_##SHORT(x[r * width + i]), 2);      \
             for (long i = 0; i < width; i++) {                                                     \
-                double exact = of_##SHORT(w[i]) * of_##SHORT(x[r * width + i]);                    \
+                double exact = (way / 2 + of_##SHORT(w[i])) * of_##SHORT(x[r * width + i]);        \
                 exact /= sqrt(squares / width + 0.01f);                                            \
                 compare(of_##SHORT(y[r * width + i]), exact, fabs(exact), &worst_##SHORT);         \
             }                                                                                      \
@@ -215,6 +219,139 @@ CODED(tiles_int4_least, bfloat16, bf16, bf16, 4, 1)
 
 NORM(float32, float, float)
 NORM(bfloat16, bf16, bf16)
+
+#define LAYER_NORM(KIND, NUMBER, SHORT)                                                            \
+    void layer_norm_##KIND(const NUMBER *, const NUMBER *, const NUMBER *, NUMBER *, long, long,   \
+                           float, int);                                                            \
+    static void try_layer_norm_##KIND(long rows, long width) {                                     \
+        NUMBER *x = malloc(rows * width * sizeof *x), *y = malloc(rows * width * sizeof *y);       \
+        NUMBER *w = malloc(width * sizeof *w), *b = malloc(width * sizeof *b);                     \
+        for (long i = 0; i < rows * width; i++) x[i] = to_##SHORT(draw() + 0.5);                   \
+        for (long i = 0; i < width; i++) w[i] = to_##SHORT(draw()), b[i] = to_##SHORT(draw());     \
+        layer_norm_##KIND(x, w, b, y, rows, width, 0.01f, 2);                                      \
+        for (long r = 0; r < rows; r++) {                                                          \
+            double mean = 0, squares = 0;                                                          \
+            for (long i = 0; i < width; i++) mean += of_##SHORT(x[r * width + i]) / width;         \
+            for (long i = 0; i < width; i++) squares += pow(of_##SHORT(x[r * width + i]) - mean, 2);\
+            for (long i = 0; i < width; i++) {                                                     \
+                double even = (of_##SHORT(x[r * width + i]) - mean) / sqrt(squares / width + 0.01f);\
+                double part = of_##SHORT(w[i]) * even, rest = of_##SHORT(b[i]);                    \
+                compare(of_##SHORT(y[r * width + i]), part + rest, fabs(part) + fabs(rest) + 1,    \
+                        &worst_##SHORT);                                                           \
+            }                                                                                      \
+        }                                                                                          \
+        free(x), free(w), free(b), free(y);                                                        \
+    }
+
+LAYER_NORM(float32, float, float)
+LAYER_NORM(bfloat16, bf16, bf16)
+
+static double silu(double x) { return x / (1 + exp(-x)); }
+static double gelu_tanh(double x) {
+    return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
+}
+static double gelu(double x) { return x * erfc(-x / sqrt(2)) / 2; }
+static double relu(double x) { return x > 0 ? x : 0; }
+
+#define ACTIVATION(NAME, KIND, NUMBER, SHORT)                                                      \
+    void NAME##_##KIND(const NUMBER *, NUMBER *, long, int);                                       \
+    static void try_##NAME##_##KIND(long count) {                                                  \
+        NUMBER *x = malloc(count * sizeof *x), *y = malloc(count * sizeof *y);                     \
+        for (long i = 0; i < count; i++) x[i] = to_##SHORT(draw() * 20);                           \
+        NAME##_##KIND(x, y, count, 2);                                                             \
+        for (long i = 0; i < count; i++) {                                                         \
+            double exact = NAME(of_##SHORT(x[i]));                                                 \
+            compare(of_##SHORT(y[i]), exact, fabs(exact) + 0.1, &worst_##SHORT);                   \
+        }                                                                                          \
+        free(x), free(y);                                                                          \
+    }
+#define OF_BOTH(NAME) ACTIVATION(NAME, float32, float, float) ACTIVATION(NAME, bfloat16, bf16, bf16)
+ACTIVATIONS(OF_BOTH)
+
+/* Two layers of one program, each x + W norm(x), beside a call of each kernel: the same bits. Then keys and
+   values are written where they belong, and read from there. */
+int run_layers(const struct step *, long, char *const *, const int64_t *, long, long, int64_t, int64_t,
+               int64_t, int);
+#define PROGRAM(KIND, NUMBER, SHORT)                                                               \
+    int step_norm_##KIND(const struct step *, const struct pass *);                                \
+    int step_product_##KIND(const struct step *, const struct pass *);                             \
+    int step_add_##KIND(const struct step *, const struct pass *);                                 \
+    int step_put(const struct step *, const struct pass *);                                        \
+    int step_attend_##KIND(const struct step *, const struct pass *);                              \
+    static void try_program_##KIND(long rows, long width) {                                        \
+        long size = rows * width, panels = (width + 31) / 32 * 32 * width;                         \
+        NUMBER *x = malloc(size * sizeof *x), *made = malloc(2 * size * sizeof *x);                \
+        NUMBER *even = malloc(2 * size * sizeof *x), *w = malloc(2 * width * sizeof *x);           \
+        NUMBER *dense = malloc(width * width * sizeof *x), *laid = malloc(2 * panels * sizeof *x); \
+        for (long i = 0; i < size; i++) x[i] = to_##SHORT(draw());                                 \
+        for (long i = 0; i < 2 * width; i++) w[i] = to_##SHORT(draw());                            \
+        for (int layer = 0; layer < 2; layer++) {                                                  \
+            for (long i = 0; i < width * width; i++) dense[i] = to_##SHORT(draw());                \
+            pack_##KIND(dense, laid + layer * panels, width, width, width, 1, 1);                  \
+        }                                                                                          \
+        struct step steps[] = {                                                                    \
+            {step_norm_##KIND, {{1, 0}, {2, 0}, {4, 0}}, {rows, width, 1}, {0.01}},                   \
+            {step_product_##KIND, {{4, 0}, {3, 0}, {0}, {0}, {0}, {0}, {0}, {4, size * sizeof *x}},\
+             {rows, width, width}, {0}},                                                           \
+            {step_add_##KIND, {{4, size * sizeof *x}, {1, 0}, {5, 0}},                             \
+             {1, 1, rows, width, 0, 0, width, 1, 0, 0, width, 1, 0, 0, width, 1}, {0}},            \
+        };                                                                                         \
+        char *bases[2][6] = {                                                                      \
+            {0, (char *)x, (char *)w, (char *)laid, (char *)even, (char *)made},                   \
+            {0, (char *)made, (char *)(w + width), (char *)(laid + panels), (char *)even,          \
+             (char *)(made + size)}};                                                              \
+        int64_t rooms[2] = {1, 1};                                                                 \
+        if (run_layers(steps, 3, bases[0], rooms, 6, 2, 1, 1, 0, 2)) worst_##SHORT = INFINITY;     \
+        NUMBER *given = x, *own = malloc(2 * size * sizeof *x);                                    \
+        for (int layer = 0; layer < 2; layer++) {                                                  \
+            norm_##KIND(given, w + layer * width, own, rows, width, 0.01f, 1, 1);                     \
+            product_##KIND(laid + layer * panels, own, NULL, own + size, rows, width, width, 0, 0, 1);\
+            for (long i = 0; i < size; i++) {                                                      \
+                double sum = of_##SHORT(own[size + i]) + of_##SHORT(given[i]);                     \
+                compare(of_##SHORT(made[layer * size + i]), sum, fabs(sum), &worst_##SHORT);       \
+            }                                                                                      \
+            given = made + layer * size;                                                           \
+        }                                                                                          \
+        free(x), free(made), free(even), free(w), free(dense), free(laid), free(own);              \
+    }                                                                                              \
+    /* `rows` new tokens of 2 heads after `past`, of which `seen` are read, in room for more. */   \
+    static void try_cache_##KIND(long rows, long past, long seen, long width) {                    \
+        long end = past + rows, room = end + 3, size = 2 * rows * width;                           \
+        NUMBER *states = malloc(3 * size * sizeof *states), *made = malloc(2 * size * sizeof *made);\
+        NUMBER *keys = malloc(2 * room * width * sizeof *keys);                                    \
+        NUMBER *values = malloc(2 * room * width * sizeof *keys);                                  \
+        NUMBER *mask = malloc(rows * (seen + 5) * sizeof *mask);                                   \
+        for (long i = 0; i < 3 * size; i++) states[i] = to_##SHORT(draw());                        \
+        for (long i = 0; i < 2 * room * width; i++) keys[i] = to_##SHORT(draw());                  \
+        for (long i = 0; i < 2 * room * width; i++) values[i] = to_##SHORT(draw());                \
+        for (long i = 0; i < rows * (seen + 5); i++) mask[i] = to_##SHORT(draw());                 \
+        struct step steps[] = {                                                                    \
+            {step_put, {{2, 0}, {1, size * sizeof *made}},                                         \
+             {2, rows, width, width, 2 * width, sizeof *made}, {0}},                               \
+            {step_put, {{3, 0}, {1, 2 * size * sizeof *made}},                                     \
+             {2, rows, width, width, 2 * width, sizeof *made}, {0}},                               \
+            {step_attend_##KIND, {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {0}, {5, 0}},                    \
+             {2, 1, rows, width, width, 2 * width}, {0.5}},                                        \
+        };                                                                                         \
+        char *bases[6] = {0, (char *)states, (char *)keys, (char *)values, (char *)mask, (char *)made};\
+        int64_t rooms[1] = {room};                                                                 \
+        if (run_layers(steps, 3, bases, rooms, 6, 1, end, seen, seen + 5, 2)) worst_##SHORT = INFINITY;\
+        for (long head = 0; head < 2; head++)                                                      \
+            for (long row = 0; row < rows; row++) {                                                \
+                long to = (head * room + past + row) * width, from = (row * 2 + head) * width;     \
+                if (memcmp(keys + to, states + size + from, width * sizeof *keys) ||               \
+                    memcmp(values + to, states + 2 * size + from, width * sizeof *keys))           \
+                    worst_##SHORT = INFINITY;                                                      \
+            }                                                                                      \
+        long first = (end - seen) * width;                                                         \
+        attend_##KIND(states, keys + first, values + first, mask, NULL, made + size, 2, 1, rows, seen,\
+                      width, width, 2 * width, room * width, room * width, seen + 5, 0.5f, 0, 1);  \
+        if (memcmp(made, made + size, size * sizeof *made)) worst_##SHORT = INFINITY;              \
+        free(states), free(made), free(keys), free(values), free(mask);                            \
+    }
+
+PROGRAM(float32, float, float)
+PROGRAM(bfloat16, bf16, bf16)
 
 /* Heads lie as a product leaves them: those of a token one after another. */
 void rotate_bfloat16(const bf16 *, const bf16 *, const bf16 *, bf16 *, long, long, long, long, long);
@@ -287,7 +424,14 @@ int main(int given, char **words) {
                 try_tiles_int4_least_bfloat16(outs[a], width, group, many);
             }
     for (long b = 0; b < COUNT(widths); b++)
-        for (long c = 0; c < COUNT(rows); c++) BOTH(try_norm, rows[c], widths[b]);
+        for (long c = 0; c < COUNT(rows); c++) {
+            BOTH(try_norm, rows[c], widths[b]);
+            BOTH(try_layer_norm, rows[c], widths[b]);
+#define TRY(NAME) BOTH(try_##NAME, rows[c] * widths[b]);
+            ACTIVATIONS(TRY)
+            BOTH(try_program, rows[c], widths[b] + widths[b] % 2);
+            BOTH(try_cache, rows[c], 2 + b, rows[c] + (b ? 2 : 0), 16 * (1 + b % 3));
+        }
     for (long b = 0; b < COUNT(widths); b++) {
         BOTH(try_codes, 7, widths[b], widths[b], 8);
         BOTH(try_codes, 7, widths[b], 32, 4);

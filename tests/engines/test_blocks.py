@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from spsbench.engines.blocks import Replay, Tape, attach, signature
+from spsbench.engines.blocks import Replay, attach
 from spsbench.engines.choice import Choice, remember
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.layers import signature
 from spsbench.engines.session import FastLM
+from spsbench.engines.tape import Tape
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)

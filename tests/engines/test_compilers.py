@@ -37,6 +37,13 @@ WRONG = {
         "scales += group / DEEP * step + rest;",
         "scales += 0;",
     ),
+    "a layer that reads what its own inputs were": (
+        "program.c",
+        "bases + layer * each, end",
+        "bases, end",
+    ),
+    "a token of another's room": ("program.c", "pass->end - n[1] + row", "pass->end - n[1]"),
+    "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
     "a key too many": ("attention.c", "i = 0; i < n; i++) {", "i = 0; i <= n; i++) {"),
 }
 """File, what is in it, and what a kernel is that has this fault."""

@@ -95,9 +95,9 @@ def test_what_does_not_fit_is_refused(dtype: torch.dtype) -> None:
     assert tiles is not None
     assert attend is not None
     with pytest.raises(RuntimeError, match="width of its weight"):
-        norm(x, torch.ones(6, dtype=dtype), 1e-6)
+        norm(x, torch.ones(6, dtype=dtype), 1e-6, 1)
     with pytest.raises(RuntimeError, match="float32 or bfloat16"):
-        norm(x.half(), torch.ones(8).half(), 1e-6)
+        norm(x.half(), torch.ones(8).half(), 1e-6, 1)
     if dtype == torch.float32:
         with pytest.raises(RuntimeError, match="expected bfloat16"):
             tiles(x, layer.weight, NONE, 40, 0, 0)

@@ -16,23 +16,6 @@
 #define ROWS 2
 #endif
 
-/* e^x for x <= 0, to about 1e-7 of the result: 2^(whole + rest), the rest by its series. */
-INLINE floats exponential(floats x) {
-    words low = (words)(x < all(-87.0f));
-    floats power = x * all(1.44269504f);
-    floats whole = (power + all(12582912.0f)) - all(12582912.0f); /* to the nearest */
-    floats rest = (x - whole * all(0.693359375f)) - whole * all(-2.12194440e-4f);
-    floats sum = all(1.0f / 720);
-    sum = sum * rest + all(1.0f / 120);
-    sum = sum * rest + all(1.0f / 24);
-    sum = sum * rest + all(1.0f / 6);
-    sum = sum * rest + all(0.5f);
-    sum = sum * rest + all(1.0f);
-    sum = sum * rest + all(1.0f);
-    words scale = (words)(__builtin_convertvector(whole, ints) + 127) << 23;
-    return (floats)((words)(sum * (floats)scale) & ~low);
-}
-
 /* cap * tanh(x / cap): what is between goes through e^(-2|x| / cap), which cannot overflow. */
 INLINE floats capped(floats x, float cap) {
     words sign = (words)x & (words)all(-0.0f);

@@ -1,15 +1,21 @@
-/* y = w * x / sqrt(mean(x^2) + eps), row by row: the norm by the root of the mean square, which
-   transformers computes in float and narrows before it multiplies by w.
-   spsbench/engines/norms.py calls it. */
+/* Norms, row by row. spsbench/engines/norms.py calls them.
+
+   By the root of the mean square: y = w * x / sqrt(mean(x^2) + eps), in float; narrowed once, or before it is
+   multiplied by w as well; w may stand for 1 + w. By the variance: y = w * (x - mean) / sqrt(variance + eps) + b,
+   narrowed once, as torch computes it. */
 
 #include <math.h>
 
 #include "numbers.h"
 
-#define MANY 65536 /* numbers that are worth a second thread */
+/* Ways, as norms.py numbers them. */
+#define EARLY 1 /* narrowed before as well */
+#define PLUS 2  /* 1 + w */
 
 #define NORM(NAME, NUMBER)                                                                         \
-    static void NAME##_row(const NUMBER *x, const NUMBER *w, NUMBER *y, long width, float eps) {   \
+    static void NAME##_row(const NUMBER *x, const NUMBER *w, NUMBER *y, long width, float eps,     \
+                           int way) {                                                              \
+        float plus = way & PLUS ? 1 : 0;                                                           \
         floats squares = {};                                                                       \
         float sum = 0;                                                                             \
         long i = 0;                                                                                \
@@ -20,15 +26,62 @@
         for (; i < width; i++) sum += widen_##NUMBER(x[i]) * widen_##NUMBER(x[i]);                 \
         float root = 1 / sqrtf((total(squares) + sum) / (float)width + eps);                       \
         for (i = 0; i < width; i++) {                                                              \
-            NUMBER even = narrow_##NUMBER(widen_##NUMBER(x[i]) * root);                            \
-            y[i] = narrow_##NUMBER(widen_##NUMBER(w[i]) * widen_##NUMBER(even));                   \
+            float even = widen_##NUMBER(x[i]) * root;                                              \
+            if (way & EARLY) even = widen_##NUMBER(narrow_##NUMBER(even));                         \
+            y[i] = narrow_##NUMBER((plus + widen_##NUMBER(w[i])) * even);                          \
         }                                                                                          \
     }                                                                                              \
     void NAME(const NUMBER *x, const NUMBER *w, NUMBER *y, long rows, long width, float eps,       \
-              int threads) {                                                                       \
-        _Pragma("omp parallel for schedule(static) num_threads(threads) if (rows * width > MANY)") \
-        for (long r = 0; r < rows; r++) NAME##_row(x + r * width, w, y + r * width, width, eps);   \
+              int way, int threads) {                                                              \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (rows * width > MUCH)") \
+        for (long r = 0; r < rows; r++) NAME##_row(x + r * width, w, y + r * width, width, eps, way);\
     }
 
 NORM(norm_float32, float)
 NORM(norm_bfloat16, bf16)
+
+/* The sum of (x - less) ^ power, power 1 or 2. */
+#define SUM(NUMBER)                                                                                \
+    INLINE float sum_##NUMBER(const NUMBER *x, long width, float less, int power) {                \
+        floats sums = {};                                                                          \
+        float sum = 0;                                                                             \
+        long i = 0;                                                                                \
+        for (; i + LANES <= width; i += LANES) {                                                   \
+            floats part = load_##NUMBER(x + i) - all(less);                                        \
+            if (power == 2) part *= part;                                                          \
+            sums += part;                                                                          \
+        }                                                                                          \
+        for (; i < width; i++) {                                                                   \
+            float part = widen_##NUMBER(x[i]) - less;                                              \
+            if (power == 2) part *= part;                                                          \
+            sum += part;                                                                           \
+        }                                                                                          \
+        return total(sums) + sum;                                                                  \
+    }
+
+SUM(float)
+SUM(bf16)
+
+#define LAYER_NORM(NAME, NUMBER)                                                                   \
+    static void NAME##_row(const NUMBER *x, const NUMBER *w, const NUMBER *b, NUMBER *y,           \
+                           long width, float eps) {                                                \
+        float mean = sum_##NUMBER(x, width, 0, 1) / (float)width;                                  \
+        float root = 1 / sqrtf(sum_##NUMBER(x, width, mean, 2) / (float)width + eps);              \
+        long i = 0;                                                                                \
+        for (; i + LANES <= width; i += LANES) {                                                   \
+            floats even = (load_##NUMBER(x + i) - all(mean)) * all(root);                          \
+            store_##NUMBER(y + i, even * load_##NUMBER(w + i) + load_##NUMBER(b + i));             \
+        }                                                                                          \
+        for (; i < width; i++) {                                                                   \
+            float even = (widen_##NUMBER(x[i]) - mean) * root;                                     \
+            y[i] = narrow_##NUMBER(even * widen_##NUMBER(w[i]) + widen_##NUMBER(b[i]));            \
+        }                                                                                          \
+    }                                                                                              \
+    void NAME(const NUMBER *x, const NUMBER *w, const NUMBER *b, NUMBER *y, long rows, long width, \
+              float eps, int threads) {                                                            \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (rows * width > MUCH)") \
+        for (long r = 0; r < rows; r++) NAME##_row(x + r * width, w, b, y + r * width, width, eps);\
+    }
+
+LAYER_NORM(layer_norm_float32, float)
+LAYER_NORM(layer_norm_bfloat16, bf16)

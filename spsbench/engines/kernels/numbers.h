@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define LANES 16 /* floats of one vector: 512 bits, or as many registers as make them up */
+#define MUCH 65536 /* numbers that are worth a second thread where little is done with each */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef uint16_t bf16;
@@ -69,4 +70,21 @@ INLINE float total(floats value) {
     for (int i = 0; i < LANES; i++) sum += value[i];
     return sum;
 #endif
+}
+
+/* e^x for x <= 0, to about 1e-7 of the result: 2^(whole + rest), the rest by its series. */
+INLINE floats exponential(floats x) {
+    words low = (words)(x < all(-87.0f));
+    floats power = x * all(1.44269504f);
+    floats whole = (power + all(12582912.0f)) - all(12582912.0f); /* to the nearest */
+    floats rest = (x - whole * all(0.693359375f)) - whole * all(-2.12194440e-4f);
+    floats sum = all(1.0f / 720);
+    sum = sum * rest + all(1.0f / 120);
+    sum = sum * rest + all(1.0f / 24);
+    sum = sum * rest + all(1.0f / 6);
+    sum = sum * rest + all(0.5f);
+    sum = sum * rest + all(1.0f);
+    sum = sum * rest + all(1.0f);
+    words scale = (words)(__builtin_convertvector(whole, ints) + 127) << 23;
+    return (floats)((words)(sum * (floats)scale) & ~low);
 }

@@ -2,33 +2,93 @@
    small layer. Where a torch lacks one of the functions of operators.h, `enlist` says so, and
    spsbench/engines/native.py calls the kernels itself. A tensor without numbers stands for none. */
 
+#include "activations.h"
 #include "operators.h"
 
 #ifdef __linux__
 typedef void operator(word *, word, word);
-typedef void normalise(const void *, const void *, void *, long, long, float, int);
+typedef void normalise(const void *, const void *, void *, long, long, float, int, int);
+typedef void centre(const void *, const void *, const void *, void *, long, long, float, int);
+typedef void activate(const void *, void *, long, int);
 typedef void turn(const void *, const void *, const void *, void *, long, long, long, long, long);
 typedef int look(const void *, const void *, const void *, const void *, const void *, void *, long,
                  long, long, long, long, long, long, long, long, long, float, float, int);
 operator run_product, run_product_3, run_tiles, run_tiles_3; /* product_operators.c */
 operator run_quantised, run_quantised_3, run_quantised_tiles, run_quantised_tiles_3;
 normalise norm_float32, norm_bfloat16;
+centre layer_norm_float32, layer_norm_bfloat16;
 turn rotate_bfloat16;
 look attend_float32, attend_bfloat16;
+
+static void fits(struct seen x, struct seen weight) {
+    expect(x.axes && x.axes <= MOST && x.dense && weight.dense && x.kind == weight.kind &&
+               x.sizes[x.axes - 1] == weight.numbers && weight.numbers,
+           "inputs of a norm: expected the kind and the width of its weight");
+}
 
 static void norm(word *words, word given, word results) {
     (void)given, (void)results;
     struct seen x = see((tensor)words[0]), weight = see((tensor)words[1]);
-    expect(x.axes && x.axes <= MOST && x.dense && weight.dense && x.kind == weight.kind &&
-               x.sizes[x.axes - 1] == weight.numbers && weight.numbers,
-           "inputs of a norm: expected the kind and the width of its weight");
+    fits(x, weight);
     void *data;
     tensor made = empty(x.axes, x.sizes, x.kind, &data);
     (is_wide(x.kind) ? norm_float32 : norm_bfloat16)(x.data, weight.data, data,
                                                      x.numbers / weight.numbers, weight.numbers,
-                                                     real(words[2]), threads());
+                                                     real(words[2]), (int)words[3], threads());
     leave(words, 2, made);
 }
+
+static void layer_norm(word *words, word given, word results) {
+    (void)given, (void)results;
+    struct seen x = see((tensor)words[0]), weight = see((tensor)words[1]), bias = see((tensor)words[2]);
+    fits(x, weight), fits(x, bias);
+    void *data;
+    tensor made = empty(x.axes, x.sizes, x.kind, &data);
+    (is_wide(x.kind) ? layer_norm_float32 : layer_norm_bfloat16)(
+        x.data, weight.data, bias.data, data, x.numbers / weight.numbers, weight.numbers, real(words[3]),
+        threads());
+    leave(words, 3, made);
+}
+
+/* Rows of W, which lies in panels, words of 4 bytes of each output side by side. `ids` are 64 bits. */
+static void rows(word *words, word given, word results) {
+    (void)given, (void)results;
+    struct seen ids = see((tensor)words[0]), panels = see((tensor)words[1]);
+    expect(ids.dense && panels.dense && panels.axes == 4, "rows: expected ids and panels as they are laid");
+    int64_t sizes[] = {ids.numbers, panels.sizes[1] * panels.sizes[3]};
+    long count = panels.sizes[1];
+    expect(panels.sizes[3] == (is_wide(panels.kind) ? 1 : 2), "rows: expected panels of whole words");
+    void *data;
+    tensor made = empty(2, sizes, panels.kind, &data);
+    for (long i = 0; i < ids.numbers; i++) {
+        int64_t id = ((const int64_t *)ids.data)[i];
+        if (id < 0 || id >= panels.sizes[0] * panels.sizes[2]) {
+            aoti_torch_delete_tensor_object(made);
+            expect(0, "rows: expected ids of rows");
+        }
+        const uint32_t *from = (const uint32_t *)panels.data + id / panels.sizes[2] * count * panels.sizes[2];
+        uint32_t *to = (uint32_t *)data + i * count;
+        for (long j = 0; j < count; j++) to[j] = from[j * panels.sizes[2] + id % panels.sizes[2]];
+    }
+    leave(words, 2, made);
+}
+
+static void activated(word *words, activate *wide, activate *narrow) {
+    struct seen x = see((tensor)words[0]);
+    expect(x.axes <= MOST && x.dense, "inputs of an activation: expected them one after another");
+    void *data;
+    tensor made = empty(x.axes, x.sizes, x.kind, &data);
+    (is_wide(x.kind) ? wide : narrow)(x.data, data, x.numbers, threads());
+    leave(words, 1, made);
+}
+
+#define ACTIVATION(NAME)                                                                           \
+    activate NAME##_float32, NAME##_bfloat16;                                                      \
+    static void run_##NAME(word *words, word given, word results) {                                \
+        (void)given, (void)results;                                                                \
+        activated(words, NAME##_float32, NAME##_bfloat16);                                         \
+    }
+ACTIVATIONS(ACTIVATION)
 
 /* The result lies as what it was made of mostly does: a token's heads one after another. */
 static void rotate(word *words, word given, word results) {
@@ -121,7 +181,11 @@ static const struct {
     {"quantised_tiles", "quantised_tiles" ONE CODES READ "Tensor", run_quantised_tiles},
     {"quantised_tiles_3", "quantised_tiles_3" THREE CODES READ "(Tensor, Tensor, Tensor)",
      run_quantised_tiles_3},
-    {"norm", "norm(Tensor x, Tensor weight, float eps) -> Tensor", norm},
+    {"rows", "rows(Tensor ids, Tensor panels) -> Tensor", rows},
+    {"norm", "norm(Tensor x, Tensor weight, float eps, int way) -> Tensor", norm},
+    {"layer_norm", "layer_norm(Tensor x, Tensor weight, Tensor bias, float eps) -> Tensor", layer_norm},
+#define ROW(NAME) {#NAME, #NAME "(Tensor x) -> Tensor", run_##NAME},
+    ACTIVATIONS(ROW)
     {"rotate", "rotate(Tensor x, Tensor cosines, Tensor sines) -> Tensor", rotate},
     {"put",
      "put(Tensor(a!) keys, Tensor(b!) values, Tensor more_keys, Tensor more_values, Tensor span, Tensor seen)"

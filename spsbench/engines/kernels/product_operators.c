@@ -1,21 +1,11 @@
 /* Products as operators of torch: of one layer, and of up to three over the same inputs. */
 
 #include "operators.h"
-#include "reading.h"
+#include "products.h"
 
 #ifdef __linux__
-typedef int multiply(const struct job *, int, const void *, long, long, int, long, int);
-typedef int multiply_codes(const struct job *, int, const void *, long, long, long, long, int, int, long,
-                           int);
-
-multiply product_float32_each, product_bfloat16_each, tiles_bfloat16_each;
-multiply_codes product_int8_float32_each, product_int4_float32_each, product_int4_least_float32_each;
-multiply_codes product_int8_bfloat16_each, product_int4_bfloat16_each, product_int4_least_bfloat16_each;
-multiply_codes tiles_int8_bfloat16_each, tiles_int4_bfloat16_each, tiles_int4_least_bfloat16_each;
-
 /* The inputs of up to MANY products, their panels, biases and numbers of outputs, in this order; a third
    product may be missing. Each panel is `size` bytes. Makes the results; how many products there are. */
-#define MANY 3
 static int jobs_of(word *words, int count, long size, struct job *jobs, tensor *made) {
     struct seen x = see((tensor)words[0]);
     int64_t sizes[MOST], whole[MANY], none = 0;

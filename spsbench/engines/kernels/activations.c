@@ -1,0 +1,56 @@
+/* What stands between two products, number by number, in float and narrowed once.
+   spsbench/engines/activations.py calls it. */
+
+#include "activations.h"
+#include "numbers.h"
+
+#define SIGN (words)all(-0.0f)
+
+INLINE floats less(floats size) { return (floats)((words)size | SIGN); } /* -|size| */
+
+/* x / (1 + e^-z), by a power that cannot overflow. */
+INLINE floats gated(floats x, floats z) {
+    floats power = exponential(less(z));
+    words below = (words)((ints)z >> 31); /* all bits where z is negative */
+    floats share = (floats)(((words)power & below) | ((words)all(1.0f) & ~below));
+    return x * share / (all(1.0f) + power);
+}
+
+INLINE floats silu(floats x) { return gated(x, x); }
+
+/* By its tanh: (1 + tanh z) / 2 is 1 / (1 + e^-2z). */
+INLINE floats gelu_tanh(floats x) {
+    return gated(x, all(1.59576912f) * (x + all(0.044715f) * x * x * x)); /* 2 sqrt(2 / pi) */
+}
+
+/* x times the normal distribution, whose tail is half of erfc: by Numerical Recipes in C, 6.2, to 1.2e-7
+   of itself. */
+INLINE floats gelu(floats x) {
+    static const float OF_T[] = {0.17087277f, -0.82215223f, 1.48851587f,  -1.13520398f, 0.27886807f,
+                                 -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f,  -1.26551223f};
+    floats z = less(x) * all(-0.70710678f), t = all(1.0f) / (all(1.0f) + all(0.5f) * z), sum = {};
+    for (int i = 0; i < 10; i++) sum = sum * t + all(OF_T[i]);
+    floats tail = all(0.5f) * t * exponential(sum - z * z), rest = all(1.0f) - tail;
+    words below = (words)((ints)x >> 31); /* all bits where x is negative */
+    return x * (floats)(((words)tail & below) | ((words)rest & ~below));
+}
+
+INLINE floats relu(floats x) { return (floats)((words)x & ~(words)(x < all(0.0f))); }
+
+#define ACTIVATION(NAME, NUMBER, FUNCTION)                                                         \
+    INLINE void NAME##_block(const NUMBER *x, NUMBER *y) {                                         \
+        store_##NUMBER(y, FUNCTION(load_##NUMBER(x)));                                             \
+    }                                                                                              \
+    void NAME(const NUMBER *x, NUMBER *y, long count, int threads) {                               \
+        long whole = count / LANES * LANES;                                                        \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (count > MUCH)")        \
+        for (long i = 0; i < whole; i += LANES) NAME##_block(x + i, y + i);                        \
+        if (whole == count) return;                                                                \
+        NUMBER rest[LANES] = {}, made[LANES];                                                      \
+        memcpy(rest, x + whole, (count - whole) * sizeof *x);                                      \
+        NAME##_block(rest, made);                                                                  \
+        memcpy(y + whole, made, (count - whole) * sizeof *y);                                      \
+    }
+
+#define BOTH(NAME) ACTIVATION(NAME##_float32, float, NAME) ACTIVATION(NAME##_bfloat16, bf16, NAME)
+ACTIVATIONS(BOTH)

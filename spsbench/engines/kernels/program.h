@@ -1,0 +1,33 @@
+/* An operation of a layer, as spsbench/engines/lowering.py writes it down, and what a pass tells to all. */
+
+#pragma once
+
+#include <stdint.h>
+
+#define PLACES 10  /* inputs and outputs of an operation */
+#define NUMBERS 16 /* sizes and steps */
+#define AXES 4
+
+struct place { /* `offset` bytes after a base; base 0: there is none */
+    int64_t base, offset;
+};
+
+struct pass {
+    char *const *bases;
+    int64_t end, seen; /* tokens in the cache after it, and how many of them a layer reads */
+    int64_t room;      /* tokens for which the cache has room */
+    int64_t mask_step; /* numbers from one row of the mask to the next */
+    int threads;
+};
+
+struct step {
+    int (*run)(const struct step *, const struct pass *); /* whether there was no memory for it */
+    struct place at[PLACES];
+    int64_t n[NUMBERS];
+    double real[2];
+};
+
+static inline void *at(const struct step *step, const struct pass *pass, int place) {
+    char *base = pass->bases[step->at[place].base];
+    return base ? base + step->at[place].offset : 0;
+}

@@ -1,0 +1,477 @@
+"""Layers as programs: the numbers of their own code, one call for all, and refused where unsure."""
+
+import copy
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from spsbench.engines import lowering
+from spsbench.engines.cache import PreallocatedCache, PreallocatedLayer
+from spsbench.engines.choice import Choice, prepared
+from spsbench.engines.fast import Fast
+from spsbench.engines.layers import Layers
+from spsbench.engines.linears import slots
+from spsbench.engines.native import KINDS
+from spsbench.engines.operations import OF_TORCH, RefusedError
+from spsbench.engines.operators import in_c
+from spsbench.engines.programs import Program, Scratch
+from spsbench.engines.tape import Tape
+from spsbench.engines.traced_cache import TracedCache
+from spsbench.engines.worth import shape_of
+from tests.tiny_models import UNTIED, tiny
+
+pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
+dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
+
+WIDE = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": WIDE,
+    "qwen2": WIDE,
+    "qwen3": WIDE,
+    "mistral": {**WIDE, "sliding_window": 9},
+    "phi3": {**WIDE, "sliding_window": None},
+    "gemma3": {
+        **WIDE,
+        **UNTIED,
+        "sliding_window": 9,
+        "query_pre_attn_scalar": 16,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "gpt2": {"n_embd": 64, "n_layer": 3},
+}
+SIZES = [1, 5, 1, 5, 1, 5, 1, 5, 2, 2, 2, 2, 9, 9, 9, 1]
+
+
+def ready(
+    architecture: str,
+    dtype: torch.dtype = torch.float32,
+    layout: str = "panels",
+    spoil: Callable[[PreTrainedModel], None] = lambda model: None,
+    **more: Any,
+) -> tuple[PreTrainedModel, Tape]:
+    """A model all of whose layers are laid out."""
+    model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
+    spoil(model)
+    packed = {shape_of(slot): layout for slot in slots(model)}
+    Fast().prepare(model, known=Choice(engine="fast", packed=packed).to_json(), threads=1)
+    tape = prepared(model).tape
+    assert tape is not None
+    return model, tape
+
+
+def grown(model: PreTrainedModel, sizes: list[int] = SIZES) -> list[Tensor]:
+    """Logits of passes of those sizes, each after all before."""
+    lm, seen = Fast().session(model), 4
+    lm.append(torch.arange(seen), keep=0)
+    found = []
+    for size in sizes:
+        new = (torch.arange(size) * 7 + seen) % 70
+        found.append(lm.append(new, keep=size).logits)
+        seen += size
+    return found
+
+
+def programs(tape: Tape) -> list[Program]:
+    return [each for each in tape.traces.values() if isinstance(each, Program)]
+
+
+def plain(architecture: str, monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[Tensor]:
+    """The logits by the layers' own code."""
+    model, _ = ready(architecture, **more)
+    with monkeypatch.context() as without:
+        without.setattr(Tape, "begin", lambda *given: False)
+        return grown(model)
+
+
+@dtypes
+@pytest.mark.parametrize("architecture", MODELS)
+def test_programs_are_what_the_layers_compute(
+    architecture: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, at every length, and it is programs that ran."""
+    model, tape = ready(architecture, dtype)
+    found = grown(model)
+    assert all(map(torch.equal, found, plain(architecture, monkeypatch, dtype=dtype)))
+    assert tape.refused is None
+    assert len(programs(tape)) == len(tape.traces) >= 4  # one a size
+    assert tape.foreseen
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@dtypes
+def test_programs_over_codes(
+    weights: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spsbench.engines.quantised import quantise
+
+    def spoil(model: PreTrainedModel) -> None:
+        quantise(model, weights)
+
+    model, tape = ready("llama", dtype, spoil=spoil)
+    found = grown(model)
+    assert len(programs(tape)) == len(tape.traces)
+    assert all(map(torch.equal, found, plain("llama", monkeypatch, dtype=dtype, spoil=spoil)))
+
+
+def test_a_pass_is_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tape = ready("llama")
+    grown(model)
+    calls: list[int] = []
+    through = Program.through
+
+    def counted(program: Program, layers: Any, *more: Any) -> Tensor:
+        calls.append(len(layers))
+        return through(program, layers, *more)
+
+    monkeypatch.setattr(Program, "through", counted)
+    grown(model, [1, 1, 5])
+    assert calls == [3, 3, 3]
+    tape.foreseen = False
+    grown(model, [1])
+    assert calls[3:] == [1, 1, 1]
+
+
+def test_longer_than_the_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache moves when it grows, and what is written down holds no address of it."""
+    model, tape = ready("llama", torch.bfloat16)
+    sizes = [5, 5, 5, 100, 100, 100, 5, 1, 1, 1, 5]
+    found = grown(model, sizes)
+    assert len(programs(tape)) == len(tape.traces) == 3
+    other, _ = ready("llama", torch.bfloat16)
+    monkeypatch.setattr(Tape, "begin", lambda *given: False)
+    assert all(map(torch.equal, found, grown(other, sizes)))
+
+
+def test_weights_that_move_are_followed() -> None:
+    """Their memory may be exchanged: what is freed must not be read."""
+    model, _ = ready("llama")
+    before = grown(model, [1, 1, 1, 1])
+    for weight in model.parameters():
+        weight.data = weight.data.clone()
+    assert all(map(torch.equal, before, grown(model, [1, 1, 1, 1])))
+    for weight in model.model.layers[1].parameters():
+        weight.data = weight.data * 2
+    assert not torch.equal(before[3], grown(model, [1, 1, 1, 1])[3])
+
+
+def test_programs_of_all_sizes_share_their_memory() -> None:
+    """A tree may have any number of nodes: each number has a program."""
+    model, tape = ready("llama", torch.bfloat16)
+    grown(model, [1, 2, 3, 60, 60, 60])
+    most = tape.scratch.address(0)
+    sizes = [program._size for program in programs(tape)]
+    assert max(sizes) > 20 * min(sizes) > 0
+    grown(model, [1, 2, 3, 60])
+    assert tape.scratch.address(max(sizes)) == most
+
+
+class Between(nn.Module):
+    """Adds something to what the layer before gave: nobody foresees that."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden_states: Tensor, **more: Any) -> Tensor:
+        """The layer's, over other inputs."""
+        made: Tensor = self.layer(hidden_states + 0.5, **more)
+        return made
+
+
+def test_a_model_that_asks_otherwise_is_answered() -> None:
+    model, tape = ready("llama")
+    found = grown(model)
+    own = model.model.layers
+    changed = copy.copy(own)
+    changed._modules = {name: Between(layer) for name, layer in own._modules.items()}
+    model.model.layers = changed
+    others = grown(model)
+    assert not tape.foreseen
+    model.model.layers = own
+    again, _ = ready("llama")
+    again.model.layers = nn.ModuleList(Between(layer) for layer in again.model.layers)
+    tape.foreseen = True
+    assert all(map(torch.equal, found, grown(model)))
+    for layer in again.model.layers:
+        layer.layer.forward = layer.layer.forward.plain.__get__(layer.layer)
+    assert all(map(torch.equal, others, grown(again)))
+
+
+def test_hidden_states_that_are_changed_in_place_are_seen() -> None:
+    """The tensor is the one that was foreseen, what is in it is not."""
+
+    def spoil(model: PreTrainedModel) -> None:
+        for layer in model.model.layers:
+            layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
+
+    model, tape = ready("llama", spoil=spoil)
+    found = grown(model)
+    assert not tape.foreseen
+    assert len(programs(tape)) == len(tape.traces)
+    other, untouched = ready("llama", spoil=spoil)
+    untouched.begin = lambda *given: False  # type: ignore[method-assign]
+    assert all(map(torch.equal, found, grown(other)))
+
+
+def test_hidden_states_of_every_layer_come_as_before() -> None:
+    model, _ = ready("llama")
+    other, tape = ready("llama")
+    tape.foreseen = False
+    for _ in range(3):
+        states = []
+        for each in model, other:
+            lm = Fast().session(each, layers=(1, 2))
+            lm.append(torch.arange(4), keep=0)
+            scores = [lm.append(torch.tensor([n]), keep=1) for n in range(5)]
+            states.append([score.hidden for score in scores])
+    assert str(states[0]) == str(states[1])
+
+
+@pytest.mark.parametrize("by", ["tolist", "item", "numpy", "bool"])
+def test_what_looks_at_values_is_no_program(by: str) -> None:
+    looks: dict[str, Callable[[Tensor], Any]] = {
+        "tolist": lambda x: x.tolist(),
+        "item": lambda x: x.sum().item(),
+        "numpy": lambda x: x.numpy(),
+        "bool": lambda x: bool(x.sum() > 0),
+    }
+
+    def spoil(model: PreTrainedModel) -> None:
+        for layer in model.model.layers:
+            own = layer.mlp.forward
+            layer.mlp.forward = lambda x, own=own: (looks[by](x), own(x))[1]
+
+    _model, tape = ready("llama", spoil=spoil)
+    grown(_model, [1, 1, 1])
+    assert not programs(tape)
+
+
+def test_what_has_no_kernel_is_a_trace() -> None:
+    def spoil(model: PreTrainedModel) -> None:
+        for layer in model.model.layers:
+            own = layer.mlp.forward
+            layer.mlp.forward = lambda x, own=own: own(x).cos()
+
+    model, tape = ready("llama", spoil=spoil)
+    found = grown(model, [1, 1, 1, 1])
+    assert tape.refused is None
+    assert [type(each).__name__ for each in tape.traces.values()] == ["ScriptFunction"]
+    assert all(logits.isfinite().all() for logits in found)
+
+
+def test_a_program_that_is_wrong_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = grown(ready("llama")[0])
+    monkeypatch.setitem(OF_TORCH, "add", OF_TORCH["mul"])
+    model, tape = ready("llama")
+    assert all(map(torch.equal, right, grown(model)))
+    assert "differs" in (tape.refused or "")
+    assert not programs(tape)
+
+
+def test_another_mask_than_it_was_written_for_runs_the_layers_own_code() -> None:
+    """A program reads memory by its shape: what is not of that shape must not reach it."""
+    model, tape = ready("llama")
+    grown(model)
+    (program,) = (each for key, each in tape.traces.items() if key[1] == 5)
+    assert isinstance(program, Program)
+    x, mask = torch.zeros(1, 5, 64), torch.zeros(1, 1, 5, 20)
+    table = torch.zeros(1, 5, 16)
+    assert program.fits([x, mask, table, table], 20)
+    for wrong in (
+        [x[:, :4], mask, table, table],
+        [x, mask, table.double(), table],
+        [x, mask, table, table.expand(2, 5, 16)],
+        [x, mask[..., :19], table, table],
+        [x, mask.bfloat16(), table, table],
+        [x, mask.transpose(2, 3).contiguous().transpose(2, 3), table, table],
+    ):
+        assert not program.fits(wrong, 20)
+
+
+def test_a_list_of_layers_gives_its_parts_and_is_copied_as_stock() -> None:
+    model, tape = ready("llama")
+    layers = model.model.layers
+    assert type(layers) is Layers
+    assert tape.begin(torch.empty(5), PreallocatedCache())
+    assert layers[:2] == [layers[0], layers[1]]
+    tape.end()
+    copied = copy.deepcopy(model)
+    assert type(copied.model.layers) is nn.ModuleList
+    assert len(copied.model.layers) == 3
+    model.model.layers = layers[:2]  # somebody else's parts are modules
+    assert len(model.model.layers) == 2
+
+
+def outside(model: PreTrainedModel, change: Callable[[Tensor], Tensor]) -> None:
+    """Have each layer end in `change` of its result."""
+    kind: Any = type(model.model.layers[0])
+
+    class Changed(kind):  # type: ignore[misc]
+        def forward(self, hidden_states: Tensor, **more: Any) -> Tensor:
+            return change(super().forward(hidden_states, **more))
+
+    for layer in model.model.layers:
+        layer.__class__ = Changed
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_result_that_is_part_of_another_is_no_program(first: bool) -> None:
+    """There is room for the result alone."""
+
+    def change(out: Tensor) -> Tensor:
+        both = torch.cat((out, out * 3.0), -1)
+        return both[..., :64] if first else both[..., 64:]
+
+    model, tape = ready("llama", spoil=lambda model: outside(model, change))
+    grown(model, [1] * 5)
+    assert not programs(tape)
+
+
+@pytest.mark.parametrize("part", ["shape", "size", "len", "operand", "asked"])
+def test_what_depends_on_the_past_is_no_program(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a layer sees it: by the keys it gets back, or by the cache."""
+    update = TracedCache.update
+
+    def watched(cache: TracedCache, *given: Any, **more: Any) -> Any:
+        keys, values = update(cache, *given, **more)
+        looks: dict[str, Callable[[], Any]] = {
+            "shape": lambda: keys.shape[2] > 40,
+            "size": lambda: keys.size(2) > 40,
+            "len": lambda: len(keys[0, 0]) > 40,
+            "operand": lambda: keys * 0.5,
+            "asked": cache.get_seq_length,
+        }
+        looks[part]()
+        return keys, values
+
+    monkeypatch.setattr(TracedCache, "update", watched)
+    model, tape = ready("llama")
+    grown(model, [1, 1, 1])
+    assert not programs(tape)
+
+
+def test_a_hook_that_comes_later_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = ready("llama")
+    grown(model)
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
+    found = grown(model, [1, 1, 5])
+    monkeypatch.setattr(Tape, "begin", lambda *given: False)
+    assert all(map(torch.equal, found, grown(model, [1, 1, 5])))
+
+
+def test_layers_that_are_asked_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked before is not run again: its keys are in the cache."""
+
+    class Backwards(nn.ModuleList):
+        def __getitem__(self, index: Any) -> Any:
+            return list(self)[::-1] if isinstance(index, slice) else super().__getitem__(index)
+
+    def backwards(model: PreTrainedModel) -> None:
+        model.model.layers.__class__ = Backwards
+
+    model, tape = ready("llama", spoil=backwards)
+    found = grown(model)
+    assert len(programs(tape)) == len(tape.traces)
+    assert all(map(torch.equal, found, plain("llama", monkeypatch, spoil=backwards)))
+
+
+@pytest.mark.parametrize("change", ["empty", "strided", "expanded", "other dtype"])
+def test_weights_of_another_form_are_not_read(change: str) -> None:
+    """While a session goes on; the layers' own code says what is wrong."""
+    model, _ = ready("llama")
+    grown(model, [1, 1, 1, 1])
+    lm = Fast().session(model)
+    lm.append(torch.arange(4), keep=0)
+    lm.append(torch.tensor([1]), keep=1)
+    weight = model.model.layers[1].mlp.down_proj.weight
+    weight.data = {
+        "empty": torch.empty(0),
+        "strided": torch.stack([weight.data] * 2, -1)[..., 0],
+        "expanded": torch.ones(1).expand(weight.shape),
+        "other dtype": weight.data.bfloat16(),
+    }[change]
+    with pytest.raises(RuntimeError):
+        lm.append(torch.tensor([1]), keep=1)
+
+
+def test_a_cache_whose_parts_have_different_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growing was interrupted: what has no room must not be written."""
+    model, _ = ready("llama")
+    grown(model)
+    widen, asked = PreallocatedLayer.widen, []
+
+    def once(layer: PreallocatedLayer, room: int) -> None:
+        asked.append(room)
+        if len(asked) == 2:
+            raise MemoryError
+        widen(layer, room)
+
+    def run() -> list[Tensor]:
+        lm = Fast().session(model)
+        lm.append(torch.arange(250) % 70, keep=0)
+        asked.clear()
+        with monkeypatch.context() as short:
+            short.setattr(PreallocatedLayer, "widen", once)
+            with pytest.raises(MemoryError):
+                lm.append(torch.arange(9), keep=9)
+        return [lm.append(torch.tensor([n % 70]), keep=1).logits for n in range(40)]
+
+    found = run()
+    monkeypatch.setattr(Tape, "begin", lambda *given: False)
+    assert all(map(torch.equal, found, run()))
+
+
+def test_a_pass_within_another_runs_the_layers_own_code() -> None:
+    """Of a thread, or of a hook: a model has one program at work."""
+    model, tape = ready("llama")
+    right = grown(model)
+    inner: list[list[Tensor]] = []
+
+    def hook(module: nn.Module, given: Any) -> None:
+        if not inner:
+            inner.append([])
+            inner[0] += grown(model)
+
+    handle = model.model.layers[1].register_forward_pre_hook(hook)
+    outer = grown(model)
+    handle.remove()
+    assert all(map(torch.equal, right, outer))
+    assert all(map(torch.equal, right, inner[0]))
+    assert tape.cache is None
+
+
+def test_two_threads_over_one_model() -> None:
+    model, tape = ready("llama")
+    right = grown(model, [1] * 60)
+    with ThreadPoolExecutor(3) as pool:
+        runs = list(pool.map(lambda n: grown(model, [1] * 60), range(6)))
+    assert all(torch.equal(a, b) for run in runs for a, b in zip(right, run, strict=True))
+    assert tape.cache is None
+
+
+def test_elsewhere_is_not_where_results_go() -> None:
+    model, _ = ready("llama")
+    grown(model, [1, 1, 1])
+    lm = Fast().session(model)
+    lm.append(torch.arange(4), keep=0)
+    token = torch.tensor([3])
+    tape = prepared(model).tape
+    assert tape is not None
+    tape.scratch = Scratch()
+    with torch.device("meta"):
+        assert tape.scratch.address(8) > 0
+    assert lm.append(token, keep=1).logits.isfinite().all()
+
+
+def test_no_kernel_for_another_dtype() -> None:
+    given = lowering.Given(
+        [torch.ones(1, 1, 4).double()], *[torch.ones(1)] * 2, *[torch.ones(1)] * 2, []
+    )
+    with pytest.raises(RefusedError, match="float64"):
+        lowering.lowered(lambda x, *more: x + x, given)

@@ -35,9 +35,7 @@ class Tape:
         self.layers: list[Layer] = []
         self.traces: dict[Any, Replayed | None] = {}
         self.scratch = Scratch()
-        self.cache: PreallocatedCache | None = (
-            None  # of the session whose pass it is; None: no pass
-        )
+        self.cache: PreallocatedCache | None = None  # of the session whose pass it is
         self.span = torch.empty(0)  # [past + m], only its length is used
         self.ahead: Ahead | None = None  # in a pass
         self.foreseen = True  # whether the model asks its layers for what was assumed

@@ -1,6 +1,5 @@
 """Activations by one kernel each; GELU by its tanh is eight operators in transformers."""
 
-from copy import deepcopy
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from transformers.activations import (
     SiLUActivation,
 )
 
-from spsbench.engines.linears import StandIn, hooked
+from spsbench.engines.linears import OverStock, exchange_each
 from spsbench.engines.native import KINDS
 from spsbench.engines.operators import in_c
 
@@ -26,14 +25,13 @@ OPERATORS = {
 }
 
 
-class Activation(StandIn):
+class Activation(OverStock):
     """The same function as the activation that it takes the place of, by `activations.c`."""
 
     def __init__(self, stock: nn.Module) -> None:
         """`stock` is of a class in `OPERATORS`."""
-        super().__init__()
+        super().__init__(stock)
         self.operator = OPERATORS[type(stock)]
-        self._stock = [stock]  # in a list: it is no part of this one
 
     def forward(self, x: Tensor) -> Any:
         """[...] -> [...]."""
@@ -44,14 +42,7 @@ class Activation(StandIn):
             return gelu(x, approximate="tanh")  # one operator where there are eight
         return self._stock[0](x)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        copied: nn.Module = deepcopy(self._stock[0], memo)
-        return copied
-
 
 def exchange_activations(model: nn.Module) -> None:
     """Put one kernel in the place of each activation that it computes, in all of `model`."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in OPERATORS and not hooked(child):
-                setattr(parent, name, Activation(child))
+    exchange_each(model, lambda module: Activation if type(module) in OPERATORS else None)

@@ -9,10 +9,10 @@ from torch import Tensor
 from spsbench.engines.lowering import Given, Listing, storage_of
 from spsbench.engines.native import library
 from spsbench.engines.operations import RefusedError, Step
+from spsbench.engines.pages import ALIGNED
 
 PLACES, NUMBERS, REALS = 10, 16, 2  # of an operation, as in program.h
 NONE, SCRATCH, MADE, KEYS, VALUES, FIRST = range(6)  # bases; from the last on inputs and weights
-ALIGNED = 64  # bytes
 MASK = 3  # which place of attention
 PAST = (("put", 0), ("attend", 1), ("attend", 2))  # places of keys and values
 

@@ -15,6 +15,18 @@ class StandIn(nn.Module):
     """Takes the place of a stock module; a deep copy is the stock module again."""
 
 
+class OverStock(StandIn):
+    """Keeps the stock module whose place it takes."""
+
+    def __init__(self, stock: nn.Module) -> None:
+        super().__init__()
+        self._stock = [stock]  # in a list: it is no part of this one
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        copied: nn.Module = deepcopy(self._stock[0], memo)
+        return copied
+
+
 class Packed(StandIn, ABC):
     """`x W^T + b` over W in another order.
 
@@ -119,6 +131,16 @@ def _plain(weight: Tensor) -> bool:
 def hooked(module: nn.Module) -> bool:
     """Whether somebody watches the module, who would not see what stands in for it."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def exchange_each(
+    model: nn.Module, instead: Callable[[nn.Module], Callable[[nn.Module], StandIn] | None]
+) -> None:
+    """Hang in all of `model` what `instead` makes of a module that nobody watches."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if not hooked(child) and (make := instead(child)) is not None:
+                setattr(parent, name, make(child))
 
 
 def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -> None:

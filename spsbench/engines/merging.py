@@ -14,7 +14,7 @@ from spsbench.engines.operators import in_c, run
 from spsbench.engines.panels import PanelLinear
 from spsbench.engines.quantised_panels import QuantisedPanels
 
-MOST = 3  # products of one operator
+MOST = 3  # products of one operator, as in products.h
 
 InPanels = PanelLinear | QuantisedPanels
 

@@ -1,6 +1,5 @@
 """Norms by one kernel each: transformers writes that by the mean square out as nine operators."""
 
-from copy import deepcopy
 from functools import cache
 from typing import Any, cast
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
-from spsbench.engines.linears import StandIn, hooked
+from spsbench.engines.linears import OverStock, exchange_each
 from spsbench.engines.native import KINDS
 from spsbench.engines.operators import in_c
 
@@ -16,20 +15,15 @@ NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what norms compute in
 EARLY, LATE, PLUS = 1, 0, 2  # narrowed before the weight too, only after it, and over 1 + weight
 
 
-class Norm(StandIn):
+class Norm(OverStock):
     """The same function as the norm that it takes the place of, by a kernel of `norms.c`.
 
     A row is the same numbers in any pass. `stock` has a weight in a dtype of `KINDS`, on the CPU.
     """
 
     def __init__(self, stock: Any) -> None:
-        super().__init__()
+        super().__init__(stock)
         self.weight = stock.weight
-        self._stock = [stock]  # in a list: it is no part of this one
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        copied: nn.Module = deepcopy(self._stock[0], memo)
-        return copied
 
 
 class RmsNorm(Norm):
@@ -64,11 +58,7 @@ class LayerNorm(Norm):
 
 def exchange_norms(model: nn.Module) -> None:
     """Put one kernel in the place of each norm that it computes, in all of `model`."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            kind = None if hooked(child) else _kind_for(child)
-            if kind is not None and in_c("norm") is not None:  # which may have to be compiled
-                setattr(parent, name, kind(child))
+    exchange_each(model, _kind_for)
 
 
 def _kind_for(module: nn.Module) -> type[Norm] | None:
@@ -76,9 +66,11 @@ def _kind_for(module: nn.Module) -> type[Norm] | None:
     weight = getattr(module, "weight", None)
     if weight is None or weight.device.type != "cpu" or weight.dtype not in KINDS:
         return None
-    if module_is_layer_norm(module):
-        return LayerNorm
-    return None if way_of(module) is None else RmsNorm
+    centred = module_is_layer_norm(module)
+    known = centred or way_of(module) is not None
+    if not known or in_c("norm") is None:  # which may have to be compiled
+        return None
+    return LayerNorm if centred else RmsNorm
 
 
 def module_is_layer_norm(module: nn.Module) -> bool:

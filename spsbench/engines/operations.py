@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.engines.merging import MOST
 from spsbench.engines.native import KINDS
 from spsbench.engines.quantised_panels import ZERO
 
 AXES = 4  # of elementwise operations, as in program.h
-MANY = 3  # products of one operation, as in products.h
 
 
 class RefusedError(Exception):
@@ -31,37 +31,35 @@ def present(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None or tensor.numel() == 0 else tensor
 
 
-def _product(out: Any, x: Tensor, *more: Any) -> list[Step]:
-    """Of one operator for one product or for three, over panels."""
-    count = MANY if isinstance(out, tuple) else 1
+def _product(out: Any, x: Tensor, *more: Any) -> tuple[list[Any], list[int], Sequence[Any]]:
+    """Of one operator for one product or for more: places, sizes, and how it multiplies."""
+    made = out if isinstance(out, tuple) else (out,)
+    count = len(made)
     panels, biases, sizes = (_filled(more[i * count : (i + 1) * count]) for i in range(3))
-    made, how = _filled(out if count > 1 else (out,)), more[3 * count :]
     outs = [size if panel is not None else 0 for panel, size in zip(panels, sizes, strict=True)]
-    rows = x.numel() // x.shape[-1]
-    places = x, *panels, *biases, *made
-    return [Step("", places, (rows, x.shape[-1], *map(int, outs), *how[-2:], *how[:-2]))]
+    sizes = [x.numel() // x.shape[-1], x.shape[-1], *outs]
+    return [x, *panels, *biases, *_filled(made)], sizes, more[3 * count :]
 
 
 def _filled(given: Sequence[Any]) -> list[Any]:
-    """MANY, the rest missing."""
+    """MOST, the rest missing."""
     found = [present(each) if isinstance(each, Tensor) else each for each in given]
-    return found + [None] * (MANY - len(found))
+    return found + [None] * (MOST - len(found))
 
 
 def _plain(kernel: str) -> Callable[..., list[Step]]:
     def steps(out: Any, x: Tensor, *more: Any) -> list[Step]:
-        (step,) = _product(out, x, *more)
-        return [step._replace(name=f"{kernel}_{KINDS[x.dtype]}")]
+        places, sizes, how = _product(out, x, *more)
+        return [Step(f"{kernel}_{KINDS[x.dtype]}", tuple(places), (*sizes, *how))]
 
     return steps
 
 
 def _coded(kernel: str) -> Callable[..., list[Step]]:
     def steps(out: Any, x: Tensor, *more: Any) -> list[Step]:
-        (step,) = _product(out, x, *more)
-        *n, _, room, group, bits, least = step.n
+        places, sizes, (_, room, group, bits, least, *read) = _product(out, x, *more)
         name = f"{kernel}_int{bits}{'_least' * bool(least)}_{KINDS[x.dtype]}"
-        return [step._replace(name=name, n=(*n, room, group, ZERO[bits]))]
+        return [Step(name, tuple(places), (*sizes, *read, room, group, ZERO[bits]))]
 
     return steps
 
@@ -119,14 +117,16 @@ def _one(name: str) -> Callable[..., list[Step]]:
 
 
 def _cat(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Step]:
-    pieces = torch.split(out, [part.shape[axis] for part in parts], axis)
-    pairs = zip(parts, pieces, strict=True)
-    return [elementwise("copy", part, part, piece) for part, piece in pairs if part.numel()]
+    return _copies(parts, torch.split(out, [part.shape[axis] for part in parts], axis))
 
 
 def _stack(out: Tensor, parts: Sequence[Tensor], axis: int = 0) -> list[Step]:
-    pairs = zip(parts, out.unbind(axis), strict=True)
-    return [elementwise("copy", part, part, piece) for part, piece in pairs]
+    return _copies(parts, out.unbind(axis))
+
+
+def _copies(parts: Sequence[Tensor], places: Sequence[Tensor]) -> list[Step]:
+    pairs = zip(parts, places, strict=True)
+    return [elementwise("copy", part, part, place) for part, place in pairs if part.numel()]
 
 
 def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0) -> Step:
@@ -146,10 +146,10 @@ def elementwise(name: str, a: Tensor, b: Tensor, out: Tensor, real: float = 0.0)
 
 
 OURS: dict[str, Callable[..., list[Step]]] = {
-    **{f"product{many}": _plain("product") for many in ("", "_3")},
-    **{f"tiles{many}": _plain("tiles") for many in ("", "_3")},
-    **{f"quantised{many}": _coded("product") for many in ("", "_3")},
-    **{f"quantised_tiles{many}": _coded("tiles") for many in ("", "_3")},
+    **{f"product{many}": _plain("product") for many in ("", f"_{MOST}")},
+    **{f"tiles{many}": _plain("tiles") for many in ("", f"_{MOST}")},
+    **{f"quantised{many}": _coded("product") for many in ("", f"_{MOST}")},
+    **{f"quantised_tiles{many}": _coded("tiles") for many in ("", f"_{MOST}")},
     "norm": _norm,
     "layer_norm": _layer_norm,
     **{name: _activation(name) for name in ("silu", "relu", "gelu", "gelu_tanh")},

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from spsbench.engines.ahead import Ready
-from spsbench.engines.binding import ALIGNED, FIRST, Bound, Operation
+from spsbench.engines.binding import FIRST, Bound, Operation
 from spsbench.engines.lowering import Given, Listing
 from spsbench.engines.native import library
+from spsbench.engines.pages import ALIGNED
 
 
 class Scratch:

@@ -42,7 +42,7 @@ WRONG = {
         "bases + layer * each, end",
         "bases, end",
     ),
-    "a token of another's room": ("program.c", "pass->end - n[1] + row", "pass->end - n[1]"),
+    "a token of another's room": ("program.c", "(pass->end - n[1]) * size", "pass->end * size"),
     "a mean that is none": ("norms.c", "mean = sum_##NUMBER(x, width, 0, 1)", "mean = x[0]"),
     "a key too many": ("attention.c", "i = 0; i < n; i++) {", "i = 0; i <= n; i++) {"),
 }

@@ -8,12 +8,16 @@
 
 INLINE floats less(floats size) { return (floats)((words)size | SIGN); } /* -|size| */
 
+/* `below` where z is negative, else `above`. */
+INLINE floats by_sign(floats z, floats below, floats above) {
+    words negative = (words)((ints)z >> 31);
+    return (floats)(((words)below & negative) | ((words)above & ~negative));
+}
+
 /* x / (1 + e^-z), by a power that cannot overflow. */
 INLINE floats gated(floats x, floats z) {
     floats power = exponential(less(z));
-    words below = (words)((ints)z >> 31); /* all bits where z is negative */
-    floats share = (floats)(((words)power & below) | ((words)all(1.0f) & ~below));
-    return x * share / (all(1.0f) + power);
+    return x * by_sign(z, power, all(1.0f)) / (all(1.0f) + power);
 }
 
 INLINE floats silu(floats x) { return gated(x, x); }
@@ -30,9 +34,8 @@ INLINE floats gelu(floats x) {
                                  -0.18628806f, 0.09678418f, 0.37409196f, 1.00002368f,  -1.26551223f};
     floats z = less(x) * all(-0.70710678f), t = all(1.0f) / (all(1.0f) + all(0.5f) * z), sum = {};
     for (int i = 0; i < 10; i++) sum = sum * t + all(OF_T[i]);
-    floats tail = all(0.5f) * t * exponential(sum - z * z), rest = all(1.0f) - tail;
-    words below = (words)((ints)x >> 31); /* all bits where x is negative */
-    return x * (floats)(((words)tail & below) | ((words)rest & ~below));
+    floats tail = all(0.5f) * t * exponential(sum - z * z);
+    return x * by_sign(x, tail, all(1.0f) - tail);
 }
 
 INLINE floats relu(floats x) { return (floats)((words)x & ~(words)(x < all(0.0f))); }

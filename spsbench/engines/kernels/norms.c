@@ -8,38 +8,6 @@
 
 #include "numbers.h"
 
-/* Ways, as norms.py numbers them. */
-#define EARLY 1 /* narrowed before as well */
-#define PLUS 2  /* 1 + w */
-
-#define NORM(NAME, NUMBER)                                                                         \
-    static void NAME##_row(const NUMBER *x, const NUMBER *w, NUMBER *y, long width, float eps,     \
-                           int way) {                                                              \
-        float plus = way & PLUS ? 1 : 0;                                                           \
-        floats squares = {};                                                                       \
-        float sum = 0;                                                                             \
-        long i = 0;                                                                                \
-        for (; i + LANES <= width; i += LANES) {                                                   \
-            floats part = load_##NUMBER(x + i);                                                    \
-            squares += part * part;                                                                \
-        }                                                                                          \
-        for (; i < width; i++) sum += widen_##NUMBER(x[i]) * widen_##NUMBER(x[i]);                 \
-        float root = 1 / sqrtf((total(squares) + sum) / (float)width + eps);                       \
-        for (i = 0; i < width; i++) {                                                              \
-            float even = widen_##NUMBER(x[i]) * root;                                              \
-            if (way & EARLY) even = widen_##NUMBER(narrow_##NUMBER(even));                         \
-            y[i] = narrow_##NUMBER((plus + widen_##NUMBER(w[i])) * even);                          \
-        }                                                                                          \
-    }                                                                                              \
-    void NAME(const NUMBER *x, const NUMBER *w, NUMBER *y, long rows, long width, float eps,       \
-              int way, int threads) {                                                              \
-        _Pragma("omp parallel for schedule(static) num_threads(threads) if (rows * width > MUCH)") \
-        for (long r = 0; r < rows; r++) NAME##_row(x + r * width, w, y + r * width, width, eps, way);\
-    }
-
-NORM(norm_float32, float)
-NORM(norm_bfloat16, bf16)
-
 /* The sum of (x - less) ^ power, power 1 or 2. */
 #define SUM(NUMBER)                                                                                \
     INLINE float sum_##NUMBER(const NUMBER *x, long width, float less, int power) {                \
@@ -61,6 +29,30 @@ NORM(norm_bfloat16, bf16)
 
 SUM(float)
 SUM(bf16)
+
+/* Ways, as norms.py numbers them. */
+#define EARLY 1 /* narrowed before as well */
+#define PLUS 2  /* 1 + w */
+
+#define NORM(NAME, NUMBER)                                                                         \
+    static void NAME##_row(const NUMBER *x, const NUMBER *w, NUMBER *y, long width, float eps,     \
+                           int way) {                                                              \
+        float plus = way & PLUS ? 1 : 0;                                                           \
+        float root = 1 / sqrtf(sum_##NUMBER(x, width, 0, 2) / (float)width + eps);                 \
+        for (long i = 0; i < width; i++) {                                                              \
+            float even = widen_##NUMBER(x[i]) * root;                                              \
+            if (way & EARLY) even = widen_##NUMBER(narrow_##NUMBER(even));                         \
+            y[i] = narrow_##NUMBER((plus + widen_##NUMBER(w[i])) * even);                          \
+        }                                                                                          \
+    }                                                                                              \
+    void NAME(const NUMBER *x, const NUMBER *w, NUMBER *y, long rows, long width, float eps,       \
+              int way, int threads) {                                                              \
+        _Pragma("omp parallel for schedule(static) num_threads(threads) if (rows * width > MUCH)") \
+        for (long r = 0; r < rows; r++) NAME##_row(x + r * width, w, y + r * width, width, eps, way);\
+    }
+
+NORM(norm_float32, float)
+NORM(norm_bfloat16, bf16)
 
 #define LAYER_NORM(NAME, NUMBER)                                                                   \
     static void NAME##_row(const NUMBER *x, const NUMBER *w, const NUMBER *b, NUMBER *y,           \

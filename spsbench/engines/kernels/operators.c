@@ -4,6 +4,7 @@
 
 #include "activations.h"
 #include "operators.h"
+#include "reading.h"
 
 #ifdef __linux__
 typedef void operator(word *, word, word);
@@ -18,6 +19,8 @@ operator run_quantised, run_quantised_3, run_quantised_tiles, run_quantised_tile
 normalise norm_float32, norm_bfloat16;
 centre layer_norm_float32, layer_norm_bfloat16;
 turn rotate_bfloat16;
+void put_rows(char *, const char *, long, long, long, long, long, long, long);
+void rows_of_panels(const void *, const void *, void *, long, long);
 look attend_float32, attend_bfloat16;
 
 static void fits(struct seen x, struct seen weight) {
@@ -54,22 +57,17 @@ static void layer_norm(word *words, word given, word results) {
 static void rows(word *words, word given, word results) {
     (void)given, (void)results;
     struct seen ids = see((tensor)words[0]), panels = see((tensor)words[1]);
-    expect(ids.dense && panels.dense && panels.axes == 4, "rows: expected ids and panels as they are laid");
+    expect(ids.dense && panels.dense && panels.axes == 4 && panels.sizes[2] == PANEL,
+           "rows: expected ids and panels as they are laid");
     int64_t sizes[] = {ids.numbers, panels.sizes[1] * panels.sizes[3]};
-    long count = panels.sizes[1];
     expect(panels.sizes[3] == (is_wide(panels.kind) ? 1 : 2), "rows: expected panels of whole words");
-    void *data;
-    tensor made = empty(2, sizes, panels.kind, &data);
     for (long i = 0; i < ids.numbers; i++) {
         int64_t id = ((const int64_t *)ids.data)[i];
-        if (id < 0 || id >= panels.sizes[0] * panels.sizes[2]) {
-            aoti_torch_delete_tensor_object(made);
-            expect(0, "rows: expected ids of rows");
-        }
-        const uint32_t *from = (const uint32_t *)panels.data + id / panels.sizes[2] * count * panels.sizes[2];
-        uint32_t *to = (uint32_t *)data + i * count;
-        for (long j = 0; j < count; j++) to[j] = from[j * panels.sizes[2] + id % panels.sizes[2]];
+        expect(id >= 0 && id < panels.sizes[0] * PANEL, "rows: expected ids of rows");
     }
+    void *data;
+    tensor made = empty(2, sizes, panels.kind, &data);
+    rows_of_panels(panels.data, ids.data, data, ids.numbers, panels.sizes[1]);
     leave(words, 2, made);
 }
 
@@ -118,12 +116,9 @@ static tensor put_in(word given, word added, int64_t end, int64_t count) {
                rows.sizes[2] <= end && count <= end && end <= room.sizes[2],
            "a cache: expected room for keys and values of its own kind");
     long item = is_wide(room.kind) ? 4 : 2, start = end - rows.sizes[2];
-    for (long head = 0; head < rows.sizes[1]; head++)
-        for (long row = 0; row < rows.sizes[2]; row++) {
-            long to = head * room.strides[1] + (start + row) * room.strides[2];
-            long from = head * rows.strides[1] + row * rows.strides[2];
-            memcpy((char *)room.data + to * item, (char *)rows.data + from * item, rows.sizes[3] * item);
-        }
+    put_rows((char *)room.data + start * room.strides[2] * item, rows.data, rows.sizes[1], rows.sizes[2],
+             rows.sizes[3] * item, room.strides[1] * item, room.strides[2] * item, rows.strides[1] * item,
+             rows.strides[2] * item);
     int64_t sizes[] = {1, room.sizes[1], count, room.sizes[3]};
     tensor made = NULL;
     aoti_torch__reinterpret_tensor((tensor)given, 4, sizes, room.strides,

@@ -3,8 +3,6 @@
    What torch does for each operation, to find it, to look at its inputs, to make room for its result, takes
    longer than a small one itself. spsbench/engines/programs.py calls it. */
 
-#include <string.h>
-
 #include "activations.h"
 #include "numbers.h"
 #include "products.h"
@@ -97,14 +95,12 @@ int step_rotate_bfloat16(const struct step *step, const struct pass *pass) {
 
 /* Into keys or values. at: their base, rows; n: heads, rows, width, steps of rows from a head and from one
    to the next, bytes of a number. */
+void put_rows(char *, const char *, long, long, long, long, long, long, long);
 int step_put(const struct step *step, const struct pass *pass) {
     const int64_t *n = step->n;
-    char *to = at(step, pass, 0);
-    const char *from = at(step, pass, 1);
-    for (long head = 0; head < n[0]; head++)
-        for (long row = 0; row < n[1]; row++)
-            memcpy(to + ((head * pass->room + pass->end - n[1] + row) * n[2]) * n[5],
-                   from + (head * n[3] + row * n[4]) * n[5], n[2] * n[5]);
+    long size = n[2] * n[5];
+    put_rows((char *)at(step, pass, 0) + (pass->end - n[1]) * size, at(step, pass, 1), n[0], n[1], size,
+             pass->room * size, size, n[3] * n[5], n[4] * n[5]);
     return 0;
 }
 

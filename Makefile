@@ -14,7 +14,7 @@ PAIR ?= nano
 WORK ?= work
 DRAFT ?= $(WORK)/smollm2/draft/result
 
-.PHONY: reproduce-table1 reproduce-figure1 demo test test-all check nano smollm2 draft-is-there smollm2-draft smollm2-heads picture clean
+.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable check nano smollm2 draft-is-there smollm2-draft smollm2-heads picture clean
 
 demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
 	$(BIN)/sps generate "def fibonacci(n):" --compare
@@ -24,6 +24,16 @@ test: $(READY)  ## the fast suite
 
 test-all: $(READY)  ## with the tests marked slow
 	$(PYTEST) -m "not network and not gpu"
+
+# What computes numbers, as on lesser processors: torch, oneDNN and own kernels are each kept from newer instructions.
+NUMERIC = tests/engines tests/loop tests/heads tests/train/test_features.py tests/train/test_students.py tests/train/test_recompute.py tests/test_greedy.py
+LESSER = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
+
+test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call LESSER,x86-64) SPSBENCH_TEST_THREADS=1 $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call LESSER,x86-64-v3) SPSBENCH_TEST_THREADS=3 $(PYTEST) $(NUMERIC)
+	SPSBENCH_TEST_THREADS=2 $(PYTEST) $(NUMERIC) --deselect tests/engines/test_kernels.py
+	$(PYTEST) -m portable tests/engines
 
 check: $(READY)  ## format, lint, types; then the size of each module
 	$(BIN)/ruff format --check .

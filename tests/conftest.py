@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: one thread, and tiny random models of four architectures."""
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from spsbench.engines import kept, reading
 from spsbench.engines.native import KINDS
 from tests.tiny_models import tiny
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -24,6 +24,7 @@ class Choice:
     beside: int = 0  # threads of others that were at work when these were chosen
     reading: str = ""  # how panels are read, as reading.py names it
     cache: int = 0  # bytes of a token in the cache; 0 = not known
+    row_bits: bool = False  # whether a token's logits have the same bits in a pass of any size
 
     def to_json(self) -> dict[str, Any]:
         """For a file."""

@@ -46,21 +46,28 @@ def made_anew(
     """Pack `model`, exchange its attention, and have each judged."""
     coded = bool(quantised_layers(model))
     reading = "" if reason and not coded else _reading(model.dtype, known)
-    laying = Laying.of(model, known, stock=reason is not None)
-    packing, wanted = laying.packing(kept=False), laying.wanted
-    counts = laying.lay(packing)
-    if counts and not check.holds(model):
+    packing, problem = Packing(), ""
+    counts: Mapping[str, int] = {}
+    wanted: Mapping[str, str] = {}
+    try:
+        laying = Laying.of(model, known, stock=reason is not None)
+        packing, wanted = laying.packing(kept=False), laying.wanted
+        counts = laying.lay(packing)
+        if counts and not check.holds(model):
+            problem = "packed products differ from stock ones"
+    except RuntimeError as error:  # torch's word for what this processor or its libraries lack
+        problem = f"packing fails: {str(error).splitlines()[0]}"
+    if problem:
         restore(model)
         dequantise(model)
-        counts, wanted, reason = {}, {}, "packed products differ from stock ones"
-        packing = Packing()
+        packing, counts, wanted, reason = Packing(), {}, {}, problem
     routed = _pack_experts(model, known, check)
     exchange_activations(model)
     exchange_norms(model)
-    if problem := refine_attention(model, check):
+    if failure := refine_attention(model, check):
         restore(model)
         dequantise(model)
-        return Made(problem=problem)
+        return Made(problem=failure)
     return Made(
         packed=routed | {shape: wanted[shape] for shape in counts},
         layers=sum(counts.values()),

@@ -23,8 +23,18 @@ from spsbench.machine.cache_home import beside, own_folder
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
+MARCH = "SPSBENCH_MARCH"
+"""Environment variable: the processor that kernels are compiled for, as `-march` takes it."""
 FLAGS = (
-    *("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC", "-Wno-psabi"),
+    *(
+        "-O3",
+        f"-march={os.environ.get(MARCH) or 'native'}",
+        "-ffp-contract=fast",
+        "-fopenmp",
+        "-shared",
+        "-fPIC",
+        "-Wno-psabi",
+    ),
     "-fexceptions",  # those of torch pass through operators
 )
 KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}

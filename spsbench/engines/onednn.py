@@ -6,6 +6,7 @@ five cost about as much as one.
 """
 
 import ctypes
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,23 @@ def product(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 """
 product: Any = torch.jit.CompilationUnit(_SCRIPT).product
+
+
+@cache
+def _refuses(dtype: torch.dtype) -> str | None:
+    """Return why oneDNN multiplies no blocked weights of `dtype` on this processor, else None.
+
+    A small product is tried: which instructions oneDNN needs for bfloat16 is its own affair, and
+    `ONEDNN_MAX_CPU_ISA` may keep it from those that the processor has.
+    """
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return "this PyTorch was built without oneDNN"
+    try:
+        weight = onednn._reorder_linear_weight(torch.zeros(64, 64, dtype=dtype))
+        product(torch.zeros(1, 5, 64, dtype=dtype), weight, None)
+    except RuntimeError as error:
+        return f"oneDNN blocks no {dtype} on this processor ({str(error).splitlines()[0]})"
+    return None
 
 
 class OneDnnLinear(Packed):
@@ -51,12 +69,10 @@ class OneDnnLinear(Packed):
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
-        """Float32 and bfloat16 alone."""
+        """Other numbers than float32 and bfloat16, and what oneDNN refuses on this processor."""
         if weight.dtype not in BLOCKS:
             return f"oneDNN blocks float32 and bfloat16, not {weight.dtype}"
-        if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            return "this PyTorch was built without oneDNN"
-        return None
+        return _refuses(weight.dtype)
 
     def dense(self) -> Tensor:
         """[out, in]."""

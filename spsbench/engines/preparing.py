@@ -10,7 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines import packings
 from spsbench.engines.attention import NAME
@@ -18,12 +20,15 @@ from spsbench.engines.blocks import attach
 from spsbench.engines.checking import Check
 from spsbench.engines.choice import Choice, choice_of, remember
 from spsbench.engines.coded_layouts import refused
-from spsbench.engines.experts import places
+from spsbench.engines.experts import PackedExperts, places
 from spsbench.engines.kept import keep, recall
-from spsbench.engines.linears import slots
+from spsbench.engines.linears import Packed, slots
 from spsbench.engines.making import Made, made_again, made_anew
+from spsbench.engines.over_codes import OverCodes
 from spsbench.engines.packing import unpackable
+from spsbench.engines.panels import PANEL, PanelLinear
 from spsbench.engines.quantised import dequantise, quantised_layers, write_codes
+from spsbench.engines.quantised_panels import QuantisedPanels
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import best_threads
 from spsbench.engines.verdict import as_kept, forget, keep_bounds, name_of, recall_bounds
@@ -89,6 +94,7 @@ def prepare(
         threads=known.threads if known else None,
         reading=made.reading,
         cache=made.token_bytes,
+        row_bits=keeps_row_bits(model),
     )
     remember(model, choice, tape)
     asked = known is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
@@ -113,6 +119,19 @@ def _with_threads(choice: Choice, lm: FastLM, name: str | None) -> Choice:
         found = best_threads(lm, free) or usual
         keep(key, found)
     return replace(choice, threads=None if found == usual else found)
+
+
+def keeps_row_bits(model: PreTrainedModel) -> bool:
+    """Return whether a token's logits have the same bits in a pass of any size.
+
+    True where all products and attention run in own kernels, which add up each row in one order,
+    and widths fill whole vectors: torch computes the rest of a vector by other functions.
+    """
+    kinds = nn.Linear, Conv1D, Packed, OverCodes, PackedExperts
+    products = [module for module in model.modules() if isinstance(module, kinds)]
+    own = [m for m in products if isinstance(m, (PanelLinear, QuantisedPanels))]
+    whole = all(module.in_features % PANEL == 0 for module in own)
+    return own == products and whole and model.config._attn_implementation == NAME
 
 
 def release_memory() -> None:

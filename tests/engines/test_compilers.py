@@ -1,8 +1,8 @@
 """Every kernel beside plain loops: by each compiler, for each processor, and under sanitizers.
 
 `every_kernel.c` has the sizes and the loops. What is not installed is skipped;
-for all of it `apt-get install clang libomp-dev libclang-rt-14-dev`, and for Arm
-`apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user`.
+for all of it `apt-get install clang libomp-dev libclang-rt-14-dev qemu-user`, and for Arm
+`apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross` too.
 """
 
 import os
@@ -19,6 +19,8 @@ WARNINGS = "-Wall", "-Werror", "-Wno-psabi"
 FAST = "-O3", "-ffp-contract=fast"
 CHECKED = "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
 CROSS, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+OLDER = {"Haswell": "haswell", "EPYC-Rome": "znver2"}
+"""Processors of `qemu-x86_64` and their `-march`: they have AVX2, but neither AVX-512 nor AMX."""
 WRONG = {
     "minima of other numbers": (
         "quantised.c",
@@ -48,7 +50,7 @@ WRONG = {
 }
 """File, what is in it, and what a kernel is that has this fault."""
 
-pytestmark = pytest.mark.slow
+slow = pytest.mark.slow
 compilers = pytest.mark.parametrize("compiler", ["gcc", "clang"])
 processors = pytest.mark.parametrize("march", ["native", "x86-64-v3", "x86-64"])
 
@@ -79,6 +81,7 @@ def ran(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
+@slow
 @compilers
 @processors
 def test_kernels_are_plain_loops(compiler: str, march: str, tmp_path: Path) -> None:
@@ -86,6 +89,7 @@ def test_kernels_are_plain_loops(compiler: str, march: str, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout
 
 
+@slow
 @compilers
 @processors
 def test_kernels_touch_nothing_else(compiler: str, march: str, tmp_path: Path) -> None:
@@ -94,6 +98,7 @@ def test_kernels_touch_nothing_else(compiler: str, march: str, tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
+@slow
 @pytest.mark.parametrize("fault", WRONG)
 def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
     tiles = WRONG[fault][0].endswith("tiles.c")
@@ -104,6 +109,26 @@ def test_a_fault_is_seen(fault: str, tmp_path: Path) -> None:
     assert done.returncode != 0, done.stdout
 
 
+@pytest.mark.portable
+@pytest.mark.parametrize("processor", OLDER)
+def test_kernels_on_older_processors(processor: str, tmp_path: Path) -> None:
+    """Emulated, so that an instruction which the processor lacks ends the program."""
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("needs qemu-x86_64")
+    program = built(tmp_path, "gcc", *FAST, f"-march={OLDER[processor]}")
+    done = ran("qemu-x86_64", "-cpu", processor, program, "few")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.portable
+def test_an_instruction_that_a_processor_lacks_is_seen(tmp_path: Path) -> None:
+    if shutil.which("qemu-x86_64") is None:
+        pytest.skip("needs qemu-x86_64")
+    program = built(tmp_path, "gcc", *FAST, "-march=x86-64-v4")
+    assert ran("qemu-x86_64", "-cpu", "Haswell", program, "few").returncode != 0
+
+
+@slow
 @pytest.mark.parametrize("march", ["armv8-a", "armv8.6-a+bf16"])
 def test_kernels_on_arm(march: str, tmp_path: Path) -> None:
     """Emulated: whether they are right, not how fast."""

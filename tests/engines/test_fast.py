@@ -77,7 +77,8 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     if refused := {LAYOUTS[layout].refuses(slot.weight) for slot in slots(model)} - {None}:
         pytest.skip(str(refused))
     packed = {worth.shape_of(slot): layout for slot in slots(model)}
-    Fast().prepare(model, known=Choice(engine="fast", packed=packed, threads=2).to_json())
+    known = Choice(engine="fast", packed=packed, threads=2)
+    assert Fast().prepare(model, known=known.to_json())["row_bits"]
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
     lm.append(text[:20], keep=0)
 
@@ -304,6 +305,7 @@ def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPat
     chosen = Choice.from_json(Fast().prepare(model, threads=1))
     assert "differ from stock" in str(chosen)
     assert chosen.packed == {}
+    assert not chosen.row_bits
     assert not any(isinstance(m, Packed) for m in model.modules())
 
 
@@ -315,6 +317,21 @@ def test_packed_products_that_fail_are_undone(monkeypatch: pytest.MonkeyPatch) -
     model = tiny("llama", dtype=torch.float32)
     monkeypatch.setattr(making, "worthwhile", lambda *given: {"32x32": "panels"})
     assert "differ from stock" in Fast().prepare(model, threads=1)["reason"]
+    assert not any(isinstance(m, Packed) for m in model.modules())
+
+
+def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: Any, *given: Any) -> None:
+        raise RuntimeError("needs the cpu support avx_ne_convert")
+
+    monkeypatch.setattr(LAYOUTS["onednn"], "__init__", fail)
+    model = tiny("llama", dtype=torch.float32)
+    known = Choice(engine="fast", packed={"32x32": "onednn"}).to_json()
+    chosen = Choice.from_json(Fast().prepare(model, known=known, threads=1))
+    assert "packing fails: needs the cpu support" in str(chosen)
+    assert chosen.engine == "fast"
     assert not any(isinstance(m, Packed) for m in model.modules())
 
 

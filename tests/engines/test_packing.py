@@ -1,6 +1,7 @@
 """Packed layers compute what stock ones do; copies of them are stock; tied rows are read back."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -163,9 +164,24 @@ def test_a_released_layer_keeps_no_weight() -> None:
 def test_without_a_compiler_only_onednn_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(64, 64, dtype=torch.float32)
     assert list(layouts(weight)) == ["panels", "onednn", "onednn-4"]
-    assert list(layouts(random(64, 63, dtype=torch.bfloat16))) == ["onednn", "onednn-4"]
     monkeypatch.setattr("spsbench.engines.panels.missing", lambda dtype: "no C compiler")
     assert list(layouts(weight)) == ["onednn", "onednn-4"]
+
+
+@dtypes
+def test_what_onednn_refuses_on_this_processor_is_not_offered(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    def reorder(weight: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("bf16 path needs the cpu support avx_ne_convert\nat Linear.cpp:1")
+
+    monkeypatch.setattr(onednn, "onednn", SimpleNamespace(_reorder_linear_weight=reorder))
+    monkeypatch.setattr(onednn, "_refuses", onednn._refuses.__wrapped__)
+    weight = random(64, 63, dtype=dtype)
+    reason = OneDnnLinear.refuses(weight)
+    assert reason is not None
+    assert reason.endswith("(bf16 path needs the cpu support avx_ne_convert)")
+    assert not {"onednn", "onednn-4"} & layouts(weight).keys()
 
 
 def test_what_cannot_be_packed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

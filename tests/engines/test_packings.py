@@ -222,7 +222,7 @@ def test_layouts_and_the_code_that_lays_out_are_in_the_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = {name_of(load(folder)), name_of(load(folder, "float32"))}
-    names.add(name_of(load(folder), "onednn"))
+    names.add(name_of(load(folder, "float32"), "onednn"))
     model = load(folder)
     quantise(model, "int8")
     laying = Laying.of(model, None)

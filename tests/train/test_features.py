@@ -1,4 +1,4 @@
-"""Hidden states on disk: the same bits as without, gone on with after a kill, of one training."""
+"""Hidden states on disk teach what computed ones do, and survive a kill; another's are refused."""
 
 import pytest
 import torch
@@ -13,6 +13,11 @@ from tests.train import small
 from tests.train.test_course import RULES
 
 OF = {"target": "tiny", "files": "abc"}
+ROUNDING = 128 * torch.finfo(torch.float32).eps
+"""Of a tensor's largest number: a library's product of a row may depend on the rows beside it.
+
+Seen: 0 to 34 units, with AVX-512, AVX2 and SSE4.1, on one and three threads.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,7 @@ def gradients(kind, model, texts, teacher):
     "kind",
     ["eagle3", *(pytest.param(k, marks=pytest.mark.slow) for k in small.KINDS if k != "eagle3")],
 )
-def test_gradients_have_the_same_bits(kind, model, texts, tmp_path):
+def test_gradients_are_those_of_computed_features_up_to_rounding(kind, model, texts, tmp_path):
     features = kept(model, texts, tmp_path / "f", kind)
     features.write()
     assert features.bytes == sum(p.stat().st_size for p in (tmp_path / "f").glob("*.bin"))
@@ -51,8 +56,17 @@ def test_gradients_have_the_same_bits(kind, model, texts, tmp_path):
     teacher = Teacher(model, small.VOCAB)
     remembering = Remembering(teacher, features)
     teacher.teach = None  # it is not asked
-    for name, weight in gradients(kind, model, texts, remembering).items():
-        assert torch.equal(weight, plain[name]), name
+    assert farthest(gradients(kind, model, texts, remembering), plain) < ROUNDING
+    for layer, rows in features._rows.items():  # planted: bfloat16 on the way to the disk
+        features._rows[layer] = rows.bfloat16().float()
+    assert farthest(gradients(kind, model, texts, remembering), plain) > ROUNDING
+
+
+def farthest(found, plain):
+    """The largest difference of a gradient, in parts of its largest number."""
+    return max(
+        float((found[n] - g).abs().max() / (g.abs().max() + 1e-30)) for n, g in plain.items()
+    )
 
 
 def test_what_was_killed_is_gone_on_with(model, texts, tmp_path):

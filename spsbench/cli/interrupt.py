@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from spsbench.errors import Exit
 
@@ -24,6 +25,27 @@ def at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt once the handler that is set has noted it.
+
+    Only for work that keeps what is done when it is broken off.
+    """
+    note = signal.getsignal(signal.SIGINT)
+    if callable(note):
+
+        def broken_off(number: int, frame: FrameType | None) -> None:
+            note(number, frame)
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, broken_off)
+    try:
+        yield
+    finally:
+        if callable(note):
+            signal.signal(signal.SIGINT, note)
 
 
 def leave() -> None:

@@ -1,7 +1,7 @@
 """The texts of a training by workers: a batch is a unit, and the driver writes them down."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,6 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.telling import Say, quiet
 from spsbench.settings.training import Training
 from spsbench.train.text.asking import in_chat
-from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.partial import Take
 from spsbench.train.text.writing import Text, Writer
 
@@ -79,7 +78,7 @@ class Writing:
         model, tokenizer = source.model(folder).to(self.dtype), source.tokenizer(folder)
         vocab, eos = source.vocab_size(model, model, tokenizer), source.eos(model, tokenizer)
         chat = in_chat(tokenizer, asked.chat)
-        return Writer(model, tokenizer, eos, vocab, replace(asked, prompts=()), chat, Overlap(()))
+        return Writer(model, tokenizer, eos, vocab, asked, chat, ())
 
 
 class Written:

@@ -17,6 +17,7 @@ from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.telling import Say, quiet
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
+from spsbench.store.atomic import replace_file
 
 OUT = {"draft": "trained-draft", "head": "trained-head"}
 
@@ -76,23 +77,30 @@ def train(
         say("note: texts and laws are computed in the target's dtype; what learns is float32")
     prepare(cell, access, say)
 
-    from spsbench.forecast.costs_file import read_costs
+    from spsbench.forecast.costs_file import dumps, read_costs
     from spsbench.library.costs import measure_costs
     from spsbench.train.conduct import Conduct
     from spsbench.train.course.outlook import Prices
     from spsbench.train.team import team
 
-    def price(folder: Path, drafter: str) -> Prices | None:
-        """Measure a round of what begins to learn: its shape is what takes the time."""
-        if training.costs is not None:
-            costs = read_costs(training.costs)
+    given = None if training.costs is None else read_costs(training.costs)
+
+    def price(folder: Path, drafter: str, kept: Path) -> Prices | None:
+        """Measure a round of what begins to learn, once: its shape is what takes the time."""
+        if given is not None:
+            costs = given
         elif training.cost_seconds == 0:
             return None
+        elif kept.is_file():
+            costs = read_costs(kept)
+            say(f"costs as they were when it began to learn ({kept})")
         else:
+            say(f"measuring what a round costs, for {training.cost_seconds:g} s (--cost-seconds)")
             options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
             options |= {"temperature": training.temperature, "top_p": training.top_p}
             pair = load(**options, offline=True, threads=access.threads)
             costs = measure_costs(pair, seconds=training.cost_seconds)
+        replace_file(kept, dumps(costs).encode())
         arm = next((name for name in costs.arms if name != "none"), None)
         return None if arm is None else Prices(costs, arm)
 

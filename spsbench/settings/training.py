@@ -62,7 +62,8 @@ class Training:
     together: Annotated[int, Option("Texts written at a time.", SIZE, COUNT)] = 32
     held_out: Annotated[int, Option("Texts on which acceptance is watched.", SIZE, COUNT)] = 48
     minutes: Annotated[
-        float, Option("Time to learn; the texts not counted.", SIZE, between(0.001, 1e6))
+        float,
+        Option("Time to learn, once --count texts are written.", SIZE, between(0.001, 1e6)),
     ] = 60.0
     steps: Annotated[int | None, Option("Steps, instead of what --minutes allow.", SIZE, COUNT)] = (
         None

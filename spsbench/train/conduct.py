@@ -28,17 +28,17 @@ from spsbench.train.course.teacher import Teacher
 from spsbench.train.folder import Folder, begin, noted, opened
 from spsbench.train.identity import PRODUCTS, identity, of_texts, usual
 from spsbench.train.outset import Outset, loss_spec
-from spsbench.train.students.table import made_student
+from spsbench.train.students.table import check_asked, made_student
 from spsbench.train.team import Team, device_of
-from spsbench.train.text.asking import in_chat
+from spsbench.train.text.asking import in_chat, prompts_of
 from spsbench.train.text.overlap import Overlap, kept_apart
 from spsbench.train.text.partial import Hands, written
 from spsbench.train.text.texts import Texts, check_target, parted, read, read_head
 from spsbench.train.text.writing import Writer
 from spsbench.train.written.result import Trained, finish
 
-Price = Callable[[Path, str], Prices | None]
-"""Costs of a drafter in a folder, on this machine."""
+Price = Callable[[Path, str, Path], Prices | None]
+"""Costs of a drafter in a folder: those that a file keeps, else measured here and kept there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +91,17 @@ class Conduct:
         found = source.locate(target)
         tokenizer = source.tokenizer(found)
         chat = in_chat(tokenizer, asked.chat)
+        check_asked(asked, found, tokenizer, self._load)
+        checks = team.leads or asked.prompts  # the others are told what was read
+        overlap = Overlap(kept_apart(asked.not_from) if checks else ())
+        prompts = prompts_of(asked, tokenizer, chat, overlap)
         files = hash_files(found)
         folder = opened(self.place) if team.leads else Folder(Path())
         numbers = team.told(self._products(folder, target.device) if team.leads else "")
-        with self._alone(folder):
+        with folder.gone_if_refused(), self._alone(folder):
             if team.leads:
                 mine = identity(self.target, asked, digest(files), loss, numbers)
                 begin(folder, mine, usual(asked), bool(self.place.resume))
-            checks = team.leads or asked.prompts  # the others are told what was read
-            overlap = Overlap(kept_apart(asked.not_from) if checks else ())
             model = source.model(found)
             if numbers == BFLOAT16 and target.dtype == "auto":
                 model = model.to(torch.bfloat16)
@@ -109,7 +111,7 @@ class Conduct:
             made = of_texts(self.target, asked, files, vocab, chat, str(model.dtype)[6:])
             path = asked.texts or folder.texts
             if asked.texts is None:
-                writer = Writer(model, tokenizer, eos, vocab, asked, chat, overlap)
+                writer = Writer(model, tokenizer, eos, vocab, asked, chat, prompts)
                 if not written(path, made, writer, self.say, self.stop, self.hands, team):
                     return None
             elif team.leads:

@@ -4,6 +4,7 @@ DIR/train.json      what was asked, and of which files
 DIR/texts.jsonl     the target's texts
 DIR/features/       what the target computes over them, while it learns and if it was asked for
 DIR/checkpoints/    the newest two
+DIR/costs.json      of a round, as they were measured when it began to learn
 DIR/log.jsonl       a line a look
 DIR/curve.png       the same, drawn
 DIR/page.html       the same, to look at
@@ -11,11 +12,13 @@ DIR/result/         what --draft takes, and its card
 """
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import MismatchError
+from spsbench.errors import MismatchError, SpsError
 from spsbench.models.jsonfile import read_object
 from spsbench.settings.place import Place
 from spsbench.store.atomic import replace_file
@@ -28,16 +31,30 @@ LOCK = "lock"
 
 
 class Folder:
-    """The files of a training."""
+    """The files of a training; `new`: the folder was made for it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.lock = path, path / LOCK
+    def __init__(self, path: Path, new: bool = False) -> None:
+        self.path, self.lock, self.new = path, path / LOCK, new
         self.manifest, self.texts = path / "train.json", path / "texts.jsonl"
         self.features, self.checkpoints = path / "features", path / "checkpoints"
-        self.log, self.curve, self.page = (
-            path / name for name in ("log.jsonl", "curve.png", "page.html")
+        self.costs, self.log, self.curve, self.page = (
+            path / name for name in ("costs.json", "log.jsonl", "curve.png", "page.html")
         )
         self.result = path / "result"
+
+    @contextmanager
+    def gone_if_refused(self) -> Iterator[None]:
+        """Remove a new folder where an `SpsError` comes before the first text of it."""
+        try:
+            yield
+        except SpsError:
+            partial = self.texts.with_suffix(".partial")
+            known = {self.lock, self.manifest, partial}
+            there = set(self.path.iterdir()) if self.new else set()
+            begun = partial in there and len(partial.read_bytes().splitlines()) > 1
+            if self.new and there <= known and not begun:
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
 
 def opened(place: Place) -> Folder:
@@ -52,11 +69,12 @@ def opened(place: Place) -> Folder:
         if path.is_dir():
             Lock(path / LOCK).close()
         move_aside(path)
+    new = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_create(error, path) from error
-    return Folder(path)
+    return Folder(path, new)
 
 
 def noted(folder: Folder, resume: bool) -> Mapping[str, Any]:

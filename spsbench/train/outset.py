@@ -73,15 +73,9 @@ class Outset:
         """Whether it can learn as it was asked to, with what is there of memory and disk.
 
         Raises:
-            UsageError: nothing in it is deep enough for --recompute.
             OutOfMemoryError: too little of either.
         """
         asked, student = self.asked, self.student
-        if asked.recompute and not student.recomputes:
-            raise UsageError(
-                f"--recompute with --kind {student.drafter}: expected a student of several layers "
-                "or passes; this one has none to compute again. Leave it out"
-            )
         student.recompute = asked.recompute
         longest = max(len(prompt) + len(text) for prompt, text in self.learnt)
         parameters = student.describe()["parameters"]
@@ -121,7 +115,7 @@ class Outset:
     def course(
         self,
         teacher: Teacher,
-        price: Callable[[Path, str], Prices | None],
+        price: Callable[[Path, str, Path], Prices | None],
         told: Callable[[Course], None],
         stop: Callable[[], bool],
     ) -> Course:
@@ -129,7 +123,7 @@ class Outset:
 
         Args:
             teacher: who teaches.
-            price: what rounds cost; it is given that folder.
+            price: what rounds cost; it is given that folder, the drafter, and the file of costs.
             told: called after each look.
             stop: asked after each step whether to end.
         """
@@ -154,7 +148,7 @@ class Outset:
         prices = None
         if self.team.leads:
             student.write(self.folder.result, getattr(torch, asked.save_as))
-            prices = price(self.folder.result, student.drafter)
+            prices = price(self.folder.result, student.drafter, self.folder.costs)
         return Course(
             student,
             teacher,

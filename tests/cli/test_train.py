@@ -1,11 +1,14 @@
 """`sps train`: from a folder to a drafter that `--draft` takes, and what it says of bad input."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from spsbench.errors import Exit
+from spsbench.train.course.gradients import Gradients
+from tests.folders import byte_tokenizer, random_model, save
 
 SMALL = (
     *("--count", "12", "--tokens", "12", "--batch-tokens", "64", "--micro-tokens", "64"),
@@ -47,6 +50,54 @@ def test_a_head_from_a_folder_to_a_text(sps, target, made):
     assert "seed: 1, there 0" in ran.err
 
 
+def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monkeypatch):
+    losses = Gradients._losses
+    asked = []
+
+    def interrupted(self, batch, moment):
+        asked.append(batch)
+        if len(asked) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return losses(self, batch, moment)
+
+    monkeypatch.setattr(Gradients, "_losses", interrupted)
+    flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)
+    ran = sps("train", "head", "--kind", "mlp", *flags)
+    assert ran.code == Exit.INTERRUPTED, ran.err
+    assert "stopped. Go on with: sps train head" in ran.err
+    assert "step 4/4" not in ran.err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ran = sps("train", "head", "--kind", "mlp", *flags, "--resume")
+    assert ran.code == Exit.OK, ran.err
+
+
+def test_ctrl_c_before_anything_is_written_is_an_interrupt(sps, target, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("spsbench.train.conduct.source_of", interrupted)
+    ran = sps("train", "head", "--target", target, "--out", str(tmp_path / "out"), *SMALL)
+    assert ran.code == Exit.INTERRUPTED, ran.err
+    assert ran.err.endswith("interrupted\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_that_goes_on_keeps_its_costs(sps, target, tmp_path, quickly):
+    out = tmp_path / "out"
+    flags = ("--target", target, "--out", str(out), "--kind", "mlp", *SMALL)
+    flags += ("--cost-seconds", "0.01", "--worth", "0")
+    ran = sps("train", "head", *flags)
+    assert ran.code == Exit.OK, ran.err
+    costs, best = (out / "costs.json").read_bytes(), ran.err.splitlines()[-2]
+    for path in (out / "checkpoints").glob("*"):
+        path.unlink()
+    ran = sps("train", "head", *flags, "--resume")
+    assert ran.code == Exit.OK, ran.err
+    assert "costs as they were when it began to learn" in ran.err
+    assert ran.err.splitlines()[-2] == best
+    assert (out / "costs.json").read_bytes() == costs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["eagle", "medusa", "mlp", "draft", "blockwise", "falcon"])
 def test_every_kind_is_read_again(sps, target, kind, tmp_path):
@@ -78,12 +129,38 @@ def test_every_kind_is_read_again(sps, target, kind, tmp_path):
         (("head", "--parallel", "dp"), "--parallel dp without torchrun"),
         (("head", "--not-from", "nowhere.jsonl"), "no such file (nowhere.jsonl)"),
         (("head", "--kind", "medusa", "--recompute"), "--recompute with --kind medusa"),
+        (("head", "--count", "3"), "--count is 3: expected 4 or more"),
+        (("head", "--costs", "nowhere.json"), "cannot read nowhere.json"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(sps, target, what, said, tmp_path):
     flags = () if "--target" in what else ("--target", target)
     small = ("--count", "8", "--tokens", "3", "--steps", "1", "--cost-seconds", "0")
-    ran = sps("train", *what, *flags, "--out", str(tmp_path / "out"), *small)
+    ran = sps("train", *what[:1], *flags, "--out", str(tmp_path / "out"), *small, *what[1:])
     assert ran.code != Exit.OK
     assert said in ran.err
     assert "Traceback" not in ran.err
+    if "shorter than a draft" not in said:  # which takes the texts to know
+        assert not (tmp_path / "out").exists()
+        assert "texts: " not in ran.err
+
+
+def test_weights_to_begin_with_that_are_not_finite_are_refused_before_texts(sps, target, tmp_path):
+    model = random_model()
+    model.model.layers[0].mlp.up_proj.weight.data[0, 0] = float("inf")
+    start = save(tmp_path / "start", model, byte_tokenizer())
+    out = tmp_path / "out"
+    ran = sps("train", "draft", "--target", target, "--from", str(start), "--out", str(out), *SMALL)
+    assert ran.code == Exit.DATA
+    assert "finite" in ran.err
+    assert "texts: " not in ran.err
+    assert not out.exists()
+
+
+def test_a_refusal_leaves_a_folder_that_was_there(sps, target, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("x")
+    ran = sps("train", "head", "--target", target, "--out", str(out), *SMALL)
+    assert ran.code == Exit.MISMATCH
+    assert (out / "mine").read_text() == "x"

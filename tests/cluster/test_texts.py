@@ -11,6 +11,7 @@ from spsbench.settings.access import Access
 from spsbench.settings.crew import Crew
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.training import HeadTraining
+from spsbench.train.text.asking import prompts_of
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.partial import written
 from spsbench.train.text.writing import Writer
@@ -37,7 +38,15 @@ def never():
 
 def writer(model, asked):
     tokenizer = byte_tokenizer()
-    return Writer(model, tokenizer, frozenset({0}), len(tokenizer), asked, False, Overlap(()))
+    return Writer(
+        model,
+        tokenizer,
+        frozenset({0}),
+        len(tokenizer),
+        asked,
+        False,
+        prompts_of(asked, tokenizer, False, Overlap(())),
+    )
 
 
 def hands(folder, asked, said):

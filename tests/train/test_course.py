@@ -131,7 +131,8 @@ def test_the_probe_leaves_no_trace(course):
 def test_patience_ends_it(course):
     made = course(rules=replace(RULES, rate=1e-12, steps=40, evaluations=20, patience=3))
     assert made.run()
-    assert made.ended == "tau has not risen for 3 looks: stopping"
+    assert made.ended.startswith("tau has not risen for 3 looks: stopping. ")
+    assert made.ended.endswith("--resume --patience 0")
     assert made.step == 6
 
 
@@ -149,12 +150,75 @@ def test_what_will_not_pay_is_stopped(course):
     assert made.step < 40
 
 
+def test_what_was_stopped_for_little_worth_learns_on_where_none_is_asked(course):
+    rules = replace(RULES, steps=40, evaluations=20, worth=1.0)
+    made = course(rules=rules, prices=Poor())
+    assert made.run()
+    assert made.ended.endswith("--resume --worth 0")
+    again = course(rules=rules, prices=Poor())
+    assert again.run()
+    assert (again.step, again.ended) == (made.step, made.ended)
+    again = course(rules=replace(rules, worth=0.0), prices=Poor())
+    assert again.run()
+    assert (again.step, again.ended) == (40, "")
+
+
+def test_a_stop_is_obeyed_although_every_step_is_looked_at(course):
+    made = course(rules=replace(RULES, evaluations=8), stop=lambda: True)
+    assert not made.run()
+    assert made.step == 1
+    again = course(rules=replace(RULES, evaluations=8))
+    assert again.run()
+    assert [look.step for look in again.looks] == list(range(9))
+
+
+@pytest.mark.parametrize("step", [4, 5], ids=["in a look", "in a step"])
+def test_what_was_interrupted_goes_on_with_the_same_bits(step, course):
+    whole = course()
+    assert whole.run()
+
+    def interrupted(batch):
+        if first.step == step:
+            raise KeyboardInterrupt
+        return teach(batch)
+
+    first = course(folder="b")
+    teach, first.teacher.teach = first.teacher.teach, interrupted
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    assert there(first.folder)[-1][0] == step
+    again = course(folder="b")
+    assert again.run()
+    assert [look.to_json() for look in again.looks[1:]] == [
+        look.to_json() for look in whole.looks[1:]
+    ]
+    for name, weight in weights(whole).items():
+        assert torch.equal(weight, again.student.network.state_dict()[name]), name
+
+
+def test_the_time_left_is_that_of_the_steps_left_and_never_beyond_the_end(course):
+    made = course(rules=replace(RULES, steps=None, minutes=2.0))
+    assert made.left == 120
+    made.steps, made.step, made.seconds = 10, 4, 40.0
+    assert made.left == 60
+    made.seconds = 120.0
+    assert made.left == pytest.approx(1.3 * 120 - 120)
+    assert course().left is None
+
+
 def test_what_is_foreseen_is_a_line_over_the_logarithm_of_steps():
     steps = [1, 2, 4, 8, 16, 32]
     looks = [Seen((Share(0.1 + 0.05 * i, 0, 1),), (), 4, 4) for i in range(6)]
-    assert foreseen(steps, looks, 128) == [pytest.approx(0.1 + 0.05 * 7)]
-    assert foreseen(steps[:4], looks[:4], 128) is None
-    assert foreseen(steps, looks, 1 << 60) == [1.0]
+    assert foreseen(steps, looks, 64) == [pytest.approx(0.1 + 0.05 * 6)]
+    assert foreseen(steps[:4], looks[:4], 8) is None
+    steep = [Seen((Share(0.1 * 2**i, 0, 1),), (), 4, 4) for i in range(6)]
+    assert foreseen(steps, steep, 64) == [1.0]
+
+
+def test_the_first_third_of_the_steps_is_no_curve():
+    looks = [Seen((Share(0.1, 0, 1),), (), 4, 4) for _ in range(12)]
+    assert foreseen(range(11), looks[:11], 34) is None
+    assert foreseen(range(12), looks, 33) == [pytest.approx(0.1)]
 
 
 def test_a_batch_is_a_function_of_its_step(texts):

@@ -20,6 +20,7 @@ from spsbench.train.course.gradients import Gradients
 from spsbench.train.course.teacher import Teacher
 from spsbench.train.losses.hybrid import hybrid
 from spsbench.train.team import Ranks, Team
+from spsbench.train.text.asking import prompts_of
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.partial import written
 from spsbench.train.text.writing import Writer
@@ -173,7 +174,15 @@ def test_texts_are_shared_out_and_the_file_is_the_same(tmp_path):
 
     def write(team, path):
         eos = frozenset({tokenizer.eos_token_id})
-        writer = Writer(model, tokenizer, eos, len(tokenizer), asked, False, Overlap(()))
+        writer = Writer(
+            model,
+            tokenizer,
+            eos,
+            len(tokenizer),
+            asked,
+            False,
+            prompts_of(asked, tokenizer, False, Overlap(())),
+        )
         return written(path, made, writer, lambda line: None, lambda: False, team=team)
 
     torch.set_num_threads(1)

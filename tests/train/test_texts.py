@@ -10,6 +10,7 @@ from spsbench.settings.training import HeadTraining
 from spsbench.tasks import hubfile
 from spsbench.tasks.humaneval import HumanEval
 from spsbench.train.text import asking
+from spsbench.train.text.asking import prompts_of
 from spsbench.train.text.overlap import Overlap, kept_apart
 from spsbench.train.text.partial import written
 from spsbench.train.text.texts import check_target, read, read_head
@@ -28,7 +29,15 @@ def target():
 def writer(target, asked=ASKED, chat=False, tokenizer=None):
     tokenizer = tokenizer or byte_tokenizer(TEMPLATE if chat else None)
     eos = frozenset({tokenizer.eos_token_id})
-    return Writer(target, tokenizer, eos, len(tokenizer), asked, chat, Overlap(()))
+    return Writer(
+        target,
+        tokenizer,
+        eos,
+        len(tokenizer),
+        asked,
+        chat,
+        prompts_of(asked, tokenizer, chat, Overlap(())),
+    )
 
 
 def quiet(line):

@@ -2,47 +2,41 @@
 
 import json as encoder
 import sys
-import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from spsbench.cli.bench.carry_out import again
+from spsbench.cli.interrupt import raised
 from spsbench.cli.notes import say
 from spsbench.cli.safe import write
 from spsbench.errors import Exit
 from spsbench.library.train import OUT, train
 from spsbench.machine.memory_kept import keep_memory
+from spsbench.machine.ranks import ranks
 from spsbench.machine.sizes import clock
+from spsbench.settings.crew import HERE
 from spsbench.store.interrupt import graceful
 
 SHOWN = 4  # depths in a line
 
 
-class Lines:
-    """A line a look: acceptance by depth, tau, what it gains, and how long it still takes."""
-
-    def __init__(self) -> None:
-        self._first: tuple[float, int] | None = None
-
-    def __call__(self, course: Any) -> None:
-        """Say it."""
-        look, now = course.now, time.monotonic()
-        self._first = self._first or (now, look.step)
-        depth = len(look.seen.alpha)
-        alpha = " ".join(f"{share.value:.3f}" for share in look.seen.alpha[:SHOWN])
-        parts = [f"step {look.step}/{course.steps}"]
-        parts += [] if look.loss != look.loss else [f"loss {look.loss:.3f}"]
-        parts += [f"alpha {alpha}", f"tau {look.seen.tau(depth):.2f} (K={depth})"]
-        if look.gain is not None:
-            parts.append(f"{look.gain.speedup:.2f}x with K={look.gain.k}")
-        if look.hoped is not None:
-            parts.append(f"at best {look.hoped.speedup:.2f}x")
-        done = look.step - self._first[1]
-        if done > 0:
-            left = (now - self._first[0]) / done * (course.steps - look.step)
-            parts.append(f"{clock(left)} left")
-        say("  ".join(parts))
+def show(course: Any) -> None:
+    """Say a look in a line: acceptance by depth, tau, what it gains, and the time left."""
+    look = course.now
+    depth = len(look.seen.alpha)
+    alpha = " ".join(f"{share.value:.3f}" for share in look.seen.alpha[:SHOWN])
+    parts = [f"step {look.step}/{course.steps}"]
+    parts += [] if look.loss != look.loss else [f"loss {look.loss:.3f}"]
+    parts += [f"alpha {alpha}", f"tau {look.seen.tau(depth):.2f} (K={depth})"]
+    if look.gain is not None:
+        parts.append(f"{look.gain.speedup:.2f}x with K={look.gain.k}")
+    if look.hoped is not None:
+        parts.append(f"at best {look.hoped.speedup:.2f}x")
+    if course.left is not None:
+        parts.append(f"{clock(course.left)} left")
+    say("  ".join(parts))
 
 
 def carry_out(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
@@ -53,17 +47,24 @@ def carry_out(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
     """
     command = ["sps", *sys.argv[1:]]
     keep_memory()  # here and not in the library: the process is ours
-    with graceful() as interrupt:
-        made = train(
-            what,
-            say=say,
-            watch=Lines(),
-            stop=lambda: interrupt.requested,
-            command=command,
-            **asked,
-        )
+    out = Path(asked.get("out") or OUT[what])
+    together = ranks().size > 1 or asked.get("on", HERE) != HERE  # each ends what it is at
+    with graceful() as interrupt, nullcontext() if together else raised():
+        try:
+            made = train(
+                what,
+                say=say,
+                watch=show,
+                stop=lambda: interrupt.requested,
+                command=command,
+                **asked,
+            )
+        except KeyboardInterrupt:
+            if not (out / "train.json").is_file():
+                raise
+            made = None
     if made is None:
-        say(f"stopped. Go on with: {again(Path(asked.get('out') or OUT[what]))}")
+        say(f"stopped. Go on with: {again(out)}")
         return interrupt.code
     look = made.best
     if made.ended:

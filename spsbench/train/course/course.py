@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from spsbench.engines.interrupts import held
 from spsbench.errors import UsageError
 from spsbench.train.course.batches import Batches
 from spsbench.train.course.checkpoint import newest, save
@@ -27,6 +28,10 @@ WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0
 OVERRUN = 1.3  # of the minutes: a machine may have become busy since they were counted in steps
 PROBED = 3  # steps that are timed before the number of steps is settled
+LATE = (
+    f"the steps take more than {OVERRUN:g} times the --minutes: stopping. To learn for longer, "
+    "start again with more --minutes, or with --steps"
+)
 
 
 @dataclass(slots=True)
@@ -70,10 +75,14 @@ class Course:
             DataError: a loss that is no number; the checkpoint of before is there.
             UsageError: too little time for one look.
             LostRankError: another rank has ended.
+            KeyboardInterrupt: all whole steps are saved.
         """
         network, gradients = self.student.network, self._gradients()
         optimiser = adamw(network.parameters(), self.rules.rate)
         network.eval()  # without dropout: a resumed course has no other chance in it
+        for weight in network.parameters():  # lets Python handle Ctrl-C between parts of a backward
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(lambda weight: None)  # type: ignore[no-untyped-call]
         self._resume(optimiser)
         self.team.same(network)
         if self.steps == 0:
@@ -81,29 +90,53 @@ class Course:
         if not self.looks:
             self._look(float("nan"))
             self._save(optimiser)
+        try:
+            return self._learn(optimiser, gradients)
+        except KeyboardInterrupt:
+            self._save(optimiser)
+            raise
+
+    def _learn(self, optimiser: torch.optim.Optimizer, gradients: Gradients) -> bool:
+        """Take the steps that are left, and look; False where it was stopped, with all saved."""
         began, before = time.perf_counter(), self.seconds
         every = max(1, self.steps // self.rules.evaluations)
-        while self.step < self.steps and not self.ended:
-            for group in optimiser.param_groups:
-                group["lr"] = self.rules.rate * self._pace()
-            self.losses.append(gradients.add(self.step, self.steps, self.saved))
-            nn.utils.clip_grad_norm_(network.parameters(), CLIP)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-            self.step += 1
-            self.seconds = before + time.perf_counter() - began
-            late, stopped = self.team.told((self._is_late(), self.stop()))
-            if self.step % every == 0 or self.step == self.steps or late:
+        late = False
+        while True:
+            due = self.step % every == 0 or self.step == self.steps or late
+            if due and self.step > self.now.step:  # else a resumed course has looked already
                 self._look(sum(self.losses) / len(self.losses))
-                self.losses = []
                 if self.step < self.steps:
-                    self.ended = why_end(self.looks, self.rules)
-                    self.ended = self.ended or ("the time is up: stopping" if late else "")
+                    self.ended = why_end(self.looks, self.rules) or (LATE if late else "")
                 self._save(optimiser)
-            elif stopped:
+            if self.step == self.steps or self.ended:
+                return True
+            loss = gradients.add(self.step, self.steps, self.saved)
+            with held():
+                self._step(optimiser, loss)
+                self.seconds = before + time.perf_counter() - began
+            late, stopped = self.team.told((self._is_late(), self.stop()))
+            if stopped:
                 self._save(optimiser)
                 return False
-        return True
+
+    def _step(self, optimiser: torch.optim.Optimizer, loss: float) -> None:
+        for group in optimiser.param_groups:
+            group["lr"] = self.rules.rate * self._pace()
+        nn.utils.clip_grad_norm_(self.student.network.parameters(), CLIP)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        self.losses.append(loss)
+        self.step += 1
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the steps and looks to come will take; None before the first timed step."""
+        counted = self.rules.steps is None
+        if self.step == 0:
+            return self.rules.minutes * 60 if counted else None
+        left = self.seconds / self.step * (self.steps - self.step)
+        most = OVERRUN * self.rules.minutes * 60 - self.seconds if counted else left
+        return max(0.0, min(left, most))
 
     @property
     def now(self) -> Look:
@@ -136,12 +169,14 @@ class Course:
             ahead = foreseen(steps, [look.seen for look in self.looks] + [seen], self.steps)
             hoped = None if ahead is None else self.prices.best(ahead)
         look = self.team.told(Look(self.step, loss, seen, gain, hoped))
-        if self.best_step < 0 or look.tau > self.chosen.tau:
-            self.best_step = self.step
-            weights = self.student.network.state_dict()
-            self.best = {name: weight.detach().cpu().clone() for name, weight in weights.items()}
-        self.looks.append(look)
-        self.told(self)
+        with held():
+            if self.best_step < 0 or look.tau > self.chosen.tau:
+                self.best_step = self.step
+                weights = self.student.network.state_dict()
+                self.best = {name: each.detach().cpu().clone() for name, each in weights.items()}
+            self.looks.append(look)
+            self.losses = []
+            self.told(self)
 
     def _watched(self) -> Seen:
         with products(self.teacher.parts.device, self.rules.products):
@@ -202,17 +237,19 @@ class Course:
             "seconds": self.seconds,
             "ended": self.ended,
         }
-        save(self.folder, self.step, state)
-        self.saved = self.step
+        with held():
+            save(self.folder, self.step, state)
+            self.saved = self.step
 
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
-        held = self.team.told(newest(self.folder) if self.team.leads else None)
-        if held is None:
+        kept = self.team.told(newest(self.folder) if self.team.leads else None)
+        if kept is None:
             return
-        self.student.network.load_state_dict(held["network"])
-        optimiser.load_state_dict(held["optimiser"])
-        self.step, self.steps, self.saved = held["step"], held["steps"], held["step"]
-        self.best, self.best_step = held["best"], held["best_step"]
-        self.looks = [Look.of(each) for each in held["looks"]]
-        self.losses, self.seconds = held["losses"], held["seconds"]
-        self.ended = held["ended"]
+        self.student.network.load_state_dict(kept["network"])
+        optimiser.load_state_dict(kept["optimiser"])
+        self.step, self.steps, self.saved = kept["step"], kept["steps"], kept["step"]
+        self.best, self.best_step = kept["best"], kept["best_step"]
+        self.looks = [Look.of(each) for each in kept["looks"]]
+        self.losses, self.seconds = kept["losses"], kept["seconds"]
+        if kept["ended"]:  # may be gone on with by another --patience or --worth
+            self.ended = LATE if self._is_late() else why_end(self.looks, self.rules)

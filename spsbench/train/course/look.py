@@ -54,9 +54,15 @@ def why_end(looks: Sequence[Look], rules: Rules) -> str:
     if rules.patience and len(taus) > rules.patience:
         before = max(taus[: -rules.patience])
         if max(taus[-rules.patience :]) < before + RISE:
-            return f"tau has not risen for {rules.patience} looks: stopping"
+            return (
+                f"tau has not risen for {rules.patience} looks: stopping. "
+                "Learn on with --resume --patience 0"
+            )
     if rules.worth and now.gain is not None and now.hoped is not None:
         best = max(now.gain.speedup, now.hoped.speedup)
         if best < rules.worth:
-            return f"{now.gain.speedup:.2f}x now, {best:.2f}x at best by the curve: stopping"
+            return (
+                f"{now.gain.speedup:.2f}x now, {best:.2f}x at best by the curve: stopping. "
+                "Learn on with --resume --worth 0"
+            )
     return ""

@@ -10,6 +10,7 @@ from spsbench.forecast.costs import Costs
 from spsbench.train.course.watch import Seen
 
 FEWEST = 5  # looks before a curve is drawn through them
+BEGINNING = 1 / 3  # share of the steps in which a curve says nothing of the end
 CONTEXT = 256  # tokens cached, at which a round is priced
 
 
@@ -44,9 +45,9 @@ def foreseen(steps: Sequence[int], looks: Sequence[Seen], end: int) -> list[floa
     """Reach by depth at step `end`, seen with hope: a line over the logarithm of steps.
 
     It is drawn through the later half of the looks, and two standard errors are added to its slope.
-    None while there are too few.
+    None while there are too few, or while it begins to learn: the curve is steeper later.
     """
-    if len(looks) < FEWEST:
+    if len(looks) < FEWEST or steps[-1] < BEGINNING * end:
         return None
     count = max(3, len(looks) // 2)
     x = np.log(np.maximum(steps[-count:], 1))

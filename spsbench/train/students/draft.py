@@ -90,9 +90,8 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
     except UnsupportedModelError as error:
         raise DataError(f"{error}: expected one. Begin with another model: --from") from error
     count = len(found)
+    check_layers(layers, count)
     kept = max(1, count // 5) if layers is None else layers
-    if kept >= count:
-        raise UsageError(f"--layers is {kept}: expected 1..{count - 1}, fewer than the target has")
     chosen = sorted({round(i * (count - 1) / max(kept - 1, 1)) for i in range(kept)})
     made = copy.deepcopy(target)
     parent, name, mine = layers_of(made)
@@ -107,6 +106,23 @@ def cut(target: PreTrainedModel, layers: int | None) -> PreTrainedModel:
             if isinstance(getattr(part, "layer_idx", None), int):
                 part.layer_idx = number
     return made.float()
+
+
+def check_layers(layers: int | None, count: int) -> None:
+    """Refuse to cut `layers` from a target of `count` layers where that is no cut.
+
+    Raises:
+        UsageError: with what can be cut.
+    """
+    if count < 2:
+        raise UsageError(
+            f"a draft model cut from a target of {count} layer: expected 2 layers or more. Begin "
+            "with another model: --from"
+        )
+    if layers is not None and layers >= count:
+        raise UsageError(
+            f"--layers is {layers}: expected 1..{count - 1}, fewer than the target has"
+        )
 
 
 def from_folder(folder: Path, seed: int, vocab: int, load: Any) -> PreTrainedModel:

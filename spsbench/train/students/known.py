@@ -18,8 +18,16 @@ def known_tokens(counts: Tensor, wanted: int | None) -> Tensor:
     Raises:
         UsageError: more than the target has.
     """
-    vocab = len(counts)
-    if wanted is not None and wanted > vocab:
-        raise UsageError(f"--draft-vocab is {wanted}: expected 1..{vocab}, the target's tokens")
+    check_known(wanted, len(counts))
     chosen = counts.argsort(descending=True, stable=True)[: wanted or USUAL]
     return torch.sort(chosen.cpu()).values
+
+
+def check_known(wanted: int | None, vocab: int) -> None:
+    """Refuse more tokens than the target has.
+
+    Raises:
+        UsageError: with their number.
+    """
+    if wanted is not None and wanted > vocab:
+        raise UsageError(f"--draft-vocab is {wanted}: expected 1..{vocab}, the target's tokens")

@@ -1,12 +1,14 @@
 """A file of texts while it is written: in any order, by whoever writes, and gone on with."""
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, WriteError
+from spsbench.machine.sizes import clock
 from spsbench.settings.telling import Say
 from spsbench.store.atomic import replace_file
 from spsbench.train.team import Team
@@ -71,6 +73,7 @@ def _collected(
     replace_file(part, b"".join([head, *lines.values()]))
     try:
         with part.open("ab") as file:
+            began, there = time.monotonic(), len(lines)
 
             def take(index: int, texts: list[Text]) -> None:
                 batch = [{"prompt": p, "text": t} for p, t in texts]
@@ -78,7 +81,9 @@ def _collected(
                 file.write(lines[index])
                 file.flush()
                 if len(lines) % max(1, writer.batches // 10) == 0:
-                    say(f"texts: {len(lines)} of {writer.batches} batches")
+                    each = (time.monotonic() - began) / (len(lines) - there)
+                    left = clock(each * (writer.batches - len(lines)))
+                    say(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
 
             if missing := us.told([index for index in range(writer.batches) if index not in lines]):
                 work(writer, missing, take, stop)

@@ -14,6 +14,7 @@ from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.writing import Text
 
 SCHEMA = 1
+FEWEST = 4  # texts, some of them to watch on
 OF_TARGET = ("tokenizer", "vocab")  # must be the same for texts that others made
 
 
@@ -64,11 +65,11 @@ def parted(texts: Texts, held_out: int, seed: int) -> tuple[list[Text], list[Tex
     Raises:
         DataError: too few for both.
     """
-    count = min(held_out, len(texts.texts) // 4)
+    count = min(held_out, len(texts.texts) // FEWEST)
     if count < 1:
         raise DataError(
-            f"{len(texts.texts)} texts: expected 4 or more, some of them to watch on. Give more "
-            "--prompts, or a higher --count"
+            f"{len(texts.texts)} texts: expected {FEWEST} or more, some of them to watch on. "
+            "Give more --prompts, or a higher --count"
         )
     order = torch.randperm(len(texts.texts), generator=torch.Generator().manual_seed(seed))
     held = sorted(order[:count].tolist())

@@ -9,9 +9,8 @@ from transformers import PreTrainedModel
 from spsbench.loop.sampling import Warp
 from spsbench.models.loader import encode_chat
 from spsbench.settings.training import Training
-from spsbench.train.text.asking import asks_itself, nothing, prompts_of, user_mark
+from spsbench.train.text.asking import asks_itself, nothing, user_mark
 from spsbench.train.text.many import continued
-from spsbench.train.text.overlap import Overlap
 
 Text = tuple[list[int], list[int]]  # a prompt and what was written
 
@@ -25,7 +24,7 @@ class Writer:
         eos: tokens that end a text.
         asked: how many texts, how long, at which temperature.
         chat: in the target's template.
-        overlap: texts that are nobody's prompts.
+        prompts: that are given, as `prompts_of` reads them.
     """
 
     def __init__(
@@ -36,11 +35,11 @@ class Writer:
         vocab: int,
         asked: Training,
         chat: bool,
-        overlap: Overlap,
+        prompts: Sequence[list[int]],
     ) -> None:
         self._model, self._tokenizer, self._asked, self._chat = model, tokenizer, asked, chat
         self._eos, self._vocab = eos, vocab
-        self._prompts = prompts_of(asked, tokenizer, chat, overlap)
+        self._prompts = list(prompts)
         self._asked_self = max(0, asked.count - len(self._prompts)) if asks_itself(asked) else 0
         self._given = -(-len(self._prompts) // asked.together)
         self.batches = self._given + -(-self._asked_self // asked.together)

@@ -1,8 +1,12 @@
 """`sps`, also as `python -m spsbench`: Ctrl-C ends it with one line from its first import on."""
 
+import atexit
+import os
 import signal
+import sys
 
 from spsbench.cli.interrupt import at_once, leave
+from spsbench.errors import Exit
 
 
 def main() -> None:
@@ -13,9 +17,25 @@ def main() -> None:
         run()
     except KeyboardInterrupt:  # between `at_once` and the handlers of the command
         leave()
+    except SystemExit as end:
+        if end.code == Exit.INTERRUPTED:
+            end_now()
+        raise
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, lambda number, frame: leave())  # while Python shuts down
+
+
+def end_now() -> None:
+    """End an interrupted command without taking its libraries down, which takes seconds.
+
+    Where the interrupt came inside `exec`, Python would also end with the signal, and no exit code.
+    """
+    signal.signal(signal.SIGINT, lambda number, frame: leave())
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(Exit.INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ twice is cut into cells twice. The control rows change nothing and must be prove
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from spsbench.audit.law.cases import Case, case
@@ -26,11 +28,15 @@ from spsbench.loop import sampling
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drawn, GoOn, Limits, Noise, Purpose, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.heads.network import known_ids
 from spsbench.methods.schedules.confidence import Confidence
 from spsbench.methods.schedules.constant import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
+from tests.heads import writers
+from tests.heads.stage import HeadSite
+from tests.tiny_models import tiny
 
 PLAIN = Pair(2, 3, ("plain",))
 WIDE = Pair(3, 2, ("plain",))
@@ -375,6 +381,48 @@ def test_a_defect_is_seen(name: str) -> None:
 @pytest.mark.parametrize("name", CONTROLS)
 def test_without_a_defect_the_same_harness_proves_the_law(name: str) -> None:
     assert prove(CONTROLS[name]).exact
+
+
+def absolute(shape: Any, tensors: Any, vocab: int) -> Any:
+    """`known_ids` that takes offsets for tokens where no `t2d` contradicts."""
+    ids, rest = known_ids(shape, tensors, vocab)
+    return (tensors["d2t"].long() if "t2d" not in tensors else ids), rest
+
+
+def backwards(shape: Any, tensors: Any, vocab: int) -> Any:
+    """`known_ids` that subtracts offsets where no `t2d` contradicts."""
+    ids, rest = known_ids(shape, tensors, vocab)
+    rows = torch.arange(len(tensors["d2t"]))
+    return (rows - tensors["d2t"].long() if "t2d" not in tensors else ids), rest
+
+
+def tokens_of_a_head_without_t2d(folder: Path, write: Callable[..., Path]) -> tuple[Any, Tensor]:
+    """The target's tokens that a head drafts, as it is read, and as its writer chose them."""
+    target = tiny("llama", vocab=20, num_hidden_layers=8, dtype=torch.float32)
+    head = write(folder, target)
+    tensors = load_file(head / "model.safetensors")
+    chosen = tensors.pop("t2d").nonzero()[:, 0]
+    save_file(tensors, head / "model.safetensors")
+    return HeadSite(head, target).drafter()._frontier.network.ids, chosen
+
+
+HEADS = {"EAGLE-3": writers.eagle3, "speculators": writers.speculators}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_offsets_are_read_where_a_head_has_no_t2d(kind: str, tmp_path: Path) -> None:
+    found, chosen = tokens_of_a_head_without_t2d(tmp_path, HEADS[kind])
+    assert torch.equal(found, chosen)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("misread", [absolute, backwards])
+def test_offsets_that_are_misread_are_seen(
+    misread: Callable[..., Any], kind: str, tmp_path: Path
+) -> None:
+    with patch("spsbench.methods.heads.network.known_ids", misread):
+        found, chosen = tokens_of_a_head_without_t2d(tmp_path, HEADS[kind])
+    assert not torch.equal(found, chosen)
 
 
 def test_the_tables_refuse_a_cache_that_keeps_what_was_rejected() -> None:

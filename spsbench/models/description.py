@@ -125,12 +125,15 @@ def _needs_remote_code(kind: str, config: Mapping[str, Any]) -> bool:
 
     Asked of its folders: it must not be imported before the choice between online and offline.
     """
-    if not config.get("auto_map"):
-        return False
+    return bool(config.get("auto_map")) and not in_transformers(kind)
+
+
+def in_transformers(kind: str) -> bool:
+    """Whether transformers has models of this `model_type`; it is not imported."""
     spec = find_spec("transformers")
     homes = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     name = kind.replace("-", "_")
-    return not (name.isidentifier() and any((h / "models" / name).is_dir() for h in homes))
+    return name.isidentifier() and any((h / "models" / name).is_dir() for h in homes)
 
 
 def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int:

@@ -171,6 +171,67 @@ def test_maps_that_are_no_offsets_are_refused(target: Any, tmp_path: Path) -> No
         HeadSite(folder, target).drafter()
 
 
+ODD_CONFIGS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "too many heads": ("Medusa, vLLM", {"num_heads": 10**9}, "num_heads is 1000000000 .*1 to 1024"),
+    "less than one head": ("Medusa, vLLM", {"num_heads": -1}, "num_heads is -1 .*1 to 1024"),
+    "a head that is not there": ("Medusa, vLLM", {"num_heads": 4}, "num_heads is 4 .*at most 3"),
+    "heads by their authors": ("Medusa", {"medusa_num_heads": 10**9}, "medusa_num_heads is 1000"),
+    "more columns than rows": (
+        "Medusa, vLLM",
+        {"truncated_vocab_size": 10**6},
+        "truncated_vocab_size is 1000000 .*expected 5, the rows",
+    ),
+    "stages without end": ("MLP speculator", {"n_predict": 10**8}, "n_predict is 100000000"),
+    "blocks without end": ("blockwise", {"num_heads": 10**8}, "num_heads is 100000000"),
+    "layers without end": ("EAGLE-1", {"num_hidden_layers": 10**8}, "num_hidden_layers is 1000"),
+    "an unknown kind": ("Medusa, vLLM", {"model_type": "wibble"}, "model_type is 'wibble'"),
+    "an unknown layer": ("EAGLE-3", {"model_type": "wibble"}, "model_type is 'wibble'"),
+    "a word for a number": ("EAGLE-3", {"rms_norm_eps": "x"}, "is not that of a head of eagle3"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_CONFIGS)
+def test_what_a_config_cannot_mean_is_refused(target: Any, tmp_path: Path, name: str) -> None:
+    kind, change, says = ODD_CONFIGS[name]
+    write, family, _, _ = FORMATS[kind]
+    folder = write(tmp_path, target)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DataError, match=says) as told:
+        look(folder, target, family)
+    assert "\n" not in str(told.value)
+    assert str(folder) in str(told.value)
+
+
+def test_a_head_that_names_the_target_and_does_not_fit_says_what_it_expects(
+    target: Any, tmp_path: Path
+) -> None:
+    for name, says in (
+        ("org/tiny", "org/head does not fit org/tiny, which it names"),
+        ("org/x", "org/head is a head for org/x, not for org/tiny"),
+    ):
+        folder = writers.medusa(
+            tmp_path / name,
+            tiny("llama", vocab=20, num_hidden_layers=LAYERS, hidden_size=40),
+            dialect="TGI",
+        )
+        path = folder / "config.json"
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": name})
+        )
+        with pytest.raises(
+            DataError, match=f"{says}.*: expected a target with hidden_size 40, and "
+        ):
+            described(
+                folder,
+                target.config.to_dict(),
+                names=("org/tiny", "org/head"),
+                family="medusa",
+                answers={"anyway": True},
+                allow_pickle=False,
+            )
+
+
 def test_numbers_that_are_none_are_refused(target: Any, tmp_path: Path) -> None:
     folder = writers.eagle3(tmp_path, target)
     tensors = load_file(folder / "model.safetensors")
@@ -249,7 +310,7 @@ def test_how_an_lstm_is_run_is_asked(target: Any, tmp_path: Path) -> None:
     for wrong, says in (
         ({"recurrence": "both"}, "recurrence is 'both'"),
         ({"num_hidden_layers": 2}, "num_hidden_layers is 2"),
-        ({"k_mask": None}, "k_mask is None"),
+        ({"k_mask": None}, "no k_mask"),
     ):
         (folder / "config.json").write_text(json.dumps(config | {"recurrence": "text"} | wrong))
         with pytest.raises(DataError, match=says):

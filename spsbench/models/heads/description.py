@@ -89,6 +89,8 @@ def check_target(
     sizes = text if isinstance(text, Mapping) and "hidden_size" not in config else config
     trained = described.trained
     whose = f"{head} is a head for {trained.name or 'another target'}, not for {target} ({where})"
+    if trained.name == target:
+        whose = f"{head} does not fit {target}, which it names ({where})"
     for key, own in (
         (("hidden_size", "n_embd", "d_model"), trained.width),
         (("vocab_size",), trained.vocab),
@@ -96,8 +98,8 @@ def check_target(
         theirs = next((sizes[each] for each in key if isinstance(sizes.get(each), int)), None)
         if theirs is not None and own is not None and theirs != own:
             raise DataError(
-                f"{whose}: it expected {key[0]} {own}, which is {theirs} in the target. Choose the "
-                "head of this target"
+                f"{whose}: expected a target with {key[0]} {own}, and this one has {theirs}. "
+                "Choose the head of this target, or fetch it again"
             )
     layers = next(
         (sizes[key] for key in ("num_hidden_layers", "n_layer") if isinstance(sizes.get(key), int)),
@@ -106,7 +108,7 @@ def check_target(
     if layers is not None and trained.deepest >= layers:
         raise DataError(
             f"{whose}: it reads hidden state {trained.deepest}, and the target has {layers} "
-            "layers. Choose the head of this target"
+            f"layers: expected a state below {layers}. Choose the head of this target"
         )
 
 

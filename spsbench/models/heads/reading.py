@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, SpsError, UsageError
+from spsbench.errors import DataError, SpsError, UsageError, first_line
 from spsbench.models.folder import expanded
 from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
 from spsbench.models.heads.description import Description, check_target, check_tensors
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
+from spsbench.models.heads.shapes import check_kind
 from spsbench.settings.telling import Say
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
@@ -98,7 +99,14 @@ def described(
     text = target.get("text_config")
     sizes = text if isinstance(text, Mapping) else target
     layers = next((sizes[k] for k in ("num_hidden_layers", "n_layer") if k in sizes), None)
-    found = known.describe(files, layers)
+    check_kind(files.config, files.config_path)
+    try:
+        found = known.describe(files, layers)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"config.json is not that of a head of {family} ({folder}): {first_line(error)}. "
+            f"Expected what {known.writer} writes. Fetch the head again"
+        ) from error
     if not answers.get("anyway"):
         check_name(found, *names, folder)
     if target:

@@ -5,9 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from spsbench.errors import DataError
+from spsbench.models.description import in_transformers
 
 ROPES = ("default", "linear", "dynamic", "llama3", "yarn")
 GATED = ("silu", "swish")
+LONGEST = 40  # characters of a value in a message
+MANY = 1 << 10  # heads, layers or tokens of a block: more are believed of no config
+WORDS = (
+    *("speculator", "eagle", "medusa", "dflash", "dspark", "mtp", "blockwise", "falcon"),
+    "mimo",
+)
+"""In the `model_type` of heads, and of targets that transformers has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,7 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
         DataError: a size that is missing or absurd, or a kind of layer that is not known.
     """
     width, heads = whole(config, "hidden_size", where), whole(config, "num_attention_heads", where)
+    check_kind(config, where)
     kind = str(config.get("model_type") or "llama")
     act = str(config.get("hidden_act", "silu"))
     if act not in GATED:
@@ -76,8 +85,14 @@ def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(nested) if isinstance(nested, Mapping) else {}
 
 
-def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
-    """A size of 1 or more.
+def whole(
+    config: Mapping[str, Any],
+    key: str,
+    where: str,
+    default: int | None = None,
+    most: int = 1 << 28,
+) -> int:
+    """A size from 1 to `most`.
 
     Raises:
         DataError: missing without a `default`, or no such number.
@@ -85,9 +100,37 @@ def whole(config: Mapping[str, Any], key: str, where: str, default: int | None =
     value = config.get(key)
     if value is None and default is not None:
         return default
-    if type(value) is not int or not 1 <= value <= 1 << 28:
-        raise DataError(f"{key} is {value!r} ({where}): expected 1 or more. Check --draft")
+    if type(value) is not int or not 1 <= value <= most:
+        told = f"no {key}" if value is None else f"{key} is {shown(value)}"
+        raise DataError(
+            f"{told} ({where}): expected an integer from 1 to {most}. Fetch the head again"
+        )
     return value
+
+
+def check_kind(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a `model_type` that neither heads nor transformers' models have; none is no refusal.
+
+    Raises:
+        DataError: with what it is.
+    """
+    kind = config.get("model_type")
+    if kind is None:
+        return
+    known = isinstance(kind, str) and (
+        any(word in kind.lower() for word in WORDS) or in_transformers(kind)
+    )
+    if not known:
+        raise DataError(
+            f"model_type is {shown(kind)} ({where}): expected one that is known, such as llama, "
+            "qwen3 or medusa. Fetch the head again"
+        )
+
+
+def shown(value: object) -> str:
+    """A value of a config in a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

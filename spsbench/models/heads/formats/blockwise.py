@@ -9,7 +9,7 @@ vocabulary projection is not the target's own.
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
 from spsbench.models.heads.formats.format import Format, Shapes, target_of
-from spsbench.models.heads.shapes import BlockwiseShape, whole
+from spsbench.models.heads.shapes import MANY, BlockwiseShape, whole
 
 
 def knows(files: Checkpoint) -> bool:
@@ -24,7 +24,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         width=whole(config, "hidden_size", where),
         inner=whole(config, "inner_size", where),
         vocab=whole(config, "vocab_size", where),
-        count=whole(config, "num_heads", where),
+        count=whole(config, "num_heads", where, most=MANY),
         own_head="lm_head.weight" in files.headers,
     )
     wanted: Shapes = {}

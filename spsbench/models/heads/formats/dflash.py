@@ -22,7 +22,7 @@ from spsbench.models.heads.formats.format import (
     layer_parameters,
 )
 from spsbench.models.heads.formats.speculators import part, verifier
-from spsbench.models.heads.shapes import BlockShape, layer_shape, whole
+from spsbench.models.heads.shapes import MANY, BlockShape, layer_shape, whole
 
 COUPLINGS = ("vanilla", "gated", "rnn")
 CONFIDENCE = ("confidence_head.proj.weight", "confidence_head.proj.bias")
@@ -60,7 +60,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     inner = part(config, "transformer_layer_config", where) if theirs else config
     nested: Mapping[str, Any] = {} if theirs else (config.get("dflash_config") or {})
     said = {**nested, **{key: value for key, value in config.items() if value is not None}}
-    layer, depth = layer_shape(inner, where), whole(inner, "num_hidden_layers", where)
+    layer, depth = layer_shape(inner, where), whole(inner, "num_hidden_layers", where, most=MANY)
     coupled = knows_dspark(files)
     rank = whole(said, "markov_rank", where, 256) if coupled and said.get("markov_rank") != 0 else 0
     kind = str(said.get("markov_head_type") or "vanilla")
@@ -82,7 +82,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         looks_ahead=bool(said.get("sliding_window_non_causal", False)),
         features=features(files, said, theirs, (layers, depth)),
         target_width=whole(said, "target_hidden_size", where, layer.width),
-        block=whole(said, "block_size", where),
+        block=whole(said, "block_size", where, most=MANY),
         mask=mask,
         from_first=bool(said.get("sample_from_anchor", coupled)),
         vocab=vocab,

@@ -14,7 +14,7 @@ from spsbench.models.heads.formats.format import (
     has,
     layer_parameters,
 )
-from spsbench.models.heads.shapes import EagleShape, layer_shape, whole
+from spsbench.models.heads.shapes import MANY, EagleShape, layer_shape, whole
 
 
 def knows(files: Checkpoint) -> bool:
@@ -29,7 +29,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     """One layer, or more, over `fc`; embeddings are copies of the target's."""
     where = files.config_path
     layer = layer_shape(files.config, where)
-    depth = whole(files.config, "num_hidden_layers", where, 1)
+    depth = whole(files.config, "num_hidden_layers", where, 1, most=MANY)
     vocab = whole(files.config, "vocab_size", where)
     shape = EagleShape(
         layer=layer,

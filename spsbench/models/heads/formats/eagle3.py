@@ -20,7 +20,7 @@ from spsbench.models.heads.formats.format import (
     has,
     layer_parameters,
 )
-from spsbench.models.heads.shapes import Eagle3Shape, layer_shape, whole
+from spsbench.models.heads.shapes import MANY, Eagle3Shape, layer_shape, whole
 
 RENAMED = {"stack.0": "midlayer layers.0", "stack": "layers"}
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -48,7 +48,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         target_width=width,
         draft_vocab=whole(config, "draft_vocab_size", where, whole(config, "vocab_size", where)),
         vocab=whole(config, "vocab_size", where),
-        depth=whole(config, "num_hidden_layers", where, 1),
+        depth=whole(config, "num_hidden_layers", where, 1, most=MANY),
         normed_residual=answered(files, "residual", bool(config.get("norm_before_residual"))),
         normed_feedback=answered(files, "feedback", False),
         norm_output=bool(config.get("norm_output", True)),

@@ -21,7 +21,7 @@ from spsbench.models.heads.formats.format import (
     layer_parameters,
     target_of,
 )
-from spsbench.models.heads.shapes import FalconShape, layer_shape, whole
+from spsbench.models.heads.shapes import MANY, FalconShape, layer_shape, whole
 
 RECURRENCE = ("text", "none")
 DEEP = 2  # layers of the LSTM
@@ -42,7 +42,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     """
     where = files.config_path
     layer = layer_shape(files.config, where)
-    if (deep := whole(files.config, "num_hidden_layers", where, 1)) != 1:
+    if (deep := whole(files.config, "num_hidden_layers", where, 1, most=MANY)) != 1:
         raise DataError(
             f"num_hidden_layers is {deep} ({where}): expected 1. What rows of the text see in a "
             "second layer of Falcon depends on where blocks began, so such heads are not read"
@@ -50,7 +50,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
     vocab = whole(files.config, "vocab_size", where)
     shape = FalconShape(
         layer=layer,
-        block=whole(files.config, "k_mask", where),
+        block=whole(files.config, "k_mask", where, most=MANY),
         recurrent=recurrence(files) == "text",
         bias=bool(files.config.get("bias", True)),
         vocab=vocab,

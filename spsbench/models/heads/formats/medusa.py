@@ -12,7 +12,7 @@ from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
 from spsbench.models.heads.formats.format import Format, Shapes, target_of
-from spsbench.models.heads.shapes import MedusaShape, whole
+from spsbench.models.heads.shapes import MANY, MedusaShape, whole
 
 FRONTS = ("", "medusa_head.")
 AUTHORS = re.compile(r"(?:medusa_head\.)?(\d+)\.0\.linear\.weight")
@@ -39,9 +39,15 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
             f"heads {', '.join(map(str, sorted(found)))} ({files.folder}): expected them from 0, "
             "without a gap. Fetch it again"
         )
-    depth = whole(config, "medusa_num_layers", where, 1)
+    told = "num_heads" if converted else "medusa_num_heads"
+    if (count := whole(config, told, where, len(found), most=MANY)) > len(found):
+        raise DataError(
+            f"{told} is {count} ({where}): expected at most {len(found)}, the heads that the file "
+            "has. Fetch the head again"
+        )
+    depth = whole(config, "medusa_num_layers", where, 1, most=MANY)
     if converted:
-        depth = whole(config, "num_hidden_layers", where, depth)
+        depth = whole(config, "num_hidden_layers", where, depth, most=MANY)
     front = next((f for f in FRONTS if f + "0.0.linear.weight" in files.headers), "")
     block, head = f"{front}{{h}}.{{j}}.linear", f"{front}{{h}}.{depth}"
     if converted:
@@ -67,8 +73,19 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
                 names[f"heads.{h}.blocks.{j}.bias"] = block.format(h=h, j=j) + ".bias"
         wanted[f"heads.{h}.lm_head.weight"] = (rows, shape.width)
         names[f"heads.{h}.lm_head.weight"] = head.format(h=h) + ".weight"
-    vocab: int | None = rows
-    if "token_map" in files.headers:
+    if converted and (cut := whole(config, "truncated_vocab_size", where, rows)) != rows:
+        raise DataError(
+            f"truncated_vocab_size is {cut} ({where}): expected {rows}, the rows of its heads. "
+            "Fetch the head again"
+        )
+    mapped = "token_map" in files.headers
+    if not mapped and (vocab := whole(config, "vocab_size", where, rows)) != rows:
+        raise DataError(
+            f"heads of {rows} rows for vocab_size {vocab}, and no token_map ({files.folder}): "
+            "expected a row for each token, or the map. Fetch the head again"
+        )
+    vocab = rows
+    if mapped:
         wanted["token_map"], names["token_map"] = (rows,), "token_map"
         vocab = whole(config, "vocab_size", where)
     trained = Trained(target_of(config), shape.width, vocab)

@@ -8,7 +8,7 @@ from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description, Trained
 from spsbench.models.heads.formats.format import Format, Shapes, found_names
-from spsbench.models.heads.shapes import MlpShape, whole
+from spsbench.models.heads.shapes import MANY, MlpShape, whole
 
 FRONTS = ("", "speculator.")
 PARTS = ("emb.{}.weight", "proj.{}.weight", "head.{}.weight", "ln.{}.weight", "ln.{}.bias")
@@ -33,7 +33,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         width=width,
         inner=width if not config.get("inner_dim") else whole(config, "inner_dim", where),
         vocab=whole(config, "vocab_size", where),
-        count=whole(config, "n_predict", where),
+        count=whole(config, "n_predict", where, most=MANY),
         tied=bool(config.get("tie_weights", False)),
         scaled=bool(config.get("scale_input", False)),
     )

@@ -16,7 +16,7 @@ from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description
 from spsbench.models.heads.formats import eagle3
 from spsbench.models.heads.formats.format import Format, has, target_of
-from spsbench.models.heads.shapes import Eagle3Shape, layer_shape, whole
+from spsbench.models.heads.shapes import MANY, Eagle3Shape, layer_shape, whole
 
 
 def knows(files: Checkpoint) -> bool:
@@ -39,7 +39,7 @@ def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
             f"mask_token_id is {token!r} ({where}): expected a token of {plain.shape.vocab}. "
             "Check --draft"
         )
-    depth = whole(config, "para_depths", where, 8)
+    depth = whole(config, "para_depths", where, 8, most=MANY)
     shape = replace(plain.shape, mask_token=token, at_once=depth)
     return eagle3.described(files, shape, SPECULATORS.writer, verifier(config), "peagle")
 
@@ -75,7 +75,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
         target_width=width,
         draft_vocab=whole(config, "draft_vocab_size", where, vocab),
         vocab=vocab,
-        depth=whole(inner, "num_hidden_layers", where, 1),
+        depth=whole(inner, "num_hidden_layers", where, 1, most=MANY),
         normed_residual=eagle3.answered(
             files, "residual", bool(config.get("norm_before_residual"))
         ),

@@ -131,6 +131,11 @@ def first_line(error: BaseException) -> str:
     return lines[0][:300].rstrip(".:")
 
 
+def is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust panicked, which is no `Exception` in Python."""
+    return type(error).__name__ == "PanicException"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Of the host or of a device; torch is looked at only if it is loaded."""
     torch = sys.modules.get("torch")

@@ -18,6 +18,7 @@ from spsbench.errors import (
     WriteError,
     first_line,
     is_out_of_memory,
+    is_panic,
 )
 from spsbench.machine.ranks import MissingRanksError, ranks
 
@@ -40,7 +41,9 @@ def exit_code(command: Callable[[], object]) -> int:
         from spsbench.cli.ranks import start
 
         code = start(missing)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         code = report(error)
     if code in (SIGPIPE, Exit.CANNOT_WRITE):
         abandon_output()
@@ -49,7 +52,7 @@ def exit_code(command: Callable[[], object]) -> int:
     return int(code) if isinstance(code, int) else Exit.INTERNAL
 
 
-def report(error: Exception) -> int:
+def report(error: BaseException) -> int:
     """Print the line of `error` and return its exit code."""
     if isinstance(error, typer.TyperException) and not error.format_message():
         return error.exit_code  # no arguments at all: the help was shown instead
@@ -68,7 +71,7 @@ def report(error: Exception) -> int:
     return code
 
 
-def described(error: Exception) -> tuple[str, int]:
+def described(error: BaseException) -> tuple[str, int]:
     """The line for the user and the exit code."""
     if (long := too_long(error)) is not None:
         name = str(long.filename)
@@ -86,6 +89,9 @@ def described(error: Exception) -> tuple[str, int]:
     if is_out_of_memory(error):
         todo = "Try fewer tokens, --dtype bfloat16 or a smaller model"
         return f"out of memory ({first_line(error)}). {todo}", Exit.MEMORY
+    if is_panic(error):
+        todo = "Check tokenizer.json, or fetch the model again"
+        return f"a library failed ({first_line(error)}): expected to go on. {todo}", Exit.DATA
     if is_non_finite(error):
         todo = "Check the weights, or try --dtype float32"
         return f"{error}: expected finite numbers. {todo}", Exit.FAILED_SAMPLES
@@ -101,7 +107,7 @@ def too_long(error: BaseException | None) -> OSError | None:
     return None
 
 
-def is_non_finite(error: Exception) -> bool:
+def is_non_finite(error: BaseException) -> bool:
     """Logits that are no numbers; the loop is looked at only if it is loaded."""
     loop = sys.modules.get("spsbench.loop.decode")
     return loop is not None and isinstance(error, loop.NonFiniteError)
@@ -112,7 +118,7 @@ def debugging() -> bool:
     return "--debug" in sys.argv[1:] or os.environ.get("SPS_DEBUG", "0") not in ("", "0")
 
 
-def written(error: Exception) -> str:
+def written(error: BaseException) -> str:
     """Where the traceback is now, as the end of the line."""
     try:
         with tempfile.NamedTemporaryFile(

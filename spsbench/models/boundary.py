@@ -1,13 +1,27 @@
 """The border to transformers: what it prints is kept away, what it raises becomes one line."""
 
+import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from transformers.utils import logging
 
-from spsbench.errors import DataError, OutOfMemoryError, SpsError, first_line, is_out_of_memory
+from spsbench.errors import (
+    DataError,
+    OutOfMemoryError,
+    SpsError,
+    first_line,
+    is_out_of_memory,
+    is_panic,
+)
+from spsbench.models.description import CONFIG_LIMIT
+from spsbench.models.jsonfile import read_object
+
+CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
 
 
 @contextmanager
@@ -27,24 +41,78 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
+def without_panics() -> Iterator[None]:
+    """Keep back what a library in Rust writes on stderr as it panics; all else follows at the end.
+
+    For calls of milliseconds: what other threads write meanwhile waits for it.
+    """
+    sys.stderr.flush()
+    try:
+        stderr = os.dup(2)
+    except OSError:  # closed
+        yield
+        return
+    held = os.memfd_create("stderr")
+    os.dup2(held, 2)
+    panicked = False
+    try:
+        yield
+    except BaseException as error:
+        panicked = is_panic(error)
+        raise
+    finally:
+        os.dup2(stderr, 2)
+        if not panicked and (size := os.fstat(held).st_size):
+            os.write(2, os.pread(held, size, 0))
+        os.close(stderr)
+        os.close(held)
+
+
+@contextmanager
 def translated(what: str, where: Path | str) -> Iterator[None]:
     """Turn any error inside into an `SpsError` with one line.
 
     Raises:
         OutOfMemoryError: memory of the machine or of a device ran out.
-        DataError: anything else, from whichever of the libraries below.
+        DataError: anything else, from whichever of the libraries below; panics of Rust, too.
     """
     try:
         yield
     except SpsError:
         raise
-    except Exception as error:
+    except BaseException as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(
                 f"not enough memory ({where}): {first_line(error)}. "
                 "Choose a smaller model or --dtype bfloat16"
             ) from error
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise DataError(
-            f"{what} cannot be used ({where}): {first_line(error)}. "
+            f"{what} cannot be used ({where}): {_reason(error, Path(where))}. "
             "Check the folder, or fetch the model again"
         ) from error
+
+
+def _reason(error: BaseException, folder: Path) -> str:
+    """What a library says; of a key that it did not find, where the key comes from."""
+    if not isinstance(error, KeyError) or not error.args:
+        return first_line(error)
+    key = error.args[0]
+    for name in CONFIGS:
+        try:
+            places = list(_places(read_object(folder / name, CONFIG_LIMIT), key))
+        except SpsError:
+            continue
+        if places:
+            return f"{places[0]} is {key!r} in {name}: expected one that transformers knows"
+    return f"expected {key!r} in its files, and there is none"
+
+
+def _places(values: Any, wanted: Any, at: str = "") -> Iterator[str]:
+    """The keys under which an object has `wanted` as a value."""
+    for key, value in values.items() if isinstance(values, dict) else ():
+        here = f"{at}.{key}" if at else str(key)
+        if value == wanted:
+            yield here
+        yield from _places(value, wanted, here)

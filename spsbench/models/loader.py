@@ -13,12 +13,13 @@ from transformers.distributed import DistributedConfig
 
 from spsbench.engines.origins import mark, stamp
 from spsbench.errors import DataError
-from spsbench.models.boundary import silent, translated
+from spsbench.models.boundary import silent, translated, without_panics
 from spsbench.models.chat import render
 from spsbench.models.description import NEUTRAL
 from spsbench.models.devices import find_device
 from spsbench.models.jsonfile import read_object
 from spsbench.models.lazy import lazy_tensors
+from spsbench.models.normalizers import check_growth
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.models.shareable import check_shareable
 from spsbench.models.soundness import check_complete, check_sound_once
@@ -132,6 +133,7 @@ def load_tokenizer(
     Raises:
         DataError: it cannot be read.
     """
+    check_growth(folder)
     with translated("the tokenizer", folder), silent():
         return AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
@@ -157,7 +159,7 @@ def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[i
             f"a lone surrogate at character {error.start} (prompt): expected Unicode text. "
             "Save the prompt as UTF-8"
         ) from error
-    with translated("the tokenizer", tokenizer.name_or_path), silent():
+    with translated("the tokenizer", tokenizer.name_or_path), silent(), without_panics():
         ids = [int(i) for i in tokenizer.encode(text, split_special_tokens=True)]
     if text.strip() and ids:
         return ids
@@ -188,9 +190,10 @@ def encode_chat(
         names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
         ids: list[int] = []
         for span in render(template, messages, names, controls):
-            ids += tokenizer.encode(
-                span.text, add_special_tokens=False, split_special_tokens=span.plain
-            )
+            with without_panics():
+                ids += tokenizer.encode(
+                    span.text, add_special_tokens=False, split_special_tokens=span.plain
+                )
     if not ids:
         raise DataError("an empty chat (prompt): expected a message. Give a prompt")
     return ids

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from spsbench.errors import DataError
-from spsbench.models.boundary import silent
+from spsbench.models.boundary import silent, translated, without_panics
 
 _SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
 _SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
@@ -53,7 +53,7 @@ def difference(
             "the same rules"
         )
     texts = probes(list(target_tokenizer.added_tokens_encoder))
-    with silent():
+    with translated("the tokenizer", "target or draft"), silent(), without_panics():
         for text in texts:
             here = target_tokenizer.encode(text, add_special_tokens=False)
             there = draft_tokenizer.encode(text, add_special_tokens=False)

@@ -17,7 +17,7 @@ class Gains(NamedTuple):
     speedup: Estimate | None = None  # mean token time of the baseline over the cell's
     cost_ratio: Estimate | None = None  # c: draft pass over the target's pass at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
-    predicted_speedup: Estimate | None = None  # from alpha, c and v(K)
+    predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
 
 
 def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
@@ -28,8 +28,12 @@ def baseline(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
 def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gains:
     """Ratios of paired totals, so that a prompt counts as much in one arm as in the other.
 
-    The prediction is Leviathan et al. 2023, theorem 3.8, with the measured growth of the target's
-    pass in place of 1: sum_{i=0..K} alpha^i / (c K + v(K)); it takes acceptances as independent.
+    The prediction is Leviathan et al. 2023, theorem 3.8, over the rounds as they were drafted. A
+    round of N drafted tokens is expected to emit sum_{i=0..N} alpha^i, which takes acceptances as
+    independent. N is below K near the end of a text, and often 0 for a drafter by rule. A round
+    costs what drafting and the target's pass took, in passes of the baseline's target: c N + v(N).
+    No round emits more than the measured tau, or costs less than one pass, so the prediction never
+    exceeds tau.
 
     Arms of one prompt follow each other and share what else the machine does, so that their ratio
     holds under load too, with more variation; with `quiet` only pairs are taken that had none.
@@ -49,9 +53,13 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
     width = len(AT)
     ours = own_rows[[own.keys[key] for key in keys], :width]
     theirs = base_rows[[base.keys[key] for key in keys], :width]
-    paired = Jackknife(np.hstack([ours, theirs]), numbered([sample for sample, _ in keys]))
+    reached = own_rows[[own.keys[key] for key in keys], own_rows.shape[1] - own.k :]
+    rows = np.hstack([ours, theirs, reached])
+    paired = Jackknife(rows, numbered([sample for sample, _ in keys]))
 
-    token_time, alpha = RATES["mean_token_time_ms"], RATES["alpha"]
+    token_time, alpha, tau = (
+        RATES[name] for name in ("mean_token_time_ms", "alpha", "block_efficiency")
+    )
     target_pass, draft_pass = RATES["target_pass_ms"], RATES["draft_pass_ms"]
 
     def speedup(sums: Floats) -> Floats:
@@ -64,9 +72,11 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
         return target_pass(sums) / target_pass(sums[..., width:])
 
     def predicted(sums: Floats) -> Floats:
-        return expected_tokens(alpha(sums), k or 0) / (
-            cost_ratio(sums) * (k or 0) + verify_ratio(sums)
-        )
+        shares = sums[..., 2 * width :] / sums[..., AT["rounds"], None]  # of rounds, by depth
+        depth = sums[..., AT["depth"]] / sums[..., AT["rounds"]]
+        drafting = np.where(depth > 0, cost_ratio(sums) * depth, 0.0)
+        tokens = np.minimum(expected_tokens(alpha(sums), shares), tau(sums))
+        return np.asarray(tokens / np.maximum(drafting + verify_ratio(sums), 1.0))
 
     gained, grown = (paired.estimate(ratio, AT["started"]) for ratio in (speedup, verify_ratio))
     if base is own:  # 1, whatever the samples
@@ -79,7 +89,13 @@ def gains(base: Tally, own: Tally, k: int | None, *, quiet: bool = False) -> Gai
     )
 
 
-def expected_tokens(alpha: Floats, k: int) -> Floats:
-    """(1 - alpha^(K+1)) / (1 - alpha), also at alpha = 1: tokens of a round (Leviathan, eq. 1)."""
-    powers = np.asarray(alpha)[..., None] ** np.arange(k + 1)
-    return np.asarray(powers.sum(-1))
+def expected_tokens(alpha: Floats, shares: Floats) -> Floats:
+    """Tokens of a round, expected where each drafted token is kept with chance `alpha`.
+
+    Leviathan et al. 2023, equation 1: (1 - alpha^(K+1)) / (1 - alpha) where all rounds draft K.
+
+    Args:
+        shares: [..., K] of all rounds those that drafted at least 1, 2, ... K tokens.
+    """
+    powers = np.asarray(alpha)[..., None] ** np.arange(1, shares.shape[-1] + 1)
+    return np.asarray(1 + (shares * powers).sum(-1))

@@ -71,7 +71,9 @@ def summaries(
 def tallies(cells: Sequence[Cell], horizon: int = HORIZON) -> dict[str, Tally]:
     """An empty tally for each cell."""
     return {
-        cell.id: Tally(SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon))
+        cell.id: Tally(
+            SLOTS if cell.k is None else min(cell.k, SLOTS), _horizon(cell, horizon), cell.k or 0
+        )
         for cell in cells
     }
 

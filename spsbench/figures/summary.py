@@ -66,7 +66,7 @@ class Summary:
     speedup: Estimate | None = None  # against the K = 0 cell; 1 for that cell itself
     cost_ratio: Estimate | None = None  # c: draft pass over the target's at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
-    predicted_speedup: Estimate | None = None  # from alpha, c and v(K)
+    predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
     with_load: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `at_any_load`
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
     terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `terms.py`, if asked

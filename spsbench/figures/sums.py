@@ -169,11 +169,23 @@ def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
     return kept + met
 
 
-class Tally:
-    """The sums of a cell's generations as they stream by."""
+def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
+    """Count the rounds that drafted at least 1, 2, ... `most` tokens."""
+    depths = Counter(r.depth for r in rounds) if most else {}
+    return [sum(n for depth, n in depths.items() if depth >= i) for i in range(1, most + 1)]
 
-    def __init__(self, slots: int, horizon: int) -> None:
-        self.slots, self.horizon = slots, horizon
+
+class Tally:
+    """The sums of a cell's generations as they stream by.
+
+    Args:
+        slots: positions in a round whose acceptance is kept apart.
+        horizon: tokens whose time is taken.
+        k: the constant K of the cell, for the depths that its rounds had; 0 = none are kept.
+    """
+
+    def __init__(self, slots: int, horizon: int, k: int = 0) -> None:
+        self.slots, self.horizon, self.k = slots, horizon, k
         self.failures = 0
         self.cut: set[int] = set()  # samples whose prompt was cut
         self.keys: dict[tuple[int, int], int] = {}  # (sample, repeat) -> row
@@ -196,11 +208,12 @@ class Tally:
         self._values.extend(sums)
         self._values.extend(by_position(record.rounds, self.slots))
         self._values.extend(by_sibling(record.rounds, SIBLINGS))
+        self._values.extend(by_depth(record.rounds, self.k))
 
     @property
     def rows(self) -> Floats:
         """[R, F] one row a good generation."""
-        width = len(Totals._fields) + 2 * self.slots + 2 * SIBLINGS
+        width = len(Totals._fields) + 2 * self.slots + 2 * SIBLINGS + self.k
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
     def jackknife(self, rows: Floats) -> Jackknife:

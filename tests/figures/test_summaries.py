@@ -113,8 +113,43 @@ def test_speedup_and_costs_by_brute_force(records: list[Record], made: Summary) 
     assert mean(made, "cost_ratio") == pytest.approx(c)
     assert mean(made, "verify_ratio") == pytest.approx(v)
     alpha = mean(made, "alpha")
-    predicted = (1 - alpha**5) / (1 - alpha) / (4 * c + v)
-    assert mean(made, "predicted_speedup") == pytest.approx(predicted)
+    tokens = sum((1 - alpha ** (r.drafted + 1)) / (1 - alpha) for r in fast) / len(fast)
+    tokens = min(tokens, mean(made, "block_efficiency"))
+    cost = sum(r.drafted for r in fast) / len(fast) * c + v
+    assert mean(made, "predicted_speedup") == pytest.approx(tokens / cost)
+
+
+def test_rounds_without_a_draft_are_predicted_as_plain_rounds() -> None:
+    """A drafter by rule: half of the rounds draft nothing, the others two tokens of K = 4."""
+    plain = RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)
+    kept = RoundRecord(2, 2, 1, 2, None, 1.1, 0.0, 1.1)
+    every = [record(ARS, f"s{i}", 0, [plain] * 30) for i in range(N)]
+    every += [record(SPS, f"s{i}", 0, [plain, kept] * 10) for i in range(N)]
+    made = summaries([ARS, SPS], every)[1]
+    assert mean(made, "alpha_counted") == pytest.approx(1 / 2)
+    assert mean(made, "block_efficiency") == pytest.approx(1.5)
+    assert made.predicted_speedup is None  # no law is known of these drafts: no alpha
+    known = [
+        replace(r, rounds=[each._replace(overlap=float(each.accepted)) for each in r.rounds])
+        for r in every
+    ]
+    made = summaries([ARS, SPS], known)[1]
+    tokens = 1 + (1 / 2 + 1 / 4) / 2  # 1 + alpha + alpha^2 in every second round
+    assert mean(made, "predicted_speedup") == pytest.approx(tokens / 1.05)
+
+
+def test_a_prediction_does_not_exceed_tau() -> None:
+    """Acceptances that come in runs, and passes that were timed as shorter than plain ones."""
+    plain = RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)
+    good = RoundRecord(4, 4, 4, 5, 4.0, 0.8, 0.0, 0.8)
+    bad = RoundRecord(4, 1, 0, 1, 0.0, 0.8, 0.0, 0.8)
+    every = [record(ARS, f"s{i}", 0, [plain] * 30) for i in range(N)]
+    every += [record(SPS, f"s{i}", 0, [good] * (1 + i % 3) + [bad] * 3) for i in range(N)]
+    made = summaries([ARS, SPS], every)[1]
+    predicted, tau = made.predicted_speedup, made.block_efficiency
+    assert predicted is not None
+    assert tau is not None
+    assert predicted.mean <= tau.mean
 
 
 def test_the_known_acceptance_comes_out() -> None:

@@ -19,8 +19,9 @@ DEFINITIONS: Mapping[str, str] = {
     "draft_share": "Share of the decode time that the drafter takes.",
     "target_share": "Share of the decode time that the target's passes take.",
     "verify_share": "The rest of the decode time: warp, verification, bookkeeping.",
-    "predicted_speedup": "What alpha, the cost of a draft pass (c) and the growth of the target's "
-    "pass (v) predict, with acceptances taken as independent (Leviathan et al. 2023).",
+    "predicted_speedup": "What alpha, the tokens that each round drafted, the cost of a draft pass "
+    "(c) and the growth of the target's pass (v) predict, with acceptances taken as independent "
+    "(Leviathan et al. 2023); never above tau.",
     "predicted_ms": "The mean token time that a plan predicts from texts and a table of costs.",
     "predicted_tau": "tau that a plan predicts from texts, by replaying their rounds.",
     "horizon_time_ms": "Decode time until that many tokens are there, over the generations that "

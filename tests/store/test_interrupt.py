@@ -58,6 +58,37 @@ def test_the_second_interrupt_is_raised_at_once():
     assert interrupt.code == 143
 
 
+DEAF = """
+import time
+from spsbench.store.interrupt import graceful
+with graceful(0.01, lambda: "go on later"):
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_work_that_does_not_end_in_time_is_ended():
+    command = [sys.executable, "-S", "-c", DEAF]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGINT)
+        assert child.communicate(timeout=20) == (b"", b"go on later\n")
+    assert child.returncode == 130
+
+
+def test_work_that_has_ended_is_left_alone():
+    with graceful(0.0) as interrupt:
+        pass
+    assert not interrupt.requested
+    with graceful(3600.0) as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert interrupt.requested
+    for timer in timers:
+        timer.join(20)  # the timer was cancelled
+        assert not timer.is_alive()
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("how", ["once", "stuck"])
 def test_a_process_ends_in_time(number, how):

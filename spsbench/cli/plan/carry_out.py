@@ -14,7 +14,7 @@ from spsbench.errors import Exit
 from spsbench.library.fit import fit_schedule
 from spsbench.library.plan import drawn_again, plan
 from spsbench.spec import Spec
-from spsbench.store.interrupt import graceful
+from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 
 def carry_out(
@@ -34,10 +34,10 @@ def carry_out(
     if folder is not None:
         made = drawn_again(folder, **asked)
     else:
-        with graceful() as interrupt, shown() as watch:
+        with graceful(ENDS_WITHIN, stopped) as interrupt, shown() as watch:
             made = plan(task, say=say, watch=watch, stop=lambda: interrupt.requested, **asked)
         if made is None:
-            say(f"stopped. Go on with: {resumed()}")
+            say(stopped())
             return interrupt.code
     publish(made.report, form)
     if plot is not None:
@@ -50,10 +50,10 @@ def carry_out(
     return Exit.OK
 
 
-def resumed() -> str:
-    """The command that goes on; without --out the folder is found again by what is asked."""
+def stopped() -> str:
+    """Say how to go on; without --out the folder is found again by what is asked."""
     given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return shlex.join(["sps", *given, "--resume"])
+    return f"stopped. Go on with: {shlex.join(['sps', *given, '--resume'])}"
 
 
 def fitted_on(fit: Spec, traced: Sequence[Path]) -> int:

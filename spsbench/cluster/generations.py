@@ -76,7 +76,8 @@ class Generating:
 
     def _record(self, ask: Ask, answers: Answers) -> Record:
         models = self._models(self.cells[ask.cell])
-        first, self._state.begun = not self._state.begun, True
+        first = not self._state.begun and not self.warmup
+        self._state.begun = True
         return make(self._job(ask), models, first=first, answers=answers)
 
     def _job(self, ask: Ask) -> Job:

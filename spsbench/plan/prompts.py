@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spsbench.errors import DataError, MismatchError
+from spsbench.figures.intervals import FEWEST
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
@@ -33,8 +34,8 @@ def prompts_of(
 ) -> Prompts:
     """The first prompts of a task to trace, the next ones to measure on.
 
-    Where there are too few for both, a quarter of them and at least one is held back; a single one
-    serves for both, and it is said.
+    Where there are too few for both, half of them are held back, up to as many as an interval
+    needs, or a third of them where that is more; a single one serves for both, and it is said.
 
     Raises:
         DataError: no prompts, or one that does not fit.
@@ -47,7 +48,7 @@ def prompts_of(
     if len(found) == 1:
         say("note: one prompt alone: the best are measured on the prompt that they were chosen by")
         return Prompts(found, found)
-    back = min(held_back, max(1, len(found) // 4))
+    back = min(held_back, max(min(len(found) // 2, FEWEST), len(found) // 3))
     say(
         f"note: {len(found)} prompts, not {limit + held_back}: {len(found) - back} are traced, "
         f"{back} held back"

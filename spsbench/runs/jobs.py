@@ -100,9 +100,10 @@ def run_part(
 ) -> None:
     """Make and write every record of `part` that is missing; ends early when `stop()` says so.
 
-    The first record after each start is flagged: what first calls cost is no measurement. A cell is
-    warmed up when its turn comes, so that a start that is soon killed has made records. Later turns
-    of a conversation need the answers among the records that were `made` before.
+    What first calls cost is no measurement: a cell is warmed up when its turn comes, so that a
+    start that is soon killed has made records. Without warm-up the first record after each start is
+    flagged. Later turns of a conversation need the answers among the records that were `made`
+    before.
     """
     answers = Answers(samples, made)
     missing = [job for job in jobs(part, samples, experiment.seed) if writer.wants(key(job))]
@@ -116,7 +117,8 @@ def run_part(
             make(warming, models(warming.cell), first=True, answers=answers)
         if stop():
             return
-        record = make(job, models(job.cell), first=number == 0, answers=answers, compare=models)
+        first = number == 0 and not experiment.warmup
+        record = make(job, models(job.cell), first=first, answers=answers, compare=models)
         answers.add(record)
         writer.append(record)
         told(job, record)

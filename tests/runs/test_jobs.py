@@ -109,10 +109,19 @@ def test_every_record_is_made_once_with_its_key(loaded: Loaded) -> None:
     records = run(one, loaded, Kept())
     assert len({record.key for record in records}) == len(records) == 5 * 2 * 2
     assert all(len(record.tokens) == 8 and record.error is None for record in records)
-    assert [("first" in record.flags) for record in records] == [True] + [False] * 19
+    assert not any("first" in record.flags for record in records)  # each cell was warmed up
     assert {record.group for record in records} == {"even", None}
     texts = {(r.sample, r.repeat): r.tokens for r in records if r.cell == BASE.id}
     assert texts["s/0", 0] != texts["s/0", 1]
+
+
+def test_the_first_record_is_flagged_without_warm_up(loaded: Loaded) -> None:
+    cold, one = replace(EXPERIMENT, warmup=0), part(ARS, BASE, limit=2)
+    writer = Kept()
+    run_part(
+        one, samples_of(one, lambda cell: loaded), lambda cell: loaded, writer, experiment=cold
+    )
+    assert [("first" in record.flags) for record in writer.records] == [True] + [False] * 3
 
 
 def test_a_resumed_run_makes_the_same_records(loaded: Loaded) -> None:

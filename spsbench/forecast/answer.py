@@ -11,6 +11,10 @@ from spsbench.forecast.forecasts import Forecast
 
 NOTICED = 1.02  # a gain below this is none that anybody would notice
 HALF = 0.5
+UNSURE = (
+    "It may pay, but the figures vary too much, or are too few, to say so: more prompts (--limit, "
+    "--held-back) or a quieter machine would tell."
+)
 
 
 class Verdict(Enum):
@@ -50,35 +54,71 @@ def answer(
     measured: Measured | None,
     needs: BreakEven,
     candidates: int,
+    doubt: str = "",
 ) -> Answer:
-    """Of the best candidate: by what was measured, or by the prediction where nothing was.
+    """Of the best candidate: by what was measured. A prediction alone decides nothing.
+
+    Without an interval a measurement decides only on a quiet machine, and where the prediction is
+    of the same verdict.
 
     Args:
         candidates: how many there were.
         needs: of the same draft and rule.
+        doubt: in what the costs behind the prediction contradict each other.
     """
-    gained = measured.speedup if measured is not None else best.speedup
-    verdict = decided(gained)
+    foretold = decided(best.speedup)
+    if measured is None:
+        return unmeasured(best, foretold, needs, candidates, doubt)
+    verdict = decided(measured.speedup)
+    doubtful = bool(doubt) or measured.loaded or verdict is not foretold
+    if measured.speedup.low is None and doubtful:
+        verdict = Verdict.UNDECIDED
     reason = why(verdict, best, needs)
     if verdict is Verdict.SPECULATE:
         numbers = f"Speculate with {best.candidate}: {told(best, measured)}."
     elif verdict is Verdict.UNDECIDED:
         numbers = f"Not decided: {best.candidate} is {told(best, measured)}."
     else:
-        word = "is" if candidates == 1 else f"of {candidates} candidates is"
-        chosen = "it" if candidates == 1 else "the best"
         numbers = (
-            f"Do not speculate: {chosen} {word} {told(best, measured)} ({best.candidate}). "
+            f"Do not speculate: {among(candidates)} {told(best, measured)} ({best.candidate}). "
             f"{lacks(best, needs)}"
         )
     return Answer(verdict=verdict, best=str(best.candidate), reason=reason, numbers=numbers)
+
+
+def unmeasured(
+    best: Forecast, foretold: Verdict, needs: BreakEven, candidates: int, doubt: str
+) -> Answer:
+    """Of a candidate that is only predicted."""
+    if doubt:
+        reason = f"The costs contradict each other: {doubt}."
+    elif foretold in (Verdict.SPECULATE, Verdict.UNDECIDED):
+        reason = "It may pay, but no real rounds were measured."
+    else:
+        reason = "It hardly pays by the prediction, but no real rounds were measured."
+    numbers = (
+        f"Not decided: {among(candidates)} predicted to be {factor(best.speedup)} "
+        f"({best.candidate}), and was not measured."
+    )
+    if foretold is Verdict.DO_NOT:
+        numbers += f" {lacks(best, needs)}"
+    return Answer(
+        verdict=Verdict.UNDECIDED, best=str(best.candidate), reason=reason, numbers=numbers
+    )
+
+
+def among(candidates: int) -> str:
+    """`it is`, `the best of 14 candidates is`."""
+    return "it is" if candidates == 1 else f"the best of {candidates} candidates is"
 
 
 def untold(name: str, measured: Measured) -> Answer:
     """Of a candidate that was measured without a prediction."""
     verdict = decided(measured.speedup)
     told = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
-    if verdict is Verdict.SPECULATE:
+    if measured.speedup.low is None or verdict is Verdict.UNDECIDED:
+        verdict, reason, numbers = Verdict.UNDECIDED, UNSURE, f"Not decided: {told}."
+    elif verdict is Verdict.SPECULATE:
         reason, numbers = "It was the fastest in real rounds.", f"Speculate with {told}."
     else:
         reason = "Nothing that was measured is faster than plain sampling by a margin that matters."
@@ -97,10 +137,8 @@ def decided(gained: Estimate) -> Verdict:
     return Verdict.NEITHER if gained.mean < NOTICED else Verdict.UNDECIDED
 
 
-def told(best: Forecast, measured: Measured | None) -> str:
+def told(best: Forecast, measured: Measured) -> str:
     """`1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
-    if measured is None:
-        return f"{factor(best.speedup)} predicted, not measured"
     return f"{factor(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
 
 
@@ -123,10 +161,7 @@ def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
     if verdict is Verdict.NEITHER:
         return "What the draft saves is about what it costs; plain sampling is simpler."
     if verdict is Verdict.UNDECIDED:
-        return (
-            "It may pay, but the figures vary too much to say so: more prompts (--limit, "
-            "--held-back) or a quieter machine would tell."
-        )
+        return UNSURE
     if needs.c >= 1:
         return "The draft is slower than the target itself, so it can never save time."
     if best.drafted < HALF and best.tau.mean < 1 + HALF / 2:

@@ -10,8 +10,8 @@ from spsbench.forecast.oracle import hindsight, informed
 from spsbench.forecast.pricing import Prices
 from spsbench.forecast.traces import Along, DraftOf, Drawn, Written, chances
 
-THROWS = 50  # of the coins of a text
-MOST = 32  # texts; a ceiling is no figure to quote to three digits
+THROWS = 1600  # of the coins of all texts; a ceiling is no figure to quote to three digits
+FEWEST = 10  # of the coins of a text
 
 
 class Ceilings(NamedTuple):
@@ -28,22 +28,27 @@ def ceilings(
     prices: Prices,
     most: int,
 ) -> Ceilings:
-    """Over the texts, or `MOST` of them, with K up to `most`."""
+    """Over the texts that forecasts are made of, with K up to `most`."""
     seen = known = plain = 0.0
-    traced = traced[:: -(-len(traced) // MOST)]
+    throws = max(FEWEST, THROWS // len(traced))
     rule = candidate.verifier if draft.sampled else SEEN
     for text, along in traced:
 
         def cost(drafted: int, at: int, begin: int = text.prompt_tokens) -> float:
             given = candidate.draft, candidate.verifier
-            if drafted:
-                return prices.seconds(*given, drafted, drafted, begin + at)
-            plain = prices.seconds(*given, 0, 0, begin + at)
-            return min(plain, prices.seconds(*given, 1, 0, begin + at))  # asked in vain
+            return prices.seconds(*given, drafted, drafted, begin + at)
 
         coins = chances(text, along, rule)  # type: ignore[arg-type]
         span = text.span(along.reach if isinstance(along, Drawn) else None)
-        seen += hindsight(coins, span, most, cost, THROWS).cost
+        seen += hindsight(coins, span, most, cost, throws).cost
         known += informed(coins, span, most, cost).cost
         plain += float(np.median(prices.of_plain(text)))
     return Ceilings(plain / seen, plain / known)
+
+
+def above(found: Ceilings, reached: float) -> Ceilings:
+    """Ceilings that are not below what a candidate reaches on the same texts.
+
+    What is below it stands on thrown coins, and on costs that do not rise with K.
+    """
+    return Ceilings(max(found.hindsight, reached), max(found.informed, reached))

@@ -10,6 +10,7 @@ a tree. v(n) = target(n) / target(1) and c = draft(k) / k / target(1) are the le
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from spsbench.figures.intervals import Floats
 from spsbench.forecast.surface import Surface, Typical, typical
 
 PLAIN = "none"  # the arm that drafts nothing: ArS
+BELIEVED = 0.02  # share by which medians of few turns may be off without a remark
 SCALED = ("draft", "target", "sampling", "verify", "host")
 
 Found = TypeVar("Found")
@@ -34,6 +36,21 @@ class RoundCost(NamedTuple):
     host: Typical  # the loop itself: noise, the read of the verdict, the cut
     unexplained: Typical  # what real rounds took beyond all of these; below 0 where they took less
     total: Typical
+
+
+class Contradiction(NamedTuple):
+    """A round with a draft that was measured as faster than one without."""
+
+    draft: str
+    k: int
+    seconds: float  # the median over turns
+    plain: float  # that of a round of ArS
+
+    def __str__(self) -> str:
+        return (
+            f"a round of {self.draft} with K = {self.k} took {1e3 * self.seconds:.2f} ms, a plain "
+            f"one, which does less, {1e3 * self.plain:.2f} ms"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +138,29 @@ class Costs:
         arm = self.arm(name)
         alone = self.passes.at(self.drafted(name, k, context) + 1, context)
         return self._typical(arm.target.held(k, context) - alone)
+
+    def contradictions(self) -> list[Contradiction]:
+        """Rounds that were measured as faster than a plain one, which does a part of their work.
+
+        The one that is faster by the greatest share, of each drafter that has such rounds. Costs
+        that are asked as if they were others were not measured, and cannot contradict each other.
+        """
+        found: list[Contradiction] = []
+        if self.changed:
+            return found
+        for name, arm in self.arms.items():
+            if name == PLAIN:
+                continue
+            own = []
+            for k, context in product(arm.draft.tokens, arm.draft.contexts):
+                drafted = self.drafted(name, k, context)
+                took = np.sum(self.turns_of(name, k, context, drafted=drafted), 0)
+                plain = np.sum(self.turns_of(PLAIN, 0, context), 0)
+                own.append(Contradiction(name, k, float(np.median(took)), float(np.median(plain))))
+            worst = min(own, key=lambda each: each.seconds / each.plain)
+            if worst.seconds < (1 - BELIEVED) * worst.plain:
+                found.append(worst)
+        return found
 
     def compared(self, name: str, other: str, n: float, context: float) -> Typical:
         """What one drafter takes for `n` tokens, in what another takes for them."""

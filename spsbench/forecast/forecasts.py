@@ -82,13 +82,14 @@ def forecast(
     shares = np.median(parts.sum(0) / of_turns, 1)
     asked = sum(s.chance * s.asked for law in laws for s in law.starts) / rounds.sum()
     mean_context = float(np.mean([t.prompt_tokens + len(t.q) / 2 for t in texts]))
+    speedup = widened(gained, typical(plain.sum(0) / of_turns, prices.costs.busy))
     return Forecast(
         candidate=candidate,
         alpha=None if candidate.verifier == "block" else sums.estimate(over(4, 5), 5),
         right=float(good.sum() / max(looked.sum(), 1e-12)),
         tau=tau,
         ms=widened(times(ms, 1e3), typical(1e3 * of_turns / emitted.sum(), prices.costs.busy)),
-        speedup=widened(gained, typical(plain.sum(0) / of_turns, prices.costs.busy)),
+        speedup=within(speedup, tau),
         by_texts=gained,
         plain_ms=float(np.median(plain.sum(0)) / emitted.sum() * 1e3),
         shares=Shares(*(float(each) for each in shares)),
@@ -147,6 +148,18 @@ def widened(by_texts: Estimate, by_turns: Typical) -> Estimate:
     low = np.hypot(np.log(by_texts.mean / by_texts.low), np.log(mean / by_turns.low))
     high = np.hypot(np.log(by_texts.high / by_texts.mean), np.log(by_turns.high / mean))
     return Estimate(mean, float(mean * np.exp(-low)), float(mean * np.exp(high)), by_texts.n)
+
+
+def within(speedup: Estimate, tau: Estimate) -> Estimate:
+    """A speed-up that does not exceed tau: a round takes as long as a plain one, or longer.
+
+    Costs by context and in turns may say otherwise where they vary much.
+    """
+    mean, low, high = min(speedup.mean, tau.mean), speedup.low, speedup.high
+    if low is None or high is None:
+        return Estimate(mean, None, None, speedup.n)
+    most = tau.mean if tau.high is None else tau.high
+    return Estimate(mean, min(low, mean), max(mean, min(high, most)), speedup.n)
 
 
 def lacking(forecast: Forecast, tokens: int, wanted: float) -> tuple[float, int] | None:

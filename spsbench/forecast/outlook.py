@@ -7,7 +7,7 @@ from spsbench.figures.intervals import FEWEST
 from spsbench.forecast.answer import Answer, Measured, answer, best_of, untold
 from spsbench.forecast.break_even import BreakEven, break_even
 from spsbench.forecast.candidates import Candidate
-from spsbench.forecast.ceilings import Ceilings, ceilings
+from spsbench.forecast.ceilings import Ceilings, above, ceilings
 from spsbench.forecast.costs import Costs
 from spsbench.forecast.forecasts import Forecast, forecast, lacking
 from spsbench.forecast.pricing import Prices
@@ -58,7 +58,8 @@ class Outlook:
                 return untold(fastest, measured[fastest])
             best = found
         given = measured.get(str(best.candidate)), self.needs(best), len(self.forecasts)
-        return answer(best, *given)
+        mine = [c for c in self.costs.contradictions() if c.draft == best.candidate.draft]
+        return answer(best, *given, "; ".join(map(str, mine)))
 
     def remarks(self) -> list[str]:
         """What the figures stand on."""
@@ -83,6 +84,10 @@ class Outlook:
                 "Other work kept this machine busy while the costs were measured: the intervals "
                 "were widened for it. End it (top shows it) and plan again."
             )
+        lines += [
+            f"The costs contradict each other: {each}. Predictions take both to last as long."
+            for each in self.costs.contradictions()
+        ]
         if self.costs.changed:
             factors = ", ".join(f"{part} times {by:g}" for part, by in self.costs.changed.items())
             lines.append(f"What if: {factors}.")
@@ -143,6 +148,9 @@ def outlook(
             most = max(c.k or 0 for c in every if group(c) == group(each)) or draft.most or 16
             highest[name] = ceilings(each, draft, texts, prices, most)
     told(len(every), len(every))
+    for made in found:
+        name = str(group(made.candidate))
+        highest[name] = above(highest[name], made.speedup.mean)
     texts_of = {text.key: text for _, pairs in traced.values() for text, _ in pairs}
     written = list(texts_of.values())
     middle = sum(text.prompt_tokens + len(text.q) / 2 for text in written) / len(written)

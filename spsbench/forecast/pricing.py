@@ -42,14 +42,20 @@ class Prices:
         key = draft, verifier, asked, drafted, context // STEP
         if key not in self._known:
             middle = key[-1] * STEP + STEP / 2
-            if drafted == 0 and asked == 0:  # a plain round, whoever drafts otherwise
-                found = self.costs.turns_of(PLAIN, 0, middle)
-            else:
+            found = self.costs.turns_of(PLAIN, 0, middle)
+            if drafted == 0 and asked > 0:  # the draft was asked for in vain
+                found[0] = found[0] + self.costs.arm(draft).draft.at(asked, middle)
+            elif drafted > 0:
+                plain = np.sum(found, 0)
                 rule = verifier if verifier in self.costs.rules else None
                 found = self.costs.turns_of(draft, asked, middle, drafted=drafted, verifier=rule)
-            known = np.sum(found[:-1], 0)
-            # as if other parts took less, it would be more than there is to take off
-            found[-1] = np.maximum(found[-1], -LEAST * known)
+                known = np.sum(found[:-1], 0)
+                # as if other parts took less, it would be more than there is to take off
+                found[-1] = np.maximum(found[-1], -LEAST * known)
+                # a plain round does a part of this one's work: where it takes longer, costs
+                # contradict each other (`Costs.contradictions`)
+                lacking = np.median(plain) - np.median(known + found[-1])
+                found[-1] = found[-1] + max(lacking, 0.0)
             self._known[key] = np.stack(found)
         return self._known[key]
 

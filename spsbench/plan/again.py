@@ -11,7 +11,7 @@ from spsbench.plan.folder import Kept, load
 from spsbench.plan.given import cells_of_trace
 from spsbench.plan.material import Material, traced_of
 from spsbench.plan.planned import Planned
-from spsbench.plan.texts import measured
+from spsbench.plan.texts import measured, missing
 from spsbench.settings.planning import Planning
 from spsbench.store.traces import read_traces
 
@@ -25,11 +25,14 @@ def again(folder: Path, planning: Planning) -> Planned:
     kept, found = material(folder, planning)
     cells = named(kept.cells)
     real = kept.confirm is not None and not planning.factors
+    run = folder / str(kept.confirm), list(cells.values())
     return Planned(
         folder=folder,
         outlook=found.outlook(),
         cells=cells,
-        measured=measured(folder / str(kept.confirm), list(cells.values())) if real else {},
+        measured=measured(*run) if real else {},
+        missing=missing(*run) if real else {},
+        unmeasured=planning.unmeasured or "the plan was made without real rounds",
         about=f"{kept.identity['target.id']}, {kept.identity['task']}",
         every=planning.every,
     )
@@ -65,6 +68,7 @@ def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
         outlook=found.outlook(),
         cells=named(found.cells),
         measured={},
+        unmeasured=planning.unmeasured,
         about=f"{', '.join(map(str, paths))} under {planning.costs}",
         every=planning.every,
     )

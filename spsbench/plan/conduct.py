@@ -21,7 +21,7 @@ from spsbench.plan.phases import Count, Inner, Phases
 from spsbench.plan.planned import Planned
 from spsbench.plan.pricing import Pricing
 from spsbench.plan.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
-from spsbench.plan.texts import TEXTS, Runs, measured
+from spsbench.plan.texts import TEXTS, Runs, measured, missing
 from spsbench.runs.conduct import RESULTS, Hands
 from spsbench.runs.jobs import fitting
 from spsbench.runs.models import Models, folders_for
@@ -74,6 +74,7 @@ class Planner:
     def __post_init__(self) -> None:
         self._phases, self._phase, self._count = Phases(), "texts", Count()
         self._models = Models(self.shelf, self.say)
+        self.cells = [c.but(chat=self.chat, system=self.system) for c in self.cells]
         self._plain = resolve(self.cells[0].auto_regressive)
 
     def run(self) -> Planned | None:
@@ -108,7 +109,7 @@ class Planner:
         if self.stop():
             return None
         self._note(identity, confirm)
-        return self._planned(found, real)
+        return self._planned(found, real, confirm)
 
     def _identity(self) -> dict[str, Any]:
         """What may not change when a plan is gone on with: texts, and what they are of."""
@@ -145,7 +146,7 @@ class Planner:
         part = Part(
             spec=self.spec,
             task=self.task,
-            cells=tuple(c.but(chat=self.chat, system=self.system) for c in (self._plain, *firsts)),
+            cells=(self._plain, *firsts),
             limit=None,
             samples=1,
             repeats=1,
@@ -195,7 +196,7 @@ class Planner:
         return Pricing(
             folder=self.folder,
             planning=self.planning,
-            plain=self._plain.but(chat=self.chat, system=self.system),
+            plain=self._plain,
             cells=self.cells,
             models=self._models,
             say=self.say,
@@ -216,7 +217,7 @@ class Planner:
     ) -> tuple[dict[str, Measured], str | None]:
         """Real rounds of the best of each method, and of what no text can tell."""
         own = self.planning
-        if not own.confirm or self.planning.factors or own.costs is not None or not samples:
+        if own.unmeasured or not samples:
             return {}, None
         by_name = named(self.cells)
         best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
@@ -238,12 +239,16 @@ class Planner:
             self.say(f"note: {method} is neither predicted nor measured: sps bench measures it")
         return list(rest.values())[:MOST_UNTOLD]
 
-    def _planned(self, found: Outlook, real: Mapping[str, Measured]) -> Planned:
+    def _planned(
+        self, found: Outlook, real: Mapping[str, Measured], confirm: str | None
+    ) -> Planned:
         return Planned(
             folder=self.folder,
             outlook=found,
             cells=named(self.cells),
             measured=real,
+            missing={} if confirm is None else missing(self.folder / confirm, self.cells),
+            unmeasured=self.planning.unmeasured,
             about=f"{self._plain.models.target}, {self.task.title}",
             every=self.planning.every,
         )

@@ -2,8 +2,9 @@
 
 import shlex
 from collections.abc import Mapping
+from types import MappingProxyType
 
-from spsbench.figures.intervals import Estimate
+from spsbench.figures.intervals import FEWEST, Estimate
 from spsbench.figures.summary import Summary
 from spsbench.forecast.answer import Answer, Measured, Verdict
 from spsbench.forecast.forecasts import Forecast
@@ -42,12 +43,16 @@ def report(
     name: str,
     about: str,
     every: bool = False,
+    missing: Mapping[str, str] = MappingProxyType({}),
+    unmeasured: str = "",
 ) -> Report:
     """The best K of each method, or every candidate; below it the answer.
 
     Args:
         cells: of each candidate, by its name.
         measured: what real rounds showed, by candidate.
+        missing: why real rounds of a candidate showed nothing.
+        unmeasured: why there were no real rounds.
     """
     answer = outlook.answer(measured)
     shown = list(outlook.by_method)
@@ -63,8 +68,20 @@ def report(
     lines = [str(answer), f"To paste: {command(best, answer)}", *outlook.remarks()]
     if measured:
         lines.append(
-            "Measured on prompts that were held back from the choice, interleaved with ArS."
+            "Measured on prompts that were held back from the choice, interleaved with ArS. n/a: "
+            "only the best methods are measured (--confirm)."
         )
+        few = min(each.speedup.n for each in measured.values())
+        if any(each.speedup.low is None for each in measured.values()):
+            lines.append(
+                f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
+                f"{few} {'was' if few == 1 else 'were'} held back (--held-back)."
+            )
+    elif not missing and unmeasured:
+        lines.append(f"Nothing was measured: {unmeasured}.")
+    lines += [
+        f"{label} was run, and has no measured figures: {why}." for label, why in missing.items()
+    ]
     for label, each in measured.items():
         if each.foretold is not None:
             lines.append(
@@ -84,6 +101,12 @@ def report(
         paper=[None] * len(rows),
         remarks=lines,
         figure=figure(outlook, measured, str(answer)),
+        identity={
+            "verdict": answer.verdict.value,
+            "candidate": answer.best,
+            "answer": str(answer),
+            "command": command(best, answer),
+        },
     )
     sheet = Sheet(
         title=f"Plan: {name}",
@@ -200,11 +223,11 @@ def point(forecast: Forecast, value: Estimate) -> Point:
 
 
 def command(cell: Cell, answer: Answer) -> str:
-    """The command line that uses the plan."""
+    """The command line that uses the plan; where it decides nothing, one that compares with ArS."""
     models, method, sampling = cell.models, cell.method, cell.sampling
     words = ["sps", "generate", "--target", models.target.id]
     words += _more("", models.target, ModelSpec(models.target.id))
-    if answer.verdict is Verdict.SPECULATE:
+    if answer.verdict in (Verdict.SPECULATE, Verdict.UNDECIDED):
         if models.draft is not None and models.draft.id != DEFAULT_DRAFT.get(models.target.id):
             words += ["--draft", models.draft.id]
             words += ["--draft-revision", models.draft.revision] if models.draft.revision else []
@@ -220,13 +243,18 @@ def command(cell: Cell, answer: Answer) -> str:
         value = getattr(sampling, name)
         if value != getattr(usual, name):
             words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    words += ["--chat"] if cell.work.chat else []
+    words += ["--system", cell.work.system] if cell.work.system else []
+    words += ["--compare"] if answer.verdict is Verdict.UNDECIDED else []
     return shlex.join([*words, "PROMPT"])
 
 
 def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
     """Flags of a model's fields that are not as usual; a draft's usual ones are the target's."""
+    names = ["device", "dtype", "engine"]
+    names += ["weights"] if prefix else ["revision", "weights"]
     words = []
-    for name in ("device", "dtype", "engine", *([] if prefix else ["revision"])):
+    for name in names:
         value = getattr(model, name)
         if value != getattr(usual, name):
             words += [f"--{prefix}{name}", str(value)]

@@ -1,7 +1,7 @@
 """What became of a plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spsbench.forecast.answer import Answer, Measured
@@ -21,6 +21,8 @@ class Planned:
         measured: what real rounds showed, by candidate.
         about: in words, what it is of.
         every: show every candidate, not the best K of each method alone.
+        missing: why real rounds of a candidate showed nothing, by candidate.
+        unmeasured: why there were no real rounds.
     """
 
     folder: Path | None
@@ -29,6 +31,8 @@ class Planned:
     measured: Mapping[str, Measured]
     about: str
     every: bool = False
+    missing: Mapping[str, str] = field(default_factory=dict)
+    unmeasured: str = ""
 
     @property
     def answer(self) -> Answer:
@@ -51,4 +55,6 @@ class Planned:
             name="plan" if self.folder is None else self.folder.name,
             about=self.about,
             every=self.every,
+            missing=self.missing,
+            unmeasured=self.unmeasured,
         )

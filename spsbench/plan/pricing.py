@@ -75,15 +75,25 @@ class Pricing:
                 return costs
             why = ", ".join([*changed, *lacking])
             self.say(f"note: costs are measured again, of another setting ({why})")
-        costs = measure(
+        costs = self._measured(pairs, samples, traces)
+        if found := costs.contradictions():
+            self.say(f"note: the costs contradict each other, and are measured again: {found[0]}")
+            again = self._measured(pairs, samples, traces)
+            if len(again.contradictions()) <= len(found):
+                costs = again
+        replace_file(path, dumps(costs).encode("ascii"))
+        return read_costs(path)
+
+    def _measured(
+        self, pairs: Sequence[tuple[Cell, Loaded]], samples: Sequence[Sample], traces: Traces
+    ) -> Costs:
+        return measure(
             pairs,
             self._text(samples, pairs[0][1]),
             contexts=contexts_of(traces),
             seconds=self.planning.cost_seconds,
             watch=self.watch,
         )
-        replace_file(path, dumps(costs).encode("ascii"))
-        return read_costs(path)
 
     def _pairs(self, traces: Traces) -> list[tuple[Cell, Loaded]]:
         """A cell for each draft and rule, with its models."""

@@ -112,6 +112,23 @@ def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
     return {name: each._replace(foretold=foretold.get(name)) for name, each in found.items()}
 
 
+def missing(folder: Path, cells: Sequence[Cell]) -> dict[str, str]:
+    """Why candidates that were run have no measured figures, by candidate."""
+    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    found: dict[str, str] = {}
+    for row in tables(folder)[0].whole:
+        name, gained = names.get(bare(row.cell)), row.at_any_load("speedup")[0]
+        if name is None or gained is not None:
+            continue
+        if not row.n:
+            found[name] = f"{row.failures} of its generations failed, and none succeeded"
+        elif not row.timed + row.loaded:
+            found[name] = "all of its timings are of first calls"
+        else:
+            found[name] = "no prompt was timed with it and with ArS"
+    return found
+
+
 def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
     """Tau of candidates by the traces of a run: of the same prompts, so that they are no excuse."""
     if not any(folder.glob("traces-*.jsonl")):

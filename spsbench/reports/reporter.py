@@ -43,7 +43,9 @@ class Table:
     paper: Sequence[PaperRow | None]  # beside each row, the paper's own
     remarks: Sequence[str]  # the lines below it: what it stands on, and what it shows
     figure: Figure
-    identity: Mapping[str, Any] = field(default_factory=dict)  # digests of models and prompts
+    identity: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of its JSON: digests; a plan's answer
     seeds: Sequence[OverSeeds] = ()  # of rows that differ only in their seed
     part: bool = False  # the times of one machine; its records are in a table before as well
     provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine

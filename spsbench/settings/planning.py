@@ -60,6 +60,15 @@ class Planning:
         own = {"draft": self.draft_cost, "target": self.target_cost}
         return {part: factor for part, factor in own.items() if factor is not None}
 
+    @property
+    def unmeasured(self) -> str:
+        """Why no real rounds are run; empty: they are."""
+        if self.factors:
+            return "the costs are as if they were others (--draft-cost, --target-cost)"
+        if self.costs is not None:
+            return "the costs are given (--costs), and may be of another machine"
+        return "" if self.confirm else "--confirm is 0"
+
 
 LISTS = ("draft", "drafter", "verifier", "schedule")
 """Options of cells that may be given more than once: each value is compared."""

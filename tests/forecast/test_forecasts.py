@@ -148,7 +148,77 @@ def test_what_was_measured_decides() -> None:
     assert told(own, 0.9).verdict is Verdict.DO_NOT
     assert told(own, 1.01).verdict is Verdict.NEITHER
     assert own.answer({str(own.best.candidate): real(1.1, 0.3)}).verdict is Verdict.UNDECIDED
-    assert "not measured" in str(own.answer({}))
+
+
+def test_a_prediction_alone_decides_nothing() -> None:
+    for alpha, word in ((0.9, "It may pay"), (0.2, "It hardly pays")):
+        answer = found(alpha).answer({})
+        assert answer.verdict is Verdict.UNDECIDED
+        assert str(answer).startswith(word)
+        assert "Not decided: the best of 6 candidates is predicted to be" in str(answer)
+        assert "peculate" not in str(answer)
+
+
+def test_a_measurement_without_an_interval_needs_the_prediction() -> None:
+    own = found(0.9)
+
+    def verdict(of: Outlook, value: float, loaded: bool = False) -> Verdict:
+        alone = Estimate(value, None, None, 3)
+        measured = Measured(alone, alone, alone, loaded)
+        return of.answer({str(of.best.candidate): measured}).verdict
+
+    assert verdict(own, 1.5) is Verdict.SPECULATE
+    assert verdict(own, 1.5, loaded=True) is Verdict.UNDECIDED
+    assert verdict(own, 0.9) is Verdict.UNDECIDED
+    assert verdict(found(0.2), 0.9) is Verdict.DO_NOT
+
+
+LOOKUP = DraftOf(name="ngram", sampled=False, most=16)
+
+
+def looked_up(own: Costs) -> Outlook:
+    """By rule: every fourth position has two tokens to propose, of which one is right."""
+    there = np.where(np.arange(L) % 4 == 0, 2, 0).astype(np.uint8)
+    along = [(t, Proposed(proposed=there, hits=there // 2)) for t, _ in texts(0.5)]
+    every = [Candidate(draft="ngram", verifier="match", k=k) for k in (1, 4, 8)]
+    return outlook(every, {"ngram": (LOOKUP, along)}, own)
+
+
+@pytest.mark.parametrize("fixed", [-6.0, -2.0, 0.5, 3.0])
+def test_no_prediction_exceeds_its_ceiling_or_tau(fixed: float) -> None:
+    """Also where rounds with a draft were measured as faster than rounds without one."""
+    own = looked_up(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=fixed)}))
+    (high,) = own.ceilings.values()
+    for each in own.forecasts:
+        assert each.speedup.mean <= each.tau.mean
+        assert each.speedup.mean <= high.informed <= high.hindsight + 1e-9
+        assert high.hindsight <= 1.5
+
+
+def test_a_round_that_drafted_nothing_is_a_plain_round() -> None:
+    """What is not explained of rounds with a draft is none of its business."""
+    prices = Prices(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)}))
+    plain = prices.of_round("none", None, 0, 0, 100).sum(0)
+    vain = prices.of_round("ngram", "match", 4, 0, 100).sum(0)
+    assert vain == pytest.approx(plain + 0.04)
+
+
+def test_costs_that_contradict_each_other_decide_nothing() -> None:
+    own = flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)})
+    (worst,) = own.contradictions()
+    assert (worst.draft, worst.k) == ("ngram", 1)
+    assert worst.seconds < worst.plain == pytest.approx(11.1)
+    told_by = looked_up(own)
+    assert any(line.startswith("The costs contradict") for line in told_by.remarks())
+    answer = told_by.answer({})
+    assert answer.verdict is Verdict.UNDECIDED
+    assert "a round of ngram with K = 1 took" in answer.reason
+    alone = Estimate(1.3, None, None, 3)
+    best = str(told_by.best.candidate)
+    assert told_by.answer({best: Measured(alone, alone, alone)}).verdict is Verdict.UNDECIDED
+    assert told_by.answer({best: real(1.3)}).verdict is Verdict.SPECULATE  # with an interval
+    assert not flat(arms={"none": arm(0.0), "ngram": arm(0.01)}).contradictions()
+    assert not own.scaled(draft=0.5).contradictions()  # nobody measured these
 
 
 def test_it_says_what_is_lacking() -> None:

@@ -69,6 +69,10 @@ def test_a_plan_predicts_and_measures(made: Planned) -> None:
     assert "--temperature 0.7" in made.command
     for form in (as_json, markdown):
         assert str(made.answer) in form(made.report).replace("\\", "")
+    told = json.loads(as_json(made.report))
+    assert told["verdict"] == made.answer.verdict.value
+    assert (told["candidate"], told["command"]) == (best, made.command)
+    assert told["answer"] == str(made.answer)
     panels = made.report.tables[0].figure.panels
     assert [panel.y for panel in panels] == ["tau", "over ArS"]
 
@@ -108,6 +112,9 @@ def test_it_is_drawn_again_without_models(made: Planned, monkeypatch: pytest.Mon
     free = drawn_again(made.folder, draft_cost=0.001)
     assert free.outlook.best.speedup.mean > same.outlook.best.speedup.mean
     assert not free.measured  # what is as if cannot have been measured
+    assert any(
+        "Nothing was measured: the costs are as if" in r for r in free.report.tables[0].remarks
+    )
     with pytest.raises(UsageError, match="temperature"):
         drawn_again(made.folder, temperature=1.0)
 

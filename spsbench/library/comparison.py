@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spsbench.audit.text.ties import Divergence, first_divergence
-from spsbench.figures.rates import Estimate, segments, speedup
+from spsbench.figures.intervals import FEWEST, Estimate
+from spsbench.figures.rates import segments, speedup
 from spsbench.models.shelf import Loaded
 from spsbench.runs.arms import Arm
 
 SEGMENT = 8  # tokens that are timed together: the unit of the interval
-FEWEST = 4  # segments below which a speed-up says nothing
+SHORTEST = 32  # tokens of a text below which a speed-up says nothing
 
+Segments = list[tuple[float, int]]
+"""(seconds, tokens) of each."""
 
 BUSY = (
     "warning: other work kept this machine busy meanwhile: times are too long, and the speed-up is "
@@ -35,10 +38,23 @@ class Comparison(NamedTuple):
         """What a person is told."""
         gained = self.speedup
         if gained is None:
-            told = f"speed-up: n/a (needs {FEWEST} segments of {SEGMENT} tokens in both arms)"
+            short, other = written(self.ars), written(self.sps)
+            told = (
+                f"speed-up: n/a (needs {SHORTEST} tokens in both texts; ArS wrote {short}, SpS "
+                f"{other})"
+            )
         else:
-            told = f"speed-up over ArS: {gained.mean:.2f}x ({_interval(gained)}, this prompt)"
+            told = f"speed-up over ArS: {gained.mean:.2f}x ({self._interval(gained)}, this prompt)"
         return [told, *[BUSY] * self.loaded, sameness(self)]
+
+    def _interval(self, gained: Estimate) -> str:
+        if gained.low is not None and gained.high is not None:
+            return f"95% interval {gained.low:.2f} to {gained.high:.2f}"
+        there = len(paired(self.ars, self.sps)[0])
+        return (
+            f"no interval: needs {FEWEST} segments of {SEGMENT} tokens or more in both texts, "
+            f"which have {there}"
+        )
 
 
 def compare(
@@ -56,16 +72,34 @@ def compare(
 
 
 def gain(ars: Arm, sps: Arm) -> Estimate | None:
-    """Over segments in the order of time, so that both arms saw the same machine."""
-    baseline, other = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
-    paired = min(len(baseline), len(other))
-    return speedup(baseline[:paired], other[:paired]) if paired >= FEWEST else None
+    """The speed-up; None where a text is too short to tell.
+
+    Over segments in the order of time, so that both arms saw the same machine. Where there are too
+    few for an interval, over the whole texts: how rounds fall into segments changes nothing then.
+    """
+    if min(written(ars), written(sps)) < SHORTEST:
+        return None
+    ours, theirs = paired(ars, sps)
+    if len(ours) < FEWEST:
+        ours, theirs = whole(ars), whole(sps)
+    return speedup(ours, theirs)
 
 
-def _interval(gained: Estimate) -> str:
-    if gained.low is None or gained.high is None:
-        return f"no interval: {gained.n} segments of {SEGMENT} tokens"
-    return f"95% interval {gained.low:.2f} to {gained.high:.2f}"
+def whole(arm: Arm) -> Segments:
+    """The text as one segment."""
+    return [(sum(r.seconds for r in arm.record.rounds), written(arm))]
+
+
+def paired(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
+    """The segments of both arms, as many of each."""
+    ours, theirs = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
+    both = min(len(ours), len(theirs))
+    return ours[:both], theirs[:both]
+
+
+def written(arm: Arm) -> int:
+    """Tokens of its text."""
+    return sum(r.emitted for r in arm.record.rounds)
 
 
 def sameness(comparison: Comparison) -> str:

@@ -124,14 +124,14 @@ def test_greedy_compared_is_identical(generate: Callable[..., Ran]) -> None:
 def test_few_segments_have_a_speedup_without_interval(generate: Callable[..., Ran]) -> None:
     arguments = ("the cat", "-n", "48", "--ignore-eos", "--temperature", "0", "--compare")
     ran = generate(*arguments)
-    assert "segments of 8 tokens, this prompt)" in ran.err
+    assert "no interval: needs 8 segments of 8 tokens or more in both texts" in ran.err
     assert "95% interval" not in ran.err
 
 
 def test_sampled_compared_differs_by_design(generate: Callable[..., Ran]) -> None:
     ran = generate("the cat", *QUIET[1:], "--compare")
     assert "tokens: texts differ by design (same law)" in ran.err
-    assert "speed-up: n/a (needs 4 segments of 8 tokens in both arms)" in ran.err
+    assert "speed-up: n/a (needs 32 tokens in both texts; ArS wrote" in ran.err
 
     made = json.loads(generate("the cat", *QUIET, "--compare", "--json").out)
     assert (made["identical"], made["divergence"], made["speedup"]) == (None, None, None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.library.bench import OF_CREW, OF_PLACE, hands_of
+from spsbench.library.fit import check_fit
 from spsbench.library.heads import heads_in
 from spsbench.library.load import access_of
 from spsbench.library.prepare import prepare_cells
@@ -21,6 +22,8 @@ from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import OF_CELL
 from spsbench.settings.telling import Say, once, quiet
+from spsbench.spec import Spec
+from spsbench.store.traces import check_traces
 
 
 def plan(
@@ -30,6 +33,7 @@ def plan(
     say: Say = quiet,
     watch: Callable[[Any], None] = quiet,
     stop: Callable[[], bool] = lambda: False,
+    fit: Spec | None = None,
     **asked: Any,
 ) -> Any:
     """Find out whether speculation pays for a target, with what, and measure the best.
@@ -44,6 +48,8 @@ def plan(
         say: is told, a line each, what a user should know.
         watch: is told how far it is.
         stop: asked now and then whether to end.
+        fit: what `library.fit.fit_schedule` is to fit on the traces; refused before they are made
+            where it cannot be.
 
     Returns:
         A `spsbench.plan.planned.Planned`: `answer`, `command`, `report`, `outlook`; None if it was
@@ -59,6 +65,8 @@ def plan(
     if planning.trace and crew.kind != HERE:
         raise UsageError("--trace with --on: expected texts to be made there. Leave one out")
     chosen: dict[str, Any] = options(rest)
+    if planning.trace:
+        check_traces([Path(each) for each in planning.trace])
     if planning.prompts is not None:
         if task is not None:
             raise UsageError(f"{task} with --prompts: expected one of the two. Leave one out")
@@ -89,7 +97,7 @@ def plan(
 
     from spsbench.methods.foreign import settled
     from spsbench.models.shelf import Shelf
-    from spsbench.plan.arms import cells_of
+    from spsbench.plan.arms import cells_of, sampled
     from spsbench.plan.conduct import Planner
 
     shelf = pair.shelf if pair is not None else Shelf.under(access, say)
@@ -101,6 +109,8 @@ def plan(
         settle=lambda cell: settled(cell, shelf, told),
         heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access, say),
     )
+    if fit is not None and not planning.trace:
+        check_fit(fit, sampled(cells))
     return Planner(
         cells=cells,
         spec=spec,

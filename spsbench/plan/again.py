@@ -7,8 +7,8 @@ from typing import Any
 from spsbench.errors import DataError
 from spsbench.forecast.costs_file import read_costs
 from spsbench.plan.arms import named, replayable
-from spsbench.plan.folder import Kept, load
-from spsbench.plan.given import cells_of_trace
+from spsbench.plan.folder import Kept, check_whole, load
+from spsbench.plan.given import cells_of_trace, traces_given
 from spsbench.plan.material import Material, traced_of
 from spsbench.plan.planned import Planned
 from spsbench.plan.texts import measured, missing
@@ -45,6 +45,7 @@ def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
         SpsError: there is none, it is not finished, or it is damaged.
     """
     kept = load(folder)
+    check_whole(folder)
     costs_file = folder / kept.costs
     if not costs_file.exists():
         raise DataError(
@@ -81,7 +82,7 @@ def material_of_files(planning: Planning, asked: Mapping[str, Any]) -> tuple[lis
         SpsError: files that are missing, damaged, or do not go together.
     """
     paths = [Path(each) for each in planning.trace]
-    traces = read_traces(paths)
+    traces = traces_given(paths)
     if planning.costs is None:
         raise DataError("no costs: expected a table of them. Name one with --costs")
     costs = read_costs(planning.costs).scaled(**planning.factors)

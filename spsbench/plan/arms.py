@@ -164,6 +164,16 @@ def replayable(cell: Cell) -> bool:
     return str(cell.method.verifier) in RULES and cell.method.own_loop
 
 
+def sampled(cells: Iterable[Cell]) -> list[str]:
+    """Names of the drafts that are drawn from laws of the text, as their traces call them."""
+    found: list[str] = []
+    for cell in cells:
+        plan = plan_of(cell.method.drafter)
+        if plan.drawn is Drawn.IID and not plan.tree and plan.weights is not Weights.HEAD:
+            found.append(drafting(cell))
+    return list(dict.fromkeys(found))
+
+
 def by_draft(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """Cells by what drafts."""
     found: dict[str, list[Cell]] = {}

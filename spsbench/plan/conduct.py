@@ -14,8 +14,8 @@ from spsbench.forecast.outlook import Outlook
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
 from spsbench.plan.arms import by_draft, candidate_of, named, replayable
-from spsbench.plan.folder import COSTS, Kept, opened
-from spsbench.plan.given import check_head
+from spsbench.plan.folder import COSTS, Kept, lines_of, lost, opened
+from spsbench.plan.given import check_head, traces_given
 from spsbench.plan.material import Material, traced_of
 from spsbench.plan.phases import Count, Inner, Phases
 from spsbench.plan.planned import Planned
@@ -88,12 +88,16 @@ class Planner:
         identity = self._identity()
         folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
         self.folder = folder.absolute()
+        given = self._given()
         again, over = self.place.resume or self.place.resume_anyway, self.place.overwrite
         before = opened(self.folder, identity, resume=again, overwrite=over)
-        self._note(identity, before.confirm if before else None)
+        self._home = Path((before.home if before else None) or self.folder)
+        if before and (told := lost(self.folder, before)):
+            self.say(f"note: the end of a log is lost, and is made again: {told}")
+        self._note(identity, before.confirm if before else None, before.lines if before else {})
 
         prompts = self._prompts()
-        traces = self._traces(prompts.traced)
+        traces = self._traces(prompts.traced) if given is None else given
         if traces is None or self.stop():
             return None
         if not any(replayable(cell) and drafting(cell) in traces.drafts for cell in self.cells):
@@ -108,7 +112,9 @@ class Planner:
         real, confirm = self._confirm(found, fresh or prompts.held_back)
         if self.stop():
             return None
-        self._note(identity, confirm)
+        runs = [] if given is not None else [TEXTS]
+        runs += [] if confirm is None else [confirm]
+        self._note(identity, confirm, lines_of(self.folder, runs))
         return self._planned(found, real, confirm)
 
     def _identity(self) -> dict[str, Any]:
@@ -128,7 +134,9 @@ class Planner:
             "costs": None if own.costs is None else str(own.costs),
         }
 
-    def _note(self, identity: Mapping[str, Any], confirm: str | None) -> None:
+    def _note(
+        self, identity: Mapping[str, Any], confirm: str | None, lines: Mapping[str, int]
+    ) -> None:
         texts = [str(Path(each).absolute()) for each in self.planning.trace] or [TEXTS]
         costs = self.planning.costs
         Kept(
@@ -138,6 +146,8 @@ class Planner:
             costs=COSTS if costs is None else str(costs.absolute()),
             confirm=confirm,
             factors=self.planning.factors,
+            home=str(self._home),
+            lines=lines,
         ).save(self.folder)
 
     def _prompts(self) -> Prompts:
@@ -166,6 +176,7 @@ class Planner:
             self.folder,
             self.access,
             self.shelf,
+            home=self._home,
             seed=self._plain.sampling.seed,
             chat=self.chat,
             system=self.system,
@@ -179,14 +190,18 @@ class Planner:
     def _show(self, phase: str, inner: Inner) -> None:
         self.watch(self._phases.show(phase, inner))
 
+    def _given(self) -> Traces | None:
+        """Traces that were made before; None: they are to be made."""
+        if not self.planning.trace:
+            return None
+        paths = [Path(each) for each in self.planning.trace]
+        traces = traces_given(paths)
+        check_head(traces, self.cells, self._folders(), paths[0])
+        return traces
+
     def _traces(self, samples: Sequence[Sample]) -> Traces | None:
-        if self.planning.trace:
-            paths = [Path(each) for each in self.planning.trace]
-            traces = read_traces(paths)
-            check_head(traces, self.cells, self._folders(), paths[0])
-            return traces
         path = self.folder / PROMPTS
-        made = self._runs().texts(kept(samples, path), path, self.cells)
+        made = self._runs().texts(kept(samples, path, self._home), path, self.cells)
         return None if made is None else read_traces([made])
 
     def _folders(self) -> dict[Any, Path]:
@@ -224,7 +239,7 @@ class Planner:
         best += self._untold(found)
         path = self.folder / HELD_BACK
         self._phase = "real rounds"
-        made = self._runs().confirm(kept(samples, path), path, best)
+        made = self._runs().confirm(kept(samples, path, self._home), path, best)
         return ({}, None) if made is None else (measured(made, best), made.name)
 
     def _untold(self, found: Outlook) -> list[Cell]:

@@ -1,7 +1,7 @@
 """The folder of a plan: what was asked, so that it can be gone on with and drawn again."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ class Kept:
     costs: str
     confirm: str | None = None  # the folder of the real rounds
     factors: Mapping[str, float] = field(default_factory=dict)  # of costs: what if
+    home: str | None = None  # where it was begun, whatever it was moved to since: its cells say so
+    lines: Mapping[str, int] = field(default_factory=dict)  # of each log when it was finished
 
     def save(self, folder: Path) -> None:
         """Write it, whole or not at all.
@@ -42,6 +44,8 @@ class Kept:
             "costs": self.costs,
             "confirm": self.confirm,
             "factors": dict(self.factors),
+            "home": self.home,
+            "lines": dict(self.lines),
         }
         text = json.dumps(values, allow_nan=False, indent=1)
         replace_file(folder / NAME, text.encode("ascii") + b"\n")
@@ -70,6 +74,8 @@ def load(folder: Path) -> Kept:
             costs=values["costs"],
             confirm=values["confirm"],
             factors=values["factors"],
+            home=values.get("home"),
+            lines=dict(values.get("lines", {})),
         )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingError(
@@ -79,6 +85,36 @@ def load(folder: Path) -> Kept:
         raise DataError(
             f"unreadable plan ({path}: {error}): expected what `sps plan` wrote. Plan anew"
         ) from error
+
+
+def lines_of(folder: Path, runs: Iterable[str]) -> dict[str, int]:
+    """Lines of each log of some runs in a plan, by their paths in it."""
+    found = {}
+    for run in runs:
+        for path in sorted((folder / run).glob("*.jsonl")):
+            with path.open("rb") as file:
+                found[str(path.relative_to(folder))] = sum(1 for _ in file)
+    return found
+
+
+def lost(folder: Path, kept: Kept) -> str:
+    """Which logs of a finished plan have fewer lines than it wrote; empty: none."""
+    there = lines_of(folder, {str(Path(name).parent) for name in kept.lines})
+    short = {name: there.get(name, 0) for name, n in kept.lines.items() if there.get(name, 0) < n}
+    return ", ".join(f"{name} has {n} of {kept.lines[name]} lines" for name, n in short.items())
+
+
+def check_whole(folder: Path) -> None:
+    """Refuse a finished plan whose logs have lost their ends, which no line of them can tell.
+
+    Raises:
+        DataError: it has; says which.
+    """
+    if is_plan(folder) and (told := lost(folder, load(folder))):
+        raise DataError(
+            f"the end of a log is lost ({folder}: {told}): expected all that the plan wrote. Make "
+            "it again: sps plan ... --resume"
+        )
 
 
 def opened(

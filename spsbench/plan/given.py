@@ -10,6 +10,7 @@ from spsbench.forecast.traces import DraftOf
 from spsbench.loop.site import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.plan.arms import SAMPLED
+from spsbench.plan.folder import check_whole
 from spsbench.runs.traced_of import draft_identity, head_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import constant
@@ -18,10 +19,22 @@ from spsbench.settings.names import drafting
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.table import K_MAX
 from spsbench.spec import Spec
-from spsbench.store.traces import Traces, refuse, refuse_draft
+from spsbench.store.traces import Traces, read_traces, refuse, refuse_draft
 
 OF_TARGET = {"target": "target.id", "revision": "target.revision", "dtype": "target.dtype"}
 OF_SAMPLING = {name: f"sampling.{name}" for name in ("temperature", "top_k", "top_p")}
+
+
+def traces_given(paths: Sequence[Path]) -> Traces:
+    """The traces in files, runs or plans.
+
+    Raises:
+        SpsError: as `read_traces`; a plan that has lost a part of them.
+    """
+    for path in paths:
+        for folder in (path, path.parent):
+            check_whole(folder)
+    return read_traces(paths)
 
 
 def check_head(

@@ -56,8 +56,12 @@ def prompts_of(
     return Prompts(found[: len(found) - back], found[len(found) - back :])
 
 
-def kept(samples: Iterable[Sample], path: Path) -> Jsonl:
+def kept(samples: Iterable[Sample], path: Path, home: Path) -> Jsonl:
     """Prompts as a file of the plan, and the task over it.
+
+    Args:
+        home: where the plan was begun. Runs are known by their titles, so that of a plan that was
+            moved stays as it was.
 
     Raises:
         MismatchError: there are other prompts in the file.
@@ -73,4 +77,6 @@ def kept(samples: Iterable[Sample], path: Path) -> Jsonl:
             )
     else:
         replace_file(path, text)
-    return Jsonl(path=str(path))
+    task = Jsonl(path=str(path))
+    task.title = f"{home / path.name}{task.title.removeprefix(str(path))}"
+    return task

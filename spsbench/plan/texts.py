@@ -32,6 +32,7 @@ class Runs:
 
     Args:
         folder: of the plan.
+        home: where it was begun: its cells name their prompts there, also after it was moved.
         chat: prompts in the target's chat template.
         hands: make texts and traces; real rounds are of this machine, as the costs are.
     """
@@ -42,6 +43,7 @@ class Runs:
         access: Access,
         shelf: Shelf,
         *,
+        home: Path,
         seed: int,
         chat: bool,
         system: str,
@@ -52,6 +54,7 @@ class Runs:
         hands: Hands | None = None,
     ) -> None:
         self.folder, self.access, self.shelf = folder, access, shelf
+        self._home = home
         self._hands = hands
         self._seed, self._work = seed, {"chat": chat, "system": system}
         self._heard: dict[str, Any] = {"say": say, "watch": watch, "traced": traced, "stop": stop}
@@ -72,7 +75,7 @@ class Runs:
     def _part(
         self, prompts: Jsonl, path: Path, cells: Sequence[Cell], traced: Sequence[Cell]
     ) -> Part:
-        spec = Spec("jsonl", (("path", str(path)),))
+        spec = Spec("jsonl", (("path", str(self._home / path.name)),))
         made = prompts.instruct() if self._work["chat"] else prompts
         work = {**self._work, "task": spec, "prompt_version": made.prompt_version}
         return Part(

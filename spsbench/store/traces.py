@@ -5,12 +5,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.errors import DataError, MismatchError, MissingError, PermissionDeniedError
 from spsbench.forecast import traces as forms
 from spsbench.forecast.traces import VERSION, Along, DraftOf, Head, Proposed, Written
 from spsbench.settings.records import Key
 from spsbench.store.folder import Shard, shard_name
 from spsbench.store.log import Log, iterate
+
+BEGIN = b'{"n":0,"head":'
+"""The first bytes of a trace."""
 
 
 def traces_path(folder: Path, cell: str, shard: Shard) -> Path:
@@ -96,10 +99,27 @@ def read_traces(paths: Sequence[Path]) -> Traces:
     return found
 
 
+def check_traces(paths: Sequence[Path]) -> None:
+    """Check that traces are there and begin as traces do, without reading them.
+
+    Raises:
+        MissingError: no such file, or a run without traces. DataError: something else is there.
+    """
+    for path in files(paths):
+        if not path.exists():
+            raise MissingError(f"no such trace ({path}): expected a file. Check the path")
+
+
 def files(paths: Sequence[Path]) -> Iterable[Path]:
-    """The files that are meant: of a folder all traces in it."""
+    """The files that are meant: of a folder all traces in it.
+
+    Raises:
+        MissingError: a folder without traces.
+        DataError: a device or a pipe, or a file that begins as no trace does.
+    """
     for path in paths:
         if not path.is_dir():
+            check_begin(path)
             yield path
             continue
         inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
@@ -108,7 +128,31 @@ def files(paths: Sequence[Path]) -> Iterable[Path]:
                 f"no traces in {path}: expected traces-*.jsonl. Record them with "
                 "sps bench TASK --record trace"
             )
-        yield from inside
+        for each in inside:
+            check_begin(each)
+            yield each
+
+
+def check_begin(path: Path) -> None:
+    """Refuse what is no trace before any of it is kept in memory: it may be endless."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise DataError(
+            f"no trace ({path}): expected a file or the folder of a run, found neither. Check the "
+            "path"
+        )
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(BEGIN))
+    except PermissionError as error:
+        raise PermissionDeniedError(
+            f"cannot read {path} (permission denied): expected a readable file. Change its mode"
+        ) from error
+    if begin != BEGIN[: len(begin)]:
+        raise DataError(
+            f"foreign trace ({path}, line 1: no head): expected what `sps` wrote. Record it anew"
+        )
 
 
 def read_file(path: Path) -> Traces:

@@ -50,7 +50,7 @@ def test_what_cannot_be_meant(sps: Sps, pair: Pair, prompts: str, tmp_path: Path
         (["plan", "--k", "0"], "--k"),
         (["plan", "--draft-cost", "0"], "a number above 0"),
         (["plan", "--shapes", "8x1", "--format", "csv"], "table or json"),
-        (["plan", "--trace", str(tmp_path / "no.jsonl"), "--costs", prompts], "no such log"),
+        (["plan", "--trace", str(tmp_path / "no.jsonl"), "--costs", prompts], "no such trace"),
     ):
         made = sps(*words, "--out", str(tmp_path / "x")) if words[0] == "bench" else sps(*words)
         assert made.code in (2, 66), (words, made.err)

@@ -1,6 +1,7 @@
 """Plans from beginning to end: over tiny models, and from files alone."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,72 @@ def test_it_goes_on_where_it_stopped(made: Planned, pair: dict[str, str], tmp_pa
         assert each.tau == first[str(each.candidate)]
     more = plan(resume=True, **{**asked, "drafter": ["model", "ngram"]})
     assert len(more.outlook.forecasts) > len(done.outlook.forecasts)
+
+
+def test_a_plan_that_was_moved_goes_on(made: Planned, pair: dict[str, str], tmp_path: Path) -> None:
+    """Nothing is made again, although its cells name their prompts where it was begun."""
+    moved = tmp_path / "moved"
+    shutil.copytree(made.folder, moved)
+    before = logs(moved)
+    asked: dict[str, Any] = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
+    done = plan(out=moved, resume=True, **asked)
+    assert logs(moved) == before
+    assert done.measured == made.measured
+    shutil.move(moved, tmp_path / "again")
+    assert str(drawn_again(tmp_path / "again").answer) == str(made.answer)
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.jsonl")}
+
+
+@pytest.mark.parametrize("log", ["texts/traces-*", "confirm-*/records-*", "confirm-*/traces-*"])
+def test_the_lost_end_of_a_finished_plan_is_missed(
+    log: str, made: Planned, pair: dict[str, str], tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(made.folder, cut)
+    before = logs(cut)
+    (path,) = cut.glob(log)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: len(lines) // 2]))
+    with pytest.raises(DataError, match=f"{path.name} has {len(lines) // 2} of {len(lines)} lines"):
+        drawn_again(cut)
+    with pytest.raises(DataError, match="the end of a log is lost"):
+        plan(trace=[str(cut)], costs=cut / "costs.json")
+    said: list[str] = []
+    asked: dict[str, Any] = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
+    plan(out=cut, resume=True, say=said.append, **asked)
+    assert any("is lost, and is made again" in line for line in said)
+    assert {name: text.count(b"\n") for name, text in logs(cut).items()} == {
+        name: text.count(b"\n") for name, text in before.items()
+    }
+    drawn_again(cut)
+
+
+def test_what_cannot_be_read_is_refused_before_models_are_loaded(
+    pair: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("no trace")
+    for trace, error, told in (
+        ("/dev/zero", DataError, "expected a file or the folder of a run"),
+        (str(tmp_path / "empty"), MissingError, "no traces in"),
+        (str(tmp_path / "text"), DataError, "no head"),
+        (str(tmp_path / "none"), MissingError, "no such trace"),
+    ):
+        for more in ({}, {"costs": tmp_path / "costs.json"}):
+            with pytest.raises(error, match=told):
+                plan(trace=[trace], out=tmp_path / "x", **{**pair, **more})
+    for fit, error, told in (
+        (f"disco:out={tmp_path / 'none' / 'file'}", MissingError, "in a folder that is there"),
+        (f"disco:out={tmp_path}", MissingError, "in a folder that is there"),
+        (f"disco:out={tmp_path / 'file'},draft=b", UsageError, "expected a draft that is sampled"),
+    ):
+        with pytest.raises(error, match=told):
+            plan(fit=Spec.parse(fit), out=tmp_path / "x", **pair, **SMALL)
+    assert not (tmp_path / "x").exists()
 
 
 def test_files_alone(made: Planned, pair: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from spsbench.cli.plotting import save_plot
 from spsbench.cli.progress import shown
 from spsbench.cli.report.show import publish
 from spsbench.errors import Exit
-from spsbench.library.fit import fit_schedule
+from spsbench.library.fit import check_fit, fit_schedule
 from spsbench.library.plan import drawn_again, plan
 from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
@@ -31,11 +31,14 @@ def carry_out(
     Raises:
         SpsError: models, data, files or a folder that cannot be used.
     """
+    if fit is not None:
+        check_fit(fit)
     if folder is not None:
         made = drawn_again(folder, **asked)
     else:
         with graceful(ENDS_WITHIN, stopped) as interrupt, shown() as watch:
-            made = plan(task, say=say, watch=watch, stop=lambda: interrupt.requested, **asked)
+            heard: dict[str, Any] = {"say": say, "watch": watch, "fit": fit}
+            made = plan(task, stop=lambda: interrupt.requested, **heard, **asked)
         if made is None:
             say(stopped())
             return interrupt.code

@@ -3,7 +3,7 @@
 import pytest
 
 from spsbench.figures.rates import metrics
-from spsbench.library.comparison import Comparison, gain
+from spsbench.library.comparison import BUSY, Comparison, gain
 from spsbench.runs.arms import Arm
 from spsbench.settings.asked import make_cell
 from spsbench.settings.records import Record, RoundRecord
@@ -53,3 +53,10 @@ def test_long_texts_give_an_interval() -> None:
     assert found.n == 16
     assert found.low is not None
     assert "95% interval" in told(ars, arm(*uneven, seconds=1.0))
+
+
+def test_a_comparison_warns_on_a_busy_machine() -> None:
+    short = arm(12, seconds=1.0)
+    busy = Comparison(short, short, None, True, None, loaded=True)
+    assert BUSY in busy.lines()
+    assert not any("busy" in line for line in busy._replace(loaded=False).lines())

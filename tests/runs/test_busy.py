@@ -8,7 +8,6 @@ import pytest
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.summary import Summary
-from spsbench.library.comparison import BUSY, Comparison
 from spsbench.reports.remarks import ceilings
 from spsbench.runs import models
 from spsbench.store.machines import bandwidth_before
@@ -63,9 +62,3 @@ def test_the_bound_of_memory_says_that_it_was_disturbed() -> None:
     assert "under load" not in line
     slow = replace(ROW, mean_token_time_ms=None, with_load={"mean_token_time_ms": ROW.speedup})
     assert ceilings([slow], {"memory": memory}) == []
-
-
-def test_a_comparison_warns_on_a_busy_machine() -> None:
-    busy = Comparison(None, None, None, True, None, loaded=True)  # type: ignore[arg-type]
-    assert BUSY in busy.lines()
-    assert not any("busy" in line for line in busy._replace(loaded=False).lines())

@@ -111,7 +111,7 @@ BUILT_IN = (
         "drafters",
         "self",
         ".methods.drafters.self_speculation:SelfDrafter",
-        "the target with layers left out",
+        "the target with layers left out (self:8-11), or quantised (self:int4)",
     ),
     Entry(
         "drafters",

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 Scalar = str | int | float | bool
 
+ALONE = {"self": "skip"}
+"""Plug-in -> the argument that a first value without its key means: `self:8-11`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -21,7 +24,8 @@ class Spec:
     def parse(cls, text: str) -> "Spec":
         """`name[:key=value,...]`; values are read as int, float, true/false, else text.
 
-        A name whose first part ends in `.py` is a path, and its second part a class.
+        A name whose first part ends in `.py` is a path, and its second part a class. The key of a
+        first value may be left out where `ALONE` knows it.
 
         Raises:
             ValueError: an empty name, a path without a class, a pair without `=`, or a key given
@@ -40,6 +44,8 @@ class Spec:
         args: dict[str, Scalar] = {}
         for pair in rest.split(",") if rest else ():
             key, equals, value = pair.partition("=")
+            if not equals and not args and name in ALONE:
+                key, equals, value = ALONE[name], "=", pair
             if not key or not equals or not value:
                 raise ValueError(f"{text!r}: expected key=value, got {pair!r}")
             if key in args:

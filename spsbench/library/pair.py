@@ -27,7 +27,7 @@ from spsbench.models.surprises import surprises
 from spsbench.runs.arms import Show, arm, run_both
 from spsbench.runs.generation import Generation
 from spsbench.settings.access import Access
-from spsbench.settings.asked import make_cell
+from spsbench.settings.asked import make_cell, own_copy
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.telling import Say, quiet
@@ -228,7 +228,8 @@ class Pair:
         drafter = given.get("drafter")
         if isinstance(drafter, str | Spec) and "draft" not in given:
             spec = drafter if isinstance(drafter, Spec) else Spec.parse(drafter)
-            if plan_of(spec).weights is Weights.NONE:  # the pair's draft model has a rest
+            # the pair's draft model has a rest
+            if own_copy(spec) or plan_of(spec).weights is Weights.NONE:
                 base = {
                     n: v for n, v in base.items() if n != "draft" and not n.startswith("draft_")
                 }

@@ -10,7 +10,7 @@ from spsbench.loop.site import Drawn, Weights
 from spsbench.loop.types import Guarantee
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.plugins import make, plug_in
-from spsbench.settings.asked import make_cell
+from spsbench.settings.asked import make_cell, own_copy
 from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import drafting, method
@@ -72,11 +72,17 @@ def cells_of(
 def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Options of each way to draft and verify; K and schedules are not in them.
 
-    A draft in `heads` goes with its own drafter, and with no other.
+    A draft in `heads` goes with its own drafter, and with no other; so does a copy of the target.
     """
+    named = [spec_of(each) for each in asked.get("drafter") or ()]
+    if copies := [copy for spec in named if (copy := own_copy(spec))]:
+        rest = [spec for spec in named if not own_copy(spec)]
+        if rest or asked.get("draft"):
+            yield from ways({**asked, "drafter": rest or [Spec("model")]}, heads)
+        yield from ways({**asked, "draft": copies, "drafter": [Spec("model")]}, {})
+        return
     base = {n: v for n, v in asked.items() if n not in LISTS and v is not None}
     drafts = list(asked.get("draft") or ())
-    named = [spec_of(each) for each in asked.get("drafter") or ()]
     if not drafts:
         target = base.get("target", TARGET["id"].default)
         model = DEFAULT_DRAFT.get(target)

@@ -251,10 +251,8 @@ def command(cell: Cell, answer: Answer) -> str:
 
 def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
     """Flags of a model's fields that are not as usual; a draft's usual ones are the target's."""
-    names = ["device", "dtype", "engine"]
-    names += ["weights"] if prefix else ["revision", "weights"]
     words = []
-    for name in names:
+    for name in ("weights", "device", "dtype", "engine", *([] if prefix else ["revision"])):
         value = getattr(model, name)
         if value != getattr(usual, name):
             words += [f"--{prefix}{name}", str(value)]

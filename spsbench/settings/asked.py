@@ -13,7 +13,7 @@ from spsbench.settings.models import CHECKPOINT, QUANTISED, RANDOM, ModelSpec
 from spsbench.settings.sampling import Sampling
 from spsbench.settings.setting import fitted, settings_of
 from spsbench.settings.table import DRAFT, OF_CELL, TARGET
-from spsbench.spec import Spec
+from spsbench.spec import ALONE, Spec
 
 DEFAULT_K = 4
 OVER_A_MODEL = frozenset(
@@ -41,7 +41,7 @@ def make_cell(**asked: Any) -> Cell:
         UsageError: an unknown name, a value of another type or out of range, or two values that
             contradict each other.
     """
-    given = fitted(OF_CELL, asked)
+    given = own_drafted(fitted(OF_CELL, asked))
     k, schedule = given.get("k"), given.get("schedule")
     if k is not None and schedule is not None:
         raise UsageError(f"--k {k} with --schedule {schedule}: expected one of the two")
@@ -54,6 +54,32 @@ def make_cell(**asked: Any) -> Cell:
         schedule=schedule or constant(lookahead(drafter) if k is None else k),
         **{each.name: given.get(each.name, each.default) for each in PLAIN},
     )
+
+
+def own_copy(drafter: Spec | None) -> str | None:
+    """The draft model that `--drafter self:int4` names, `self:int4`; None for other drafters."""
+    if drafter is None or drafter.name != "self" or len(drafter.args) != 1:
+        return None
+    ((key, part),) = drafter.args
+    return f"{SELF}{part}" if key == ALONE["self"] and part in QUANTISED else None
+
+
+def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in which `--drafter self:int4` is `--draft self:int4`, which `model` drafts with.
+
+    Raises:
+        UsageError: a draft model is named beside it.
+    """
+    copy = own_copy(given.get("drafter"))
+    if copy is None:
+        return dict(given)
+    if given.get("draft", copy) != copy:
+        raise UsageError(
+            f"--draft {given['draft']} with --drafter {copy}: expected one of the two, since the "
+            "target's own weights draft. Leave one out"
+        )
+    rest = {name: value for name, value in given.items() if name != "drafter"}
+    return {**rest, "draft": copy}
 
 
 def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
@@ -151,7 +177,7 @@ def _check_own(name: str, asked: Mapping[str, Any]) -> None:
     if name.removeprefix(SELF) not in QUANTISED:
         raise UsageError(
             f"--draft {name}: expected {', '.join(SELF + each for each in QUANTISED)}, which are "
-            "the target's own weights quantised. Drafting with fewer layers is --drafter self"
+            "the target's own weights quantised. With fewer layers: --drafter self:8-11"
         )
     for field in ("revision", "weights", "trust_remote_code"):
         if field in asked:

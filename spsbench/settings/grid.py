@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.settings.asked import DEFAULT_K, make_cell
+from spsbench.settings.asked import DEFAULT_K, make_cell, own_copy
 from spsbench.settings.cell import Cell
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.sampling import SEED_MAX, Sampling
@@ -106,6 +106,8 @@ def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
         given.setdefault("verifier", (verifier,))
     for k in lookaheads(table):
         for drafting in combinations(given):
+            if len(given.get("drafter", ())) > 1 and own_copy(drafting["drafter"]):
+                drafting.pop("draft", None)  # it is for the other drafters
             if drafting.get("draft") in table.heads:
                 drafting |= {"drafter": table.heads[drafting["draft"]]}
             yield drafting if k is None else {"k": k, **drafting}

@@ -223,12 +223,16 @@ def test_a_target_s_own_copy_drafts() -> None:
     assert str(models.draft) == "nano int4"
     assert models.target.quantised is None
     assert make_cell(target="nano", draft="self:int4", drafter="tree").models == models
+    for part in ("int8", "int4", "int4-64"):
+        own = make_cell(target="nano", draft=f"self:{part}")
+        assert make_cell(target="nano", drafter=f"self:{part}").id == own.id
     drawn = make_cell(target="nano", draft="self:int8", random_weights=True).models.draft
     assert drawn is not None
     assert drawn.weights == "random-int8"
     for given, said in (
         ({"draft": "self:int3"}, "expected self:int8, self:int4, self:int4-64"),
         ({"draft": "self:int4", "draft_weights": "int8"}, "--draft-weights with --draft self:int4"),
+        ({"draft": "nano-draft", "drafter": "self:int4"}, "--draft nano-draft with --drafter self"),
     ):
         with pytest.raises(UsageError, match=said):
             make_cell(target="nano", **given)

@@ -93,6 +93,7 @@ def test_a_found_set_is_a_spec(variant: Variant) -> None:
     spec = Spec.parse(str(Skip(variant, 0.5, 0.5, 1.0, 2)))
     asked = {"skip": "half", "attention": "", "mlp": "", **dict(spec.args)}
     assert variant_of(4, **asked) == variant
+    assert Spec.parse("self:1+2,mlp=3") == Spec("self", (("skip", "1+2"), ("mlp", 3)))
 
 
 def test_the_gain_is_that_of_the_best_k() -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.forecast.answer import Verdict
 from spsbench.library.plan import drawn_again, plan
 from spsbench.plan.arms import cells_of
+from spsbench.plan.drawn import command
 from spsbench.plan.planned import Planned
 from spsbench.reports.html import html
 from spsbench.reports.json import json as as_json
@@ -249,6 +251,17 @@ def test_candidates_that_cannot_be_are_left_out() -> None:
     with pytest.raises(UsageError, match="--k"):
         cells_of({}, "0..3")
     assert {cell.k for cell in cells_of({}, "1..3")} == {1, 2, 3}
+
+
+def test_self_int4_is_a_candidate_beside_others() -> None:
+    asked = {"target": "nano", "drafter": [Spec.parse("self:int4"), Spec("ngram")]}
+    made = {(str(c.method.drafter), str(c.models.draft)) for c in cells_of(asked, "2")}
+    assert made == {("model", "nano int4"), ("ngram", "None")}
+    both = cells_of({**asked, "draft": ["nano-draft"]}, "2")
+    assert {str(c.models.draft) for c in both} == {"nano int4", "nano-draft", "None"}
+    (cell, *_) = cells_of({"target": "nano", "drafter": [Spec.parse("self:int4")]}, "2")
+    speculate: Any = SimpleNamespace(verdict=Verdict.SPECULATE)
+    assert "--draft nano --draft-weights int4" in command(cell, speculate)
 
 
 def test_no_plan_no_picture(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Self
 from spsbench.loop.site import Plan, Site, Variant
 from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.settings.models import QUANTISED
 
 Numbers = str | int
 """Layers as a spec has them: `3`, or `2+4+8-11`."""
@@ -39,8 +40,9 @@ class SelfDrafter(ModelDrafter):
 
         Args:
             site: of a loaded target.
-            skip: layers left out, from 0: `3`, `2+4+8-11`; `half` is every other one but the first
-                and the last two, a guess; `none` leaves the layers whole.
+            skip: layers left out, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
+                `half` is every other one but the first and the last two, a guess; `none` leaves the
+                layers whole.
             attention, mlp: layers of which that half alone is left out.
         """
         count = int(site.target().config.num_hidden_layers)
@@ -59,7 +61,7 @@ def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> V
         layers = numbers("skip", "" if skip == "none" else skip)
     variant = Variant(layers, numbers("attention", attention), numbers("mlp", mlp))
     if variant == Variant():
-        raise ValueError("nothing is left out: expected layers, as in self:skip=8-11")
+        raise ValueError("nothing is left out: expected layers, as in self:8-11")
     return variant
 
 
@@ -77,6 +79,9 @@ def numbers(name: str, given: Numbers) -> frozenset[int]:
             or (dash and not last.isdecimal())
             or int(last or first) < int(first)
         ):
-            raise ValueError(f"{name} is {given!r}: expected layers as 3, 2+4 or 8-11")
+            raise ValueError(
+                f"{name} is {given!r}: expected layers as 3, 2+4 or 8-11, or the target's weights "
+                f"quantised as {', '.join(f'self:{each}' for each in QUANTISED)} alone"
+            )
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)

@@ -1,9 +1,8 @@
 """`spsbench.bench`: a task under several methods, into a run that survives anything."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from spsbench.errors import UsageError
 from spsbench.library.heads import followed_in
 from spsbench.library.load import access_of
 from spsbench.library.prepare import prepare_tables
@@ -49,7 +48,6 @@ def bench(
     place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
     crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
     whole = fitted(OF_EXPERIMENT, taken(rest, OF_EXPERIMENT))
-    rest |= {name: _ranges(name, rest.get(name)) for name in ("k", "seeds")}
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
     if pair is not None:
         access = pair.access
@@ -106,13 +104,3 @@ def hands_of(crew: Crew) -> Any:
     from spsbench.cluster.drive import Drive
 
     return Drive(crew)
-
-
-def _ranges(name: str, k: Any) -> Any:
-    """`range(1, 9)` and `[1, 4]` as a user would write them."""
-    if isinstance(k, Iterable) and not isinstance(k, str):
-        written = ",".join(str(each) for each in k)
-        if not written:
-            raise UsageError(f"--{name} is empty: expected at least one number. Give one")
-        return written
-    return k

@@ -30,6 +30,7 @@ class Option:
     flags: tuple[str, ...] = ()  # beside --name-of-the-field
     shown: str | None = None  # the default in words
     metavar: str | None = None
+    ranges: bool = False  # numbers and ranges as text; a list of them is taken as well
     none: str = ""  # a word that means what leaving the option out does
 
 

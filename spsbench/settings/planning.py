@@ -21,7 +21,9 @@ class Planning:
     prompts: Annotated[
         Path | None, Option("Prompts of your own: JSONL, as of the task jsonl.", WORK)
     ] = None
-    k: Annotated[str, Option("4, 1..8, 2,4,6: the K that are compared.", METHOD, flags=("k",))] = KS
+    k: Annotated[
+        str, Option("4, 1..8, 2,4,6: the K that are compared.", METHOD, flags=("k",), ranges=True)
+    ] = KS
     limit: Annotated[int, Option("Prompts that are traced.", SIZE, between(1, MOST))] = 64
     held_back: Annotated[
         int, Option("Prompts on which the best are measured.", SIZE, between(1, MOST))

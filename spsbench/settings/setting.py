@@ -2,9 +2,10 @@
 
 import re
 import types
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -43,6 +44,8 @@ class Setting:
             if value == word:
                 return None
             value = _number(value, f"{where} is {value!r}: expected a number, or {word}")
+        if self.option.ranges:
+            value = _range(value, where)
         typed = _typed(value, self.kind, where)
         for one in typed if isinstance(typed, tuple) else (typed,):
             if check is not None and not check.holds(one):
@@ -84,6 +87,23 @@ def _bare(kind: Any) -> Any:
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(one for one in get_args(kind) if one is not type(None))
     return tuple if get_origin(kind) is tuple else kind
+
+
+def _range(value: Any, where: str) -> str:
+    """`2,4` of `[2, 4]`, and `4` of 4: numbers and ranges as they are written in a flag.
+
+    Raises:
+        UsageError: something else, or no number at all.
+    """
+    listed = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    for one in listed:
+        if isinstance(one, bool) or not isinstance(one, str | Integral):
+            raise UsageError(
+                f'{where} is {value!r}: expected numbers or ranges, such as 4, "1..8" or [2, 4]'
+            )
+    if not listed:
+        raise UsageError(f"{where} is empty: expected at least one number. Give one")
+    return ",".join(map(str, listed))
 
 
 def _number(value: Any, refusal: str) -> Any:

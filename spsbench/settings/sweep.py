@@ -21,9 +21,10 @@ class Sweep:
 
     task: Annotated[str, Option("xsum, humaneval, jsonl:path=FILE or latency.", WORK)] = ""
     data: Annotated[str | None, Option("auto, hub, mini or a path.", WORK)] = None
-    k: Annotated[str | None, Option("4, 1..8, 1..9..2, 2,4,6", WORK, flags=("k",), shown="4")] = (
-        None
-    )
+    k: Annotated[
+        str | None,
+        Option("4, 1..8, 1..9..2, 2,4,6", WORK, flags=("k",), shown="4", ranges=True),
+    ] = None
     method: Annotated[
         tuple[str, ...], Option("ars,sps", WORK, one_of(*METHODS), shown="ars,sps")
     ] = METHODS
@@ -35,7 +36,7 @@ class Sweep:
     samples: Annotated[int, Option("Texts a prompt.", SIZE, between(1, MOST))] = 1
     repeats: Annotated[int, Option("Timings of each.", SIZE, between(1, MOST))] = 1
     seeds: Annotated[
-        str | None, Option("0..4: every cell under each; its spread over them.", SIZE)
+        str | None, Option("0..4: every cell under each; its spread over them.", SIZE, ranges=True)
     ] = None
     chat: Annotated[
         str,

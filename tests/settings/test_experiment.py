@@ -1,17 +1,21 @@
 """From flags and files to cells."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spsbench.errors import MissingError, UsageError
-from spsbench.settings.experiment import Experiment, plan
-from spsbench.settings.sweep import Sweep, sweep
+from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
+from spsbench.settings.planning import OF_PLANNING
+from spsbench.settings.setting import taken
+from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.settings.toml import read_tables
 from spsbench.spec import Spec
 from spsbench.tasks.xsum import XSum
 
+PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 XSUM = {"task": "xsum:count=3", "data": "mini"}
 
 
@@ -36,6 +40,14 @@ def test_lists_multiply() -> None:
     assert len(drafting) == 2 * 2 * 2
     assert {(c.sampling.temperature, c.sampling.top_p) for c in made} == {(1.0, 0.8), (0.0, 1.0)}
     assert sum(cell.k == 0 for cell in made) == 2  # a baseline drafts with no verifier
+
+
+def test_self_int4_is_swept_beside_other_drafters_and_takes_no_other_draft() -> None:
+    made = cells(drafter=("self:int4", "model", "ngram"), draft="nano-draft", method="sps")
+    named = {(str(c.method.drafter), str(c.models.draft)) for c in made}
+    assert named == {("model", "nano int4"), ("model", "nano-draft"), ("ngram", "nano-draft")}
+    with pytest.raises(UsageError, match="expected one of the two, since the target's own"):
+        cells(drafter="self:int4", draft="nano-draft")
 
 
 def test_what_is_there_twice_is_run_once() -> None:
@@ -137,13 +149,42 @@ def test_tables_of_a_file(tmp_path: Path) -> None:
         ({"samples": "many"}, "samples is 'many': expected int"),
         ({"target": [1.5]}, "target is 1.5: expected str"),
         ({"random_weights": 1}, "random_weights is 1: expected bool"),
-        ({"k": True}, "k is True: expected str"),
+        ({"k": True}, "k is True: expected numbers or ranges, such as 4"),
+        ({"k": [2, 1.5]}, "k is [2, 1.5]: expected numbers or ranges, such as 4"),
+        ({"seeds": []}, "seeds is empty: expected at least one number"),
     ],
 )
 def test_keys_and_types_of_a_file_are_checked(values: dict, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         sweep({"task": "xsum"} | values, "e.toml")
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("k", ["2,4", [2, 4], ["2", 4], range(2, 5, 2)])
+def test_lists_of_numbers_are_taken_as_flags_write_them(k: object) -> None:
+    assert [cell.k for cell in cells(k=k)] == [0, 2, 4]
+    table = sweep({"task": "xsum", "k": [2, "4..6"], "seeds": [1, 3], "temperature": [0, 0.5]})
+    assert (table.k, table.seeds) == ("2,4..6", "1,3")
+    assert table.cells["temperature"] == (0.0, 0.5)
+    assert OF_PLANNING["k"].fitted([1, 3]) == "1,3"
+
+
+def test_the_page_on_experiments_has_every_key() -> None:
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", PAGE.read_text(), re.M)
+    told = [key for row in rows for key in re.findall(r"\w+", row)]
+    assert sorted(told) == sorted({"part", *OF_EXPERIMENT, *OF_SWEEP, *LISTED})
+
+
+def test_the_example_of_the_page_is_an_experiment(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S)
+    (tmp_path / "e.toml").write_text(example)
+    top, parts = read_tables(tmp_path / "e.toml")
+    above = taken(top, OF_EXPERIMENT)
+    first, second = (sweep(top | part, "e.toml") for part in parts)
+    assert above == {"title": "K and temperature on my prompts", "seed": 1}
+    assert first.k == "2,4"
+    assert first.cells["temperature"] == (0.0, 0.8)
+    assert second.setting == ("nucleus",)
 
 
 def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """Prompts from a file: our rows, Spec-Bench's questions, and what is neither."""
 
 import json
+import re
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from spsbench.errors import DataError, MissingError
 from spsbench.settings.task import Sample, Task
 from spsbench.tasks.jsonl import Jsonl
+from spsbench.tasks.reader import rows
 
 
 def written(folder: Path, *rows: dict[str, object]) -> str:
@@ -18,6 +21,39 @@ def written(folder: Path, *rows: dict[str, object]) -> str:
 
 def always(prompt: str) -> bool:
     return True
+
+
+class Recorded(dict[str, object]):
+    """A row that remembers which fields were looked at."""
+
+    asked: ClassVar[set[object]] = set()
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(key)
+        return super().__contains__(key)
+
+    def __getitem__(self, key: str) -> object:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: object = None) -> object:
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+def test_the_page_on_prompts_has_every_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "prompts.md").read_text()
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.S)
+    path = written(tmp_path, *map(json.loads, example.splitlines()))
+    monkeypatch.setattr(
+        "spsbench.tasks.jsonl.rows",
+        lambda path: (row._replace(values=Recorded(row.values)) for row in rows(path)),
+    )
+    assert len(list(Jsonl(path).samples(always))) == 3
+    told = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    assert sorted(told) == sorted(map(str, Recorded.asked))
 
 
 def test_prompts_with_and_without_a_reference(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from spsbench.library.heads import followed_in
 from spsbench.library.load import access_of
 from spsbench.library.prepare import prepare_tables
+from spsbench.models.own_sampling import sampler
 from spsbench.models.templates import asker
 from spsbench.settings.access import Access
 from spsbench.settings.crew import HERE, Crew
@@ -13,7 +14,7 @@ from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, settings_of, taken
 from spsbench.settings.sweep import Sweep, sweep
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import Say, once, quiet
 
 OF_PLACE = {each.name: each for each in settings_of(Place)}
 OF_CREW = {each.name: each for each in settings_of(Crew)}
@@ -64,8 +65,15 @@ def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> 
     """The experiment of some tables, with the environment checked; no model is loaded."""
     tables = [followed_in(table, access, say) for table in tables]
     prepare_tables(tables, access, say)
-    templates = asker(offline=access.offline, allow_pickle=access.allow_pickle)
-    return plan(tables, threads=access.threads, templates=templates, say=say, **whole)
+    files = {"offline": access.offline, "allow_pickle": access.allow_pickle}
+    return plan(
+        tables,
+        threads=access.threads,
+        templates=asker(**files),
+        own=sampler(**files),
+        say=once(say),
+        **whole,
+    )
 
 
 def conduct(

@@ -10,7 +10,7 @@ from spsbench.engines.choice import choice_of
 from spsbench.engines.limits import context_of
 from spsbench.library.comparison import Comparison, compare
 from spsbench.library.heads import followed
-from spsbench.library.prompts import Prompt, fitted, ids_of
+from spsbench.library.prompts import Prompt, fitted, ids_of, is_chat
 from spsbench.library.run import Run
 from spsbench.library.text import Text
 from spsbench.library.verified import Held
@@ -22,6 +22,7 @@ from spsbench.methods.foreign import settled
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.skips import Skip
 from spsbench.models.folder import local_folder
+from spsbench.models.own_sampling import sampler
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.surprises import surprises
 from spsbench.runs.arms import Show, arm, run_both
@@ -29,8 +30,9 @@ from spsbench.runs.generation import Generation
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell, own_copy
 from spsbench.settings.cell import Cell
+from spsbench.settings.chat import APPLIED, describe_defaults, own_defaults
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import Say, once, quiet
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
 
@@ -56,8 +58,9 @@ class Pair:
         self.loaded = self.shelf.load(self.cell)
         if access.threads is None:
             _make_way(self.loaded.target, say)
-        for line in () if self.cell.models.random else surprises(self.loaded):
-            say(f"note: {line}")
+        self._own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
+        self._tell_once = once(say)
+        self._tell(chat=True)  # what a text without a chat leaves out is said with the first one
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model}" for model in self.cell.models.all)
@@ -106,7 +109,7 @@ class Pair:
 
         `sample` names noise of its own: the same seed and sample give the same text.
         """
-        cell, loaded = self.configured(**asked)
+        cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         return Generation(cell, loaded, fitted(cell, loaded, ids, truncate, self._say), sample)
 
@@ -121,7 +124,7 @@ class Pair:
         **asked: Any,
     ) -> Comparison:
         """The same prompt by ArS beside it, round by round in turn: speed-up, and the same text."""
-        cell, loaded = self.configured(**asked)
+        cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
         ids = fitted(
             cell, loaded, ids_of(loaded, prompt, chat=chat, system=system), truncate, self._say
         )
@@ -189,11 +192,18 @@ class Pair:
 
         return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **asked)
 
-    def configured(self, **asked: Any) -> tuple[Cell, Loaded]:
-        """The resolved cell of a call, and its models."""
-        if not any(value is not None for value in asked.values()):
+    def configured(self, *, chat: bool = False, **asked: Any) -> tuple[Cell, Loaded]:
+        """The resolved cell of a call, and its models.
+
+        Args:
+            chat: what nobody asked of temperature, top-p and top-k is as the target names it.
+        """
+        self._tell(chat)
+        given = self._under(asked)
+        own = self._own_defaults(given) if chat else {}
+        if not own and not any(value is not None for value in asked.values()):
             return self.cell, self.loaded
-        cell = settled(make_cell(**followed(self._under(asked), self.access)), self.shelf)
+        cell = settled(make_cell(**followed({**given, **own}, self.access)), self.shelf)
         return cell, self.shelf.load(cell)
 
     def engines(self) -> dict[str, str]:
@@ -216,6 +226,22 @@ class Pair:
             for model in local
             if (folder := local_folder(model.id)) is not None
         }
+
+    def _own_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The sampling that a chat takes from its target; says so."""
+        named = {name: value for name, value in given.items() if value is not None}
+        target = make_cell(**followed(named, self.access)).models.target
+        own = own_defaults(target, self._own, named)
+        if own:
+            self._tell_once(describe_defaults(target, own))
+        elif not any(name in named for name in APPLIED):
+            self._tell_once(f"chat: temperature 1, as the generation_config of {target} names none")
+        return own
+
+    def _tell(self, chat: bool) -> None:
+        """Say what is surprising about the models, each line once."""
+        for line in () if self.cell.models.random else surprises(self.loaded, chat=chat):
+            self._tell_once(f"note: {line}")
 
     def _under(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What was asked at loading, under what is asked now."""

@@ -10,10 +10,11 @@ from spsbench.library.fit import check_fit
 from spsbench.library.heads import heads_in
 from spsbench.library.load import access_of
 from spsbench.library.prepare import prepare_cells
+from spsbench.models.own_sampling import sampler
 from spsbench.models.templates import asker
 from spsbench.plugins import make
 from spsbench.settings.asked import make_cell
-from spsbench.settings.chat import in_chat
+from spsbench.settings.chat import describe_defaults, in_chat, own_defaults
 from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.place import Place
@@ -91,6 +92,11 @@ def plan(
         templates=asker(offline=access.offline, allow_pickle=access.allow_pickle),
         say=say,
     )[target]
+    if asking is not None:
+        own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
+        if applied := own_defaults(target, own, chosen):
+            say(describe_defaults(target, applied))
+            chosen |= applied
     made = plain if asking is None else asking
     for name in ("max_new_tokens", "stop"):
         chosen.setdefault(name, getattr(made, name))

@@ -15,6 +15,11 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """A text to continue, its token ids, or the messages of a conversation with role and content."""
 
 
+def is_chat(prompt: Prompt, chat: bool) -> bool:
+    """Whether a prompt is put into the model's chat template: a text under `chat`, or messages."""
+    return chat or (not isinstance(prompt, str) and _messages(prompt) is not None)
+
+
 def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) -> list[int]:
     """The tokens of a prompt; `chat` puts a text into the model's template.
 
@@ -27,7 +32,8 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
         messages = [{"role": "user", "content": prompt}]
     if messages is not None:
         start = [{"role": "system", "content": system}] if system else []
-        return encode_chat(loaded.tokenizer, [*start, *messages])
+        instead = "Leave --chat out" if chat else "Give the prompt as a text, without --chat"
+        return encode_chat(loaded.tokenizer, [*start, *messages], instead=instead)
     if isinstance(prompt, str) and not prompt:
         raise UsageError(
             "the prompt is empty: expected text, or token ids. Give at least one character"

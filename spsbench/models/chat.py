@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -14,16 +15,18 @@ from typing import Any, NamedTuple
 from spsbench.errors import DataError
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
-SECONDS = 120.0  # for one chat; the child's start alone takes many on a busy machine
-_CPU_SECONDS = 5  # of the template itself
+_CPU_SECONDS = 5  # of processor time, for one chat: what other work there is takes none of it
+_START_CPU_SECONDS = 120  # of processor time, for the child's imports
 _MEMORY = 512 << 20  # bytes more than the child needs to start
 
-# The child imports first and then takes its limits, so that they bind the template only.
+# The child imports first and then takes its limits, so that they bind the template only. All of
+# them count what the child uses: on a machine where other work keeps it waiting, it may wait.
 _CHILD = """
 import json, sys
 path = json.loads(sys.stdin.readline())
 sys.path[:] = path["path"]
 import resource
+resource.setrlimit(resource.RLIMIT_CPU, (path["cpu"], resource.getrlimit(resource.RLIMIT_CPU)[1]))
 from transformers.utils.chat_template_utils import render_jinja_template
 render_jinja_template(conversations=[[]], chat_template="")  # what it imports late
 with open("/proc/self/statm") as file:
@@ -62,17 +65,20 @@ def render(
     messages: Sequence[Mapping[str, object]],
     names: Mapping[str, str],
     controls: Sequence[str],
+    instead: str,
 ) -> list[Span]:
     """The chat as text, cut where the messages contain one of `controls`.
 
-    `names` are the special tokens a template may write, such as `bos_token`.
+    Args:
+        names: the special tokens a template may write, such as `bos_token`.
+        instead: what a user can do where the template fails.
 
     Raises:
         DataError: the template fails, or runs too long, too large or too wide.
     """
     marks = {f"\ue000{secrets.token_hex(8)}\ue001": control for control in controls if control}
     marked = [{key: _mark(value, marks) for key, value in message.items()} for message in messages]
-    rest = _run(template, marked, names)
+    rest = _run(template, marked, names, instead)
     spans = []
     while hits := [(at, mark) for mark in marks if (at := rest.find(mark)) >= 0]:
         at, mark = min(hits)
@@ -98,25 +104,22 @@ class _Child:
         self._owner = os.getpid()
 
     def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Its answer; empty where it did not live to give one."""
+        """Return the child's answer: `text`, or an `error` in words."""
         with self._lock:
             if self._owner != os.getpid():  # a fork: the process is its parent's
                 self._process, self._owner = None, os.getpid()
             process = self._process or self._start()
-            clock = threading.Timer(SECONDS, process.kill)
-            clock.start()
-            try:
-                line = self._exchange(process, json.dumps(task))
-            finally:
-                clock.cancel()
+            line = self._exchange(process, json.dumps(task))
             if not line.endswith("\n"):
-                self._end()
-                return {}
+                code = self._end()
+                if code == -signal.SIGXCPU:
+                    return {"error": f"it takes more than {task['cpu']} s of processor time"}
+                return {"error": f"its process ended without an answer (exit code {code})"}
         try:
             answer = json.loads(line)
         except ValueError as error:
-            raise _bad(f"it printed what is no answer ({error})") from error
-        return answer if isinstance(answer, dict) else {}
+            return {"error": f"it printed what is no answer ({error})"}
+        return answer if isinstance(answer, dict) else {"error": "it printed what is no answer"}
 
     def close(self) -> None:
         """End it; the next question starts another one."""
@@ -133,7 +136,11 @@ class _Child:
             text=True,
             encoding="utf-8",
         )
-        known = {"path": [entry for entry in sys.path if entry], "memory": _MEMORY}
+        known = {
+            "path": [entry for entry in sys.path if entry],
+            "memory": _MEMORY,
+            "cpu": _START_CPU_SECONDS,
+        }
         self._process = process
         self._write(process, json.dumps(known))
         return process
@@ -148,23 +155,26 @@ class _Child:
                 process.stdin.write(line + "\n")
                 process.stdin.flush()
 
-    def _end(self) -> None:
+    def _end(self) -> int | None:
+        """End the child; its exit code, which is that of before where it was dead already."""
         process, self._process = self._process, None
         if process is None:
-            return
+            return None
         process.kill()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        process.wait()
+        return process.wait()
 
 
 _child = _Child()
 atexit.register(_child.close)
 
 
-def _run(template: str, messages: list[dict[str, object]], names: Mapping[str, str]) -> str:
+def _run(
+    template: str, messages: list[dict[str, object]], names: Mapping[str, str], instead: str
+) -> str:
     answer = _child.ask(
         {
             "template": template,
@@ -176,8 +186,5 @@ def _run(template: str, messages: list[dict[str, object]], names: Mapping[str, s
     )
     if "text" in answer:
         return str(answer["text"])
-    raise _bad(str(answer.get("error", "it runs too long")))
-
-
-def _bad(why: str) -> DataError:
-    return DataError(f"the chat template fails (tokenizer): {why}. Give the prompt without --chat")
+    why = answer.get("error", "it gave no text")
+    raise DataError(f"the chat template fails (tokenizer): {why}. {instead}")

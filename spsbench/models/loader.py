@@ -173,23 +173,27 @@ def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[i
 
 
 def encode_chat(
-    tokenizer: transformers.PreTrainedTokenizerBase, messages: Sequence[Mapping[str, object]]
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    instead: str = "Ask with --chat off",
 ) -> list[int]:
     """The tokens of a chat up to where the model answers, by the model's own template.
+
+    Args:
+        instead: what a user can do where there is no chat.
 
     Raises:
         DataError: no template, or one that fails or does not end.
     """
     if not tokenizer.chat_template:
-        raise DataError(
-            "no chat template (tokenizer): expected a chat model. Give the prompt without --chat"
-        )
+        raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
     with translated("the chat template", tokenizer.name_or_path), silent():
         template = tokenizer.get_chat_template()
         controls = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
         names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
         ids: list[int] = []
-        for span in render(template, messages, names, controls):
+        for span in render(template, messages, names, controls, instead):
             with without_panics():
                 ids += tokenizer.encode(
                     span.text, add_special_tokens=False, split_special_tokens=span.plain

@@ -1,6 +1,7 @@
 """What a pair of models brings that one would not expect."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -9,11 +10,16 @@ from spsbench.engines.quantised import format_of
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.loader import hidden_settings
 from spsbench.models.shelf import Loaded
+from spsbench.settings.chat import APPLIED
 from spsbench.settings.models import BLOCKS
 
 
-def surprises(loaded: Loaded) -> Iterator[str]:
-    """What a pair of models brings that one would not expect."""
+def surprises(loaded: Loaded, *, chat: bool) -> Iterator[str]:
+    """What a pair of models brings that one would not expect.
+
+    Args:
+        chat: the sampling that the target names itself is applied, but for what changes its law.
+    """
     target, draft = loaded.target, loaded.draft
     models = {"target": target} | ({"draft model": draft} if draft is not None else {})
     for name, model in models.items():
@@ -33,11 +39,18 @@ def surprises(loaded: Loaded) -> Iterator[str]:
     if loaded.vocab_size < rows:
         padding = rows - loaded.vocab_size
         yield f"{padding} of the target's {rows} logits are no tokens and never drawn"
-    if hidden := hidden_settings(loaded.folder):
-        ignored = ", ".join(f"{name}={value}" for name, value in hidden.items())
-        yield f"ignored from the target's generation_config: {ignored}"
+    hidden = hidden_settings(loaded.folder)
+    if penalties := {name: value for name, value in hidden.items() if name not in APPLIED}:
+        yield f"{_ignored(penalties)} (the law that is kept exactly has none of these)"
+    if not chat and (sampling := {name: hidden[name] for name in APPLIED if name in hidden}):
+        yield f"{_ignored(sampling)} (a chat takes these)"
     if not loaded.eos:
         yield "the target has no end-of-text token: only --max-new-tokens and --stop end the text"
+
+
+def _ignored(settings: Mapping[str, Any]) -> str:
+    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"ignored from the target's generation_config: {listed}"
 
 
 def surprises_of_pair(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[str]:

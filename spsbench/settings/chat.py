@@ -1,12 +1,38 @@
-"""Whether models are asked in their chat templates, and how a task is asked then."""
+"""Whether models are asked in their chat templates, how a task is asked then, and with what law."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.table import OF_CELL
 from spsbench.settings.task import Task
 from spsbench.settings.telling import Say
 from spsbench.spec import Spec
+
+APPLIED = ("temperature", "top_p", "top_k")
+"""What a chat takes from its model where nobody says it."""
+
+OwnSampling = Callable[[ModelSpec], Mapping[str, Any]]
+"""The sampling that a model names itself."""
+
+
+def own_defaults(model: ModelSpec, own: OwnSampling, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling that a chat takes from its model: without what is `named` already.
+
+    Args:
+        named: options, or lists of them, by name. At temperature 0 no other one matters.
+    """
+    if named.get("temperature") in (0, (0,)):
+        return {}
+    return {name: value for name, value in own(model).items() if name not in named}
+
+
+def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
+    """`own_defaults` in a line."""
+    words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in applied.items())
+    flags = " and ".join(OF_CELL[name].flag for name in applied)
+    return f"chat: {words} by the generation_config of {model}; {flags} would win"
 
 
 def in_chat(

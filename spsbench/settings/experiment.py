@@ -9,7 +9,7 @@ from spsbench.errors import MismatchError, UsageError
 from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
 from spsbench.settings.cell import Cell
-from spsbench.settings.chat import in_chat, instructed
+from spsbench.settings.chat import OwnSampling, describe_defaults, in_chat, instructed, own_defaults
 from spsbench.settings.grid import grid
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.option import RUN, SIZE, Option, between
@@ -114,6 +114,7 @@ def plan(
     *,
     threads: int | None = None,
     templates: Callable[[ModelSpec], bool] = lambda model: False,
+    own: OwnSampling = lambda model: {},
     say: Say = quiet,
     **asked: Any,
 ) -> Experiment:
@@ -121,7 +122,8 @@ def plan(
 
     Args:
         templates: whether a model has a chat template, for `chat = auto`.
-        say: is told where a chat was looked for and is not used, or used unasked.
+        own: the sampling that a model names itself, for what a chat leaves open.
+        say: is told where a chat was looked for and is not used, or used unasked, and its sampling.
         asked: `seed`, `warmup`, `title`.
 
     Raises:
@@ -136,7 +138,9 @@ def plan(
         if spec not in tasks:
             tasks[spec] = make("tasks", spec)
         seed = given.get("seed", 0)
-        parts += parts_of(table, spec, tasks[spec], seed=seed, templates=templates, say=say)
+        parts += parts_of(
+            table, spec, tasks[spec], seed=seed, templates=templates, own=own, say=say
+        )
     return Experiment(parts=tuple(parts), threads=threads, **given)
 
 
@@ -174,6 +178,7 @@ def parts_of(
     *,
     seed: int,
     templates: Callable[[ModelSpec], bool],
+    own: OwnSampling,
     say: Say,
 ) -> Iterator[Part]:
     """One table as a part; as two where some of its models are asked in their chat template.
@@ -191,12 +196,16 @@ def parts_of(
         templates=templates,
         say=say,
     )
-    own = tuple(cell for cell in raw if chats[cell.models.target] is None)
-    if own:
-        yield part_of(table, spec, task, own)
+    plain = tuple(cell for cell in raw if chats[cell.models.target] is None)
+    if plain:
+        yield part_of(table, spec, task, plain)
     asking = next((each for each in chats.values() if each is not None), None)
     if asking is not None:
-        asked = grid(table, spec, asking, seed=seed, chat=True)
+        asked = grid(table, spec, asking, seed=seed, chat=True, own=own)
+        for model in (model for model, each in chats.items() if each is not None):
+            applied = {} if table.setting else own_defaults(model, own, table.cells)
+            if applied:
+                say(describe_defaults(model, applied))
         cells = tuple(cell for cell in asked if chats[cell.models.target] is not None)
         yield part_of(table, spec, asking, cells)
 

@@ -7,6 +7,7 @@ from typing import Any
 from spsbench.errors import UsageError
 from spsbench.settings.asked import DEFAULT_K, make_cell, own_copy
 from spsbench.settings.cell import Cell
+from spsbench.settings.chat import OwnSampling, own_defaults
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.sampling import SEED_MAX, Sampling
 from spsbench.settings.setting import settings_of
@@ -21,9 +22,19 @@ WARP = ("temperature", "top_p")  # what a setting of the paper decides
 
 
 def grid(
-    table: Sweep, spec: Spec, task: Task, *, seed: int, chat: bool = False
+    table: Sweep,
+    spec: Spec,
+    task: Task,
+    *,
+    seed: int,
+    chat: bool = False,
+    own: OwnSampling = lambda model: {},
 ) -> tuple[Cell, ...]:
     """Each cell once: settings first, then models, engines and decoders, then ways of drafting.
+
+    Args:
+        chat: the task is asked in the model's template.
+        own: the sampling that a model names itself, for what a chat leaves open.
 
     Raises:
         UsageError: a value out of range, or two that contradict each other.
@@ -39,7 +50,10 @@ def grid(
     for sampling, work, own_seed, drafting in itertools.product(
         samplings(table, task), works(table), seeds(table, seed), arms(table, task.verifier)
     ):
-        cell = make_cell(**plain | {"seed": own_seed} | sampling | work | drafting)
+        given = plain | {"seed": own_seed} | sampling | work | drafting
+        cell = make_cell(**given)
+        if chat and not table.setting:
+            cell = make_cell(**given | own_defaults(cell.models.target, own, given))
         cell = cell.but(
             task=spec,
             prompt_version=task.prompt_version,

@@ -1,5 +1,7 @@
 """Chat templates, well-meant and not."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,36 @@ def test_templates_that_fail(llama: Path, template: str, monkeypatch: pytest.Mon
     with pytest.raises(DataError) as caught:
         encode_chat(tokenizer, ASK)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(". Ask with --chat off")
+
+
+def test_a_template_without_end_is_stopped_by_processor_time(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "_CPU_SECONDS", 1)
+    tokenizer = load_tokenizer(llama, trust_remote_code=False)
+    loop = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
+    tokenizer.chat_template = loop
+    with pytest.raises(DataError, match=r"more than 1 s of processor time\. Leave --chat out$"):
+        encode_chat(tokenizer, ASK, instead="Leave --chat out")
+
+
+def test_no_clock_on_the_wall_ends_a_template(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Over(threading.Timer):
+        """A timer whose time is over at once."""
+
+        def __init__(self, interval: float, function: Callable[[], None]) -> None:
+            super().__init__(0, function)
+
+    monkeypatch.setattr(threading, "Timer", Over)
+    chat._child.close()  # its start is the longest part
+    assert encode_chat(load_tokenizer(llama, trust_remote_code=False), ASK)
+
+
+def test_a_dead_child_is_told_apart_from_a_slow_template(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "_CHILD", "raise SystemExit(3)")
+    chat._child.close()
+    with pytest.raises(DataError, match=r"ended without an answer \(exit code 3\)"):
+        encode_chat(load_tokenizer(llama, trust_remote_code=False), ASK)

@@ -18,6 +18,7 @@ from spsbench.reports.html import html
 from spsbench.reports.json import json as as_json
 from spsbench.reports.markdown import markdown
 from spsbench.spec import Spec
+from tests import trained
 from tests.folders import random_model, save
 from tests.tongues import of_bytes
 
@@ -262,6 +263,22 @@ def test_self_int4_is_a_candidate_beside_others() -> None:
     (cell, *_) = cells_of({"target": "nano", "drafter": [Spec.parse("self:int4")]}, "2")
     speculate: Any = SimpleNamespace(verdict=Verdict.SPECULATE)
     assert "--draft nano --draft-weights int4" in command(cell, speculate)
+
+
+def test_a_plan_in_a_chat_samples_as_the_target_names(
+    pair: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = trained.save(tmp_path / "target", trained.model())
+    (target / "generation_config.json").write_text('{"temperature": 0.25, "top_k": 9}')
+    planned: list[Any] = []
+    monkeypatch.setattr("spsbench.plan.conduct.Planner.run", lambda self: planned.append(self))
+    asked = {"target": str(target), "prompts": pair["prompts"], "drafter": "ngram", "k": [2]}
+    said: list[str] = []
+    for more in ({}, {"temperature": 1.0}, {"chat": "off"}):
+        plan(say=said.append, **asked, **more)
+    laws = [(p.cells[0].sampling.temperature, p.cells[0].sampling.top_k) for p in planned]
+    assert laws == [(0.25, 9), (1.0, 9), (1.0, 0)]
+    assert sum(line.startswith("chat: temperature 0.25, top-k 9 by the gen") for line in said) == 1
 
 
 def test_no_plan_no_picture(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import spsbench
 from spsbench.errors import UsageError
 from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import sweep
+from spsbench.settings.telling import quiet
 from spsbench.store.records import records
 from tests import trained
 
@@ -24,6 +25,23 @@ def chats(asked: dict[str, Any], has: bool = True) -> list[tuple[bool, str]]:
 def test_auto_asks_where_there_is_a_template() -> None:
     assert chats({}) == chats({"chat": True}, has=False) == [(True, "ask")] * 2
     assert chats({}, has=False) == chats({"chat": "off"}) == [(False, "one")] * 2
+
+
+def sampled(asked: dict[str, Any], say: Any = quiet) -> set[tuple[float, float, int]]:
+    own = {"temperature": 0.2, "top_k": 20}
+    made = plan([sweep(XSUM | asked)], templates=lambda model: True, own=lambda model: own, say=say)
+    laws = (cell.sampling for cell in made.cells)
+    return {(law.temperature, law.top_p, law.top_k) for law in laws}
+
+
+def test_a_chat_is_sampled_as_its_model_names_and_flags_win() -> None:
+    said: list[str] = []
+    assert sampled({}, said.append) == {(0.2, 1.0, 20)}
+    assert said[-1].startswith("chat: temperature 0.2, top-k 20 by the generation_config of some/")
+    assert sampled({"temperature": [1.0, 0.5], "top_p": 0.9}) == {(1.0, 0.9, 20), (0.5, 0.9, 20)}
+    assert sampled({"temperature": [0.0, 0.5]}) == {(0.0, 1.0, 0), (0.5, 1.0, 20)}
+    assert sampled({"chat": "off"}) == {(1.0, 1.0, 0)}
+    assert sampled({"setting": "nucleus"}) == {(1.0, 0.8, 0)}
 
 
 def test_what_is_not_asked_has_the_id_of_before() -> None:
@@ -46,6 +64,39 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         monkeypatch.setenv(name, "1")
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path: Path) -> None:
+    target = trained.save(tmp_path / "target", trained.model())
+    named = {"temperature": 0.25, "top_p": 0.9, "repetition_penalty": 1.1}
+    (target / "generation_config.json").write_text(json.dumps(named))
+    said: list[str] = []
+    pair = spsbench.load(target=str(target), max_new_tokens=4, say=said.append)
+
+    def law(prompt: Any, **asked: Any) -> tuple[float, float]:
+        used = pair.generation(prompt, **asked).cell.sampling
+        return used.temperature, used.top_p
+
+    chat = [{"role": "user", "content": "the cat"}]
+    assert law("the cat", chat=True) == law(chat) == (0.25, 0.9)
+    assert law(chat, temperature=1.0) == (1.0, 0.9)
+    ignored = "note: ignored from the target's generation_config: "
+    assert not any(line.startswith(f"{ignored}temperature") for line in said)
+    assert law("the cat") == (1.0, 1.0)
+    assert said.count(f"{ignored}temperature=0.25, top_p=0.9 (a chat takes these)") == 1
+    assert (
+        f"{ignored}repetition_penalty=1.1 (the law that is kept exactly has none of these)" in said
+    )
+    model = pair.cell.models.target
+    told = f"chat: temperature 0.25, top-p 0.9 by the generation_config of {model}; "
+    assert said.count(f"{told}--temperature and --top-p would win") == 1
+
+    compared = pair.compare("the", chat=True, max_new_tokens=2)
+    assert compared.ars.cell.sampling == compared.sps.cell.sampling
+    assert compared.ars.cell.sampling.temperature == 0.25
+    cold = spsbench.load(target=str(target), temperature=0.0)
+    assert cold.generation(chat).cell == cold.cell
 
 
 @pytest.mark.usefixtures("offline")

@@ -25,6 +25,7 @@ def converse(
         import readline  # noqa: F401
 
     say(HELP)
+    pair.configured(chat=True)  # says with which sampling
     messages: list[dict[str, str]] = []
     turn = 0
     while (line := asked()) is not None and line != "/exit":

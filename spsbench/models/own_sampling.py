@@ -1,0 +1,46 @@
+"""The sampling that a model's own `generation_config.json` names: what a chat with it defaults to.
+
+Of all that the file may hold, these three belong to a law that is kept exactly. A file that says
+`do_sample: false` names greedy texts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spsbench.models.jsonfile import read_object
+from spsbench.models.templates import files_of
+from spsbench.settings.chat import APPLIED, OwnSampling
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.table import OF_CELL
+
+GENERATION = "generation_config.json"
+LIMIT = 1 << 20  # bytes of the file
+
+
+def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[str, Any]:
+    """The temperature, top-p and top-k of a model's generation config, as far as it names them.
+
+    Raises:
+        SpsError: a local model that cannot be used, or a value out of range.
+    """
+    found = files_of(ref, (GENERATION,), offline=offline, allow_pickle=allow_pickle)
+    given = read_object(found[0], LIMIT) if found else {}
+    if given.get("do_sample") is False:
+        return {"temperature": 0.0}
+    return {
+        name: OF_CELL[name].fitted(given[name], f"{name} ({GENERATION} of {ref})")
+        for name in APPLIED
+        if given.get(name) is not None
+    }
+
+
+def sampler(*, offline: bool, allow_pickle: bool) -> OwnSampling:
+    """`own_sampling` that remembers."""
+    known: dict[ModelSpec, dict[str, Any]] = {}
+
+    def ask(ref: ModelSpec) -> Mapping[str, Any]:
+        if ref not in known:
+            known[ref] = own_sampling(ref, offline=offline, allow_pickle=allow_pickle)
+        return known[ref]
+
+    return ask

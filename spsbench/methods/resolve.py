@@ -6,6 +6,8 @@ from spsbench.loop.planning import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import Drawn, Plan, Weights
 from spsbench.plugins import arguments, make, plug_in
+from spsbench.settings.asked import draft_of
+from spsbench.settings.bundled import DEFAULT_DRAFT
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec
 
@@ -14,7 +16,8 @@ def resolve(cell: Cell) -> Cell:
     """Check every name, argument and pairing of `cell` before a model is touched.
 
     An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
-    drafts that come by rule.
+    drafts that come by rule. A drafter over a draft model gets the one that comes with a bundled
+    target, where none is named: of a plug-in only its plan says that it takes one.
 
     Raises:
         UsageError: an unknown name or argument, a draft model without use or missing, a pairing
@@ -25,6 +28,8 @@ def resolve(cell: Cell) -> Cell:
     if method.verifier.name == "auto":
         cell = cell.but(verifier=Spec(usual(plan)))
         method = cell.method
+    if plan.weights is Weights.MODEL and cell.models.draft is None:
+        cell = with_bundled(cell)
     verifier = make("verifiers", method.verifier)
     if reason := verifier.refuses(plan.drawn, plan.tree):
         raise UsageError(f"--drafter {method.drafter} with --verifier {method.verifier}: {reason}")
@@ -48,6 +53,13 @@ def usual(plan: Plan) -> str:
     if plan.tree:
         return "match" if plan.drawn is Drawn.POINT else "traversal"
     return "sps" if plan.drawn is Drawn.IID else "match"
+
+
+def with_bundled(cell: Cell) -> Cell:
+    """`cell` with the draft model that comes with its target, if one does."""
+    target = cell.models.target
+    draft = DEFAULT_DRAFT.get(target.id)
+    return cell if draft is None else cell.but(draft=draft_of({}, draft, target))
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:

@@ -8,6 +8,9 @@ import pytest
 
 import spsbench
 from spsbench.audit.law.crew import answer
+from spsbench.errors import UsageError
+from spsbench.methods.resolve import resolve
+from spsbench.settings.asked import make_cell
 from spsbench.sources import fixed
 from spsbench.spec import Spec
 from tests.cli.conftest import Pair, Ran
@@ -160,6 +163,20 @@ def test_what_is_wrong_with_a_file_is_a_line(
     ran = sps("generate", "x", "-n", "4", "--target", pair.target, "--drafter", named)
     assert (ran.code, ran.err.splitlines()[-1].startswith("error: ")) == (code, True), ran.err
     assert said in ran.err.splitlines()[-1]
+
+
+def test_a_drafter_over_a_model_gets_the_bundled_one(sps: Callable[..., Ran], mine: Path) -> None:
+    above = "from spsbench.methods.drafters.model import ModelDrafter\n"
+    Path("own.py").write_text(f"{above}class Own(ModelDrafter):\n    pass\n")
+    ran = sps("generate", "def f(", "-n", "4", "--drafter", "own.py:Own", "--json")
+    assert ran.code == 0, ran.err
+    settings = json.loads(ran.out)["settings"]
+    assert settings["draft"]["id"] == "nano-draft"
+    asked = {"drafter": "own.py:Own", "dtype": "bfloat16"}
+    draft = resolve(make_cell(**asked)).models.draft
+    assert draft == make_cell(dtype="bfloat16").models.draft
+    with pytest.raises(UsageError, match=r"expected a draft model\. Name it with --draft"):
+        resolve(make_cell(target="other/model", **asked))
 
 
 def test_a_worker_reads_the_file_and_shows_a_counterexample(mine: Path) -> None:

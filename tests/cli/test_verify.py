@@ -7,10 +7,11 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.audit.law import rounds, rules
+from spsbench.audit.law import crew, rounds, rules
 from spsbench.audit.law.tables import Pair as Tables
 from spsbench.cli.verify import rules as enumerating
 from spsbench.errors import Exit
+from spsbench.spec import Spec
 from tests.audit.test_pair import RULE, Always, HalfLenient
 from tests.cli.conftest import Pair, Ran
 from tests.test_mutations import RowBefore
@@ -130,6 +131,25 @@ def test_a_greedy_run(sps: Callable[..., Ran], run: Callable[..., Path]) -> None
     with patch(RULE, RowBefore):
         folder = run("--temperature", "0", "--k", "3")
     assert sps("verify", "run", str(folder)).code == Exit.BIAS
+
+
+def test_rules_in_a_pipe_say_what_is_being_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairings = [rules.Pairing(Spec(name), "model", "constant") for name in ("sps", "block")]
+    count = enumerating.Count(len(pairings))
+    monkeypatch.setattr(enumerating.time, "monotonic", lambda: count._began + 90)
+    lines = []
+
+    def enumerated(each: rules.Pairing) -> rules.RuleRow:
+        lines.append(str(count))
+        return rules.failed({"verifier": "", "drafter": "", "schedule": ""}, ValueError())
+
+    monkeypatch.setattr(crew, "row_of", enumerated)
+    crew.rows_of(pairings, 1, count.add, count.begin)
+    assert lines == [
+        "0/2 pairings in 0:01:30, now sps x model x constant",
+        "1/2 pairings in 0:01:30, now block x model x constant",
+    ]
+    assert str(count) == "2/2 pairings in 0:01:30"
 
 
 def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,10 +28,20 @@ Told = Callable[[Pairing, RuleRow], None]
 """Called for each row as it comes, in no order."""
 
 
-def rows_of(pairings: Sequence[Pairing], workers: int, told: Told) -> list[RuleRow]:
-    """The rows of `pairings` in their order, from `workers` other processes, or from this one."""
+def rows_of(
+    pairings: Sequence[Pairing],
+    workers: int,
+    told: Told,
+    begun: Callable[[Pairing], None] = lambda each: None,
+) -> list[RuleRow]:
+    """The rows of `pairings` in their order, from `workers` other processes, or from this one.
+
+    Args:
+        told: is called with each row as it comes, in no order.
+        begun: is called with each pairing before its enumeration.
+    """
     if workers == 1:
-        return [_told(each, row_of(each), told) for each in pairings]
+        return [_told(each, _row(each, begun), told) for each in pairings]
     waiting: SimpleQueue[int] = SimpleQueue()
     for index in range(len(pairings)):
         waiting.put(index)
@@ -43,6 +53,8 @@ def rows_of(pairings: Sequence[Pairing], workers: int, told: Told) -> list[RuleR
         try:
             while not errors:
                 index = waiting.get_nowait()
+                with done:
+                    begun(pairings[index])
                 row = worker.row_of(pairings[index])
                 with done:
                     rows[index] = _told(pairings[index], row, told)
@@ -60,6 +72,11 @@ def rows_of(pairings: Sequence[Pairing], workers: int, told: Told) -> list[RuleR
     if errors:
         raise errors[0]
     return [rows[index] for index in range(len(pairings))]
+
+
+def _row(each: Pairing, begun: Callable[[Pairing], None]) -> RuleRow:
+    begun(each)
+    return row_of(each)
 
 
 def _told(each: Pairing, row: RuleRow, told: Told) -> RuleRow:

@@ -1,6 +1,9 @@
 """The compatibility table of `sps verify rules` on stdout."""
 
 import json as js
+import sys
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
@@ -13,10 +16,11 @@ from spsbench.audit.law.crew import rows_of
 from spsbench.audit.law.rules import LOOKAHEAD, Pairing, RuleRow, pairings
 from spsbench.cli.notes import say
 from spsbench.cli.progress import progress
-from spsbench.cli.safe import one_line, write
+from spsbench.cli.safe import is_terminal, one_line, write
 from spsbench.errors import Exit
 from spsbench.loop.types import Guarantee
 from spsbench.machine.environment import usable_cores
+from spsbench.machine.sizes import clock
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 
@@ -29,32 +33,45 @@ PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)
 
 
 class Count:
-    """Pairings that are done."""
+    """Pairings that are done, and those that are being enumerated."""
 
     def __init__(self, total: int) -> None:
-        self.total, self.done, self._last = total, 0, ""
+        self.total, self.done = total, 0
+        self._began, self._now = time.monotonic(), Counter[str]()
+
+    def begin(self, each: Pairing) -> None:
+        """Note that a pairing is being enumerated."""
+        self._now[_named(each)] += 1
 
     def add(self, each: Pairing, row: RuleRow) -> None:
         """Count one."""
         self.done += 1
-        self._last = f"{each.verifier} x {each.drafter} x {each.schedule}: {row.verdict}"
+        self._now[_named(each)] -= 1
 
     def __str__(self) -> str:
-        """`12/28 pairings, sps x model x constant: exact`."""
-        return ", ".join([f"{self.done}/{self.total} pairings", self._last][: 1 + bool(self.done)])
+        """`12/28 pairings in 1:30, now sps x model x constant, block x model x ema`."""
+        now = ", ".join(name for name, times in list(self._now.items()) if times)
+        passed = clock(time.monotonic() - self._began)
+        return f"{self.done}/{self.total} pairings in {passed}{now and f', now {now}'}"
+
+
+def _named(each: Pairing) -> str:
+    return f"{each.verifier} x {each.drafter} x {each.schedule}"
 
 
 def enumerate_rules(specs: Sequence[Spec], only: Sequence[Spec], *, deep: bool, json: bool) -> int:
     """Enumerate, print, and judge; the exit code."""
     work = pairings(specs, only, deep=deep)
     count = Count(len(work))
+    if not is_terminal(sys.stderr):
+        say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
     with progress(count, EVERY) as shown:
 
         def told(each: Pairing, row: RuleRow) -> None:
             count.add(each, row)
             shown.show()
 
-        rows = rows_of(work, usable_cores(), told)
+        rows = rows_of(work, usable_cores(), told, count.begin)
     code = judge(rows)
     if json:
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]

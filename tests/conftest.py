@@ -11,9 +11,11 @@ from transformers import PreTrainedModel
 
 from spsbench.engines import kept, reading
 from spsbench.engines.native import KINDS
+from spsbench.settings import telling
 from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
+telling.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -11,6 +11,7 @@ from spsbench.cli.failures import exit_code
 from spsbench.cli.generate.command import generate
 from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.models import models
+from spsbench.cli.notes import say
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.plan.command import plan
 from spsbench.cli.ranks import followed, gone, learned, learns, led
@@ -20,6 +21,7 @@ from spsbench.cli.score.command import score
 from spsbench.cli.train.command import train
 from spsbench.cli.verify.command import verify
 from spsbench.machine.ranks import ranks
+from spsbench.settings.telling import listening, quiet, working
 
 app = typer.Typer(
     name="sps",
@@ -47,9 +49,10 @@ def sps(
 
 def doctor(format: TableFormat = "table", json: Json = False) -> None:
     """Show what this machine and this installation can do."""
-    from spsbench.cli.doctor.command import doctor as examine
+    with working("examining this machine, its kernels and its sandboxes"):
+        from spsbench.cli.doctor.command import doctor as examine
 
-    examine(wants_json(format, json))
+        examine(wants_json(format, json))
 
 
 app.command("generate")(generate)
@@ -67,7 +70,8 @@ app.add_typer(models, name="models")
 
 def command() -> object:
     """What the flags say."""
-    return app(standalone_mode=False)
+    with listening(say if ranks().rank == 0 else quiet):
+        return app(standalone_mode=False)
 
 
 def main() -> None:

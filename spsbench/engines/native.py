@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from spsbench.machine.cache_home import beside, own_folder
+from spsbench.settings.telling import working
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
 HEADERS = sorted(Path(__file__).with_name("kernels").glob("*.h"))
@@ -170,7 +171,7 @@ def processor() -> bytes:
 
 def _compile(compiler: str, path: Path) -> None:
     """Beside its place first, so that no other process sees half of it."""
-    with beside(path) as draft:
+    with working("compiling kernels for this processor, once"), beside(path) as draft:
         command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", str(draft), *_libraries()]
         environment = os.environ | {"LC_ALL": "C"}  # for the words that `_told` looks for
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)

@@ -12,6 +12,7 @@ from spsbench.engines.packing import LAYOUTS, layouts, unpackable
 from spsbench.engines.pages import Room, huge_room, within
 from spsbench.engines.panels import most_bytes
 from spsbench.engines.trials import CACHES, best_layout
+from spsbench.settings.telling import working
 
 STOCK = "stock"
 _BEST: dict[str, str | None] = {}
@@ -49,7 +50,8 @@ def _best(key: str, alike: Sequence[Slot], size: int) -> str | None:
     found = str(recall(key))
     if found == STOCK or found in layouts(alike[0].weight):
         return None if found == STOCK else found
-    best = best_layout(alike, size)
+    with working(f"timing layouts of {shape_of(alike[0])} layers, once on this machine"):
+        best = best_layout(alike, size)
     keep(key, best or STOCK)
     return best
 

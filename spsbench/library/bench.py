@@ -14,7 +14,7 @@ from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, settings_of, taken
 from spsbench.settings.sweep import Sweep, sweep
-from spsbench.settings.telling import Say, once, quiet
+from spsbench.settings.telling import LIBRARIES, Say, listening, once, quiet, working
 
 OF_PLACE = {each.name: each for each in settings_of(Place)}
 OF_CREW = {each.name: each for each in settings_of(Crew)}
@@ -54,11 +54,13 @@ def bench(
         access = pair.access
     experiment = planned([table], access, say, **whole)
 
-    from spsbench.library.run import Run
-
     name = experiment.parts[0].spec.short
     made = conduct(name, place, access, pair, crew=crew, say=say, watch=watch)
-    return Run(made.run(experiment))
+
+    from spsbench.library.run import Run
+
+    with listening(say):
+        return Run(made.run(experiment))
 
 
 def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> Experiment:
@@ -88,8 +90,9 @@ def conduct(
     stop: Callable[[], bool] = lambda: False,
 ) -> Any:
     """What carries an experiment out: a `spsbench.runs.conduct.Conduct`."""
-    from spsbench.models.shelf import Shelf
-    from spsbench.runs.conduct import Conduct
+    with listening(say), working(LIBRARIES):
+        from spsbench.models.shelf import Shelf
+        from spsbench.runs.conduct import Conduct
 
     shelf = pair.shelf if pair is not None else Shelf.under(access, say)
     return Conduct(

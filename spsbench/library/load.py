@@ -8,7 +8,7 @@ from spsbench.library.prepare import prepare
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.setting import fitted, settings_of
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import LIBRARIES, Say, listening, quiet, working
 
 OF_ACCESS = {each.name: each for each in settings_of(Access)}
 
@@ -35,9 +35,11 @@ def load(*, say: Say = quiet, **asked: Any) -> Any:
     if rest.get("drafter") is None and cell.models.draft is None and cell.k != 0:
         say("note: drafting by prompt lookup (ngram); name a draft model with --draft")
 
-    from spsbench.library.pair import Pair
+    with listening(say):
+        with working(LIBRARIES):
+            from spsbench.library.pair import Pair
 
-    return Pair(rest, access, say)
+        return Pair(rest, access, say)
 
 
 def access_of(asked: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:

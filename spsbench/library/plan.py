@@ -22,7 +22,7 @@ from spsbench.settings.planning import LISTS, OF_PLANNING, TASK, Planning
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import OF_CELL
-from spsbench.settings.telling import Say, once, quiet
+from spsbench.settings.telling import LIBRARIES, Say, listening, once, quiet, working
 from spsbench.spec import Spec
 from spsbench.store.traces import check_traces
 
@@ -101,10 +101,11 @@ def plan(
     for name in ("max_new_tokens", "stop"):
         chosen.setdefault(name, getattr(made, name))
 
-    from spsbench.methods.foreign import settled
-    from spsbench.models.shelf import Shelf
-    from spsbench.plan.arms import cells_of, sampled
-    from spsbench.plan.conduct import Planner
+    with listening(say), working(LIBRARIES):
+        from spsbench.methods.foreign import settled
+        from spsbench.models.shelf import Shelf
+        from spsbench.plan.arms import cells_of, sampled
+        from spsbench.plan.conduct import Planner
 
     shelf = pair.shelf if pair is not None else Shelf.under(access, say)
     told = once(say)

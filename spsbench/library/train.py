@@ -15,7 +15,7 @@ from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, taken
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import LIBRARIES, Say, listening, quiet, working
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
 
@@ -77,11 +77,12 @@ def train(
         say("note: texts and laws are computed in the target's dtype; what learns is float32")
     prepare(cell, access, say)
 
-    from spsbench.forecast.costs_file import dumps, read_costs
-    from spsbench.library.costs import measure_costs
-    from spsbench.train.conduct import Conduct
-    from spsbench.train.course.outlook import Prices
-    from spsbench.train.team import team
+    with listening(say), working(LIBRARIES):
+        from spsbench.forecast.costs_file import dumps, read_costs
+        from spsbench.library.costs import measure_costs
+        from spsbench.train.conduct import Conduct
+        from spsbench.train.course.outlook import Prices
+        from spsbench.train.team import team
 
     given = None if training.costs is None else read_costs(training.costs)
 

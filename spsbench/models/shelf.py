@@ -26,7 +26,7 @@ from spsbench.plugins import make, plug_in
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import Models, ModelSpec
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import Say, quiet, working
 from spsbench.spec import Spec
 
 Choices = dict[str, dict[str, Any]]
@@ -232,6 +232,10 @@ class Shelf:
 
     def _prepared(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
         """A model for one engine alone: another must not be timed over weights that it packed."""
+        with working(f"loading {found.spec}"):
+            return self._laid_out(found, spec)
+
+    def _laid_out(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
         model = found.source.model(found.folder, mapped=True)
         engine: Engine = Eager() if spec is None else make("engines", spec)
         name = f"{found.spec.id} {model.dtype} {spec}"

@@ -241,7 +241,7 @@ def command(cell: Cell, answer: Answer) -> str:
     usual = Sampling()
     for name in ("temperature", "top_p", "top_k"):
         value = getattr(sampling, name)
-        if value != getattr(usual, name):
+        if cell.work.chat or value != getattr(usual, name):  # a chat's defaults are its model's own
             words += [f"--{name.replace('_', '-')}", f"{value:g}"]
     words += ["--chat"] if cell.work.chat else []
     words += ["--system", cell.work.system] if cell.work.system else []

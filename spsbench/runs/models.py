@@ -19,7 +19,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import method
-from spsbench.settings.telling import Say, quiet
+from spsbench.settings.telling import Say, quiet, working
 
 
 class Models:
@@ -148,5 +148,6 @@ def measured_again(memory: dict[str, Any], threads: int | None) -> dict[str, Any
 def measured(threads: int | None) -> dict[str, Any]:
     """What memory was seen to do, and whether other work was going on meanwhile."""
     before = read_clocks()
-    bandwidth = read_bandwidth(threads)
+    with working("measuring how fast memory is read"):
+        bandwidth = read_bandwidth(threads)
     return {"bandwidth": bandwidth, "loaded": loaded(before, read_clocks())}

@@ -9,6 +9,7 @@ from spsbench.sandbox import bubblewrap, cache, container, plain, selftest
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import Level, SandboxError, UnavailableError
 from spsbench.sandbox.verdict import ProgramLimits
+from spsbench.settings.telling import working
 
 Name = Literal["auto", "bwrap", "landlock", "docker", "podman", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
@@ -91,11 +92,12 @@ def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) ->
         level = make(limits)
     except UnavailableError as error:
         return LevelFinding(name, False, str(error))
-    if kept := known.pop(name, ""):
-        reason = selftest.starts(level)
-        holds, words = not reason, reason or str(kept)
-    else:
-        holds, words = selftest.test(level)
+    with working(f"testing the sandbox {name}"):
+        if kept := known.pop(name, ""):
+            reason = selftest.starts(level)
+            holds, words = not reason, reason or str(kept)
+        else:
+            holds, words = selftest.test(level)
     if holds:  # a refusal is found anew each time: what caused it may have gone
         known[name] = words
     python = level.python or (selftest.version(level) if holds else "")

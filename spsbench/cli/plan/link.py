@@ -15,6 +15,7 @@ from spsbench.settings.option import MACHINE
 from spsbench.settings.planning import OF_PLANNING
 from spsbench.settings.records import SCHEMA
 from spsbench.settings.table import OF_CELL
+from spsbench.settings.telling import LIBRARIES, working
 
 LinkOption = Annotated[
     str | None,
@@ -50,7 +51,9 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
     from spsbench.cli.grids import drawn
     from spsbench.cli.progress import shown
     from spsbench.cli.safe import write
-    from spsbench.library.link import plan_ranks
+
+    with working(LIBRARIES):
+        from spsbench.library.link import plan_ranks
 
     with at_once(), shown() as watch:
         plan = None if what is None else Path(what)

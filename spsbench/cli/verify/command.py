@@ -17,6 +17,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.option import METHOD
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.table import OF_CELL
+from spsbench.settings.telling import LIBRARIES, working
 
 UNHEARD = (
     "stop",
@@ -62,7 +63,8 @@ def rules(
     specs = [OF_CELL["verifier"].fitted(name) for name in verifier or ()]
     only = [OF_CELL["schedule"].fitted(name) for name in schedule or ()]
 
-    from spsbench.cli.verify.rules import enumerate_rules
+    with working(LIBRARIES):
+        from spsbench.cli.verify.rules import enumerate_rules
 
     raise typer.Exit(enumerate_rules(specs, only, deep=deep, json=o.wants_json(format, json)))
 
@@ -91,9 +93,10 @@ def run(
     check_environment()
     check_packages()
 
-    from spsbench.cli.progress import alive
-    from spsbench.cli.verify.publish import publish
-    from spsbench.library.verify import verify_run
+    with working(LIBRARIES):
+        from spsbench.cli.progress import alive
+        from spsbench.cli.verify.publish import publish
+        from spsbench.library.verify import verify_run
 
     with alive(f"auditing {folder}"):
         found = list(verify_run(folder, access, say=say, **audit))
@@ -156,9 +159,10 @@ def head(
     check_environment()
     check_packages()
 
-    from spsbench.cli.progress import alive
-    from spsbench.cli.verify.head import publish_head
-    from spsbench.library.golden import verify_head
+    with working(LIBRARIES):
+        from spsbench.cli.progress import alive
+        from spsbench.cli.verify.head import publish_head
+        from spsbench.library.golden import verify_head
 
     with at_once(), alive("measuring acceptance"):
         found = verify_head(say=say, **asked, **golden)

@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spsbench.machine.cache_home import beside, own_folder
+from spsbench.machine.cache_home import own_folder, sync
 from spsbench.settings.telling import working
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))
@@ -101,26 +102,43 @@ def library() -> "ctypes.CDLL | str":
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"
     try:
-        name = f"{_digest(compiler)}.so"
-        kept = folder()
+        key, kept = _digest(compiler), folder()
         try:
-            return _loaded(compiler, (kept or _own_folder()) / name)
-        except OSError:  # a damaged file, or a place from which nothing may be run
+            return _loaded(compiler, kept or _own_folder(), key)
+        except OSError:  # a full disk, or a place from which nothing may be run
             if kept is None:
                 raise
-            return _loaded(compiler, _own_folder() / name)
+            return _loaded(compiler, _own_folder(), key)
     except (OSError, subprocess.SubprocessError) as error:
         return f"the kernels could not be compiled: {_told(error)}"
 
 
-def _loaded(compiler: str, path: Path) -> ctypes.CDLL:
-    if not path.exists():
-        _compile(compiler, path)
+def _loaded(compiler: str, place: Path, key: str) -> ctypes.CDLL:
+    """Load the library with this key from the folder `place`, compiled where no whole one is."""
+    path = _whole(place, key) or _compile(compiler, place, key)
     if has_own_threads(compiler):
         os.environ.setdefault(
             "KMP_BLOCKTIME", "0"
         )  # waiting in a loop, they would keep torch's out
     return ctypes.CDLL(str(path))
+
+
+def _whole(place: Path, key: str) -> Path | None:
+    """Return the library with this key whose content is as it was written; remove damaged ones.
+
+    A library's name ends in the digest of its content. A file that was cut off must not be loaded:
+    a page that is not there ends the process with SIGBUS.
+    """
+    for path in place.glob(f"{key}-*.so"):
+        with suppress(OSError):  # another process has removed it
+            if path.name == _name(key, path.read_bytes()):
+                return path
+            path.unlink()
+    return None
+
+
+def _name(key: str, content: bytes) -> str:
+    return f"{key}-{hashlib.sha256(content).hexdigest()[:16]}.so"
 
 
 def folder() -> Path | None:
@@ -169,12 +187,19 @@ def processor() -> bytes:
     return b"\n".join(sorted({line for line in lines if line.startswith(kinds)}))
 
 
-def _compile(compiler: str, path: Path) -> None:
-    """Beside its place first, so that no other process sees half of it."""
-    with working("compiling kernels for this processor, once"), beside(path) as draft:
+def _compile(compiler: str, place: Path, key: str) -> Path:
+    """Compile the library into the folder `place`, durably, so that no process sees half of it."""
+    folder = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
+    with working("compiling kernels for this processor, once"), folder as made:
+        draft = Path(made, "kernels.so")
         command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", str(draft), *_libraries()]
         environment = os.environ | {"LC_ALL": "C"}  # for the words that `_told` looks for
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
+        path = place / _name(key, draft.read_bytes())
+        sync(draft)
+        draft.replace(path)
+    sync(place)
+    return path
 
 
 def _libraries() -> list[str]:

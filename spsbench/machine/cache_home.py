@@ -46,6 +46,19 @@ def beside(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def sync(path: Path) -> None:
+    """Have the disk hold the content of a file, or the entries of a folder.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def keep_newest(paths: Iterable[Path], count: int) -> None:
     """Remove files but the `count` that were changed last.
 

@@ -415,13 +415,49 @@ def test_a_compiler_that_refuses_leaves_nothing_behind(
     assert list(fresh.iterdir()) == []
 
 
-def test_a_damaged_library_is_compiled_beside(fresh: Path) -> None:
-    assert missing(torch.float32) is None
-    (kept,) = fresh.iterdir()
-    kept.unlink()  # it may be in use
-    kept.write_bytes(b"")
+@pytest.fixture
+def small(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same cache, for a library of one function, which compiles at once."""
+    source = tmp_path / "one.c"
+    source.write_text("int one(void) { return 1; }\n")
+    monkeypatch.setattr(native, "SOURCES", [source])
+    return fresh
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut off", "a byte changed", "a folder"])
+def test_a_damaged_library_is_compiled_anew_and_never_loaded(
+    damage: str, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(native.library(), ctypes.CDLL)
+    (kept,) = small.iterdir()
+    content = kept.read_bytes()
+    kept.unlink()  # this process has it mapped
+    if damage == "a folder":
+        kept.mkdir()
+    else:
+        half = content[: len(content) // 2]
+        kept.write_bytes(
+            {"empty": b"", "cut off": half}.get(damage, half + b"\x90" + content[len(half) + 1 :])
+        )
     forget()
-    assert missing(torch.float32) is None
+    loaded: list[bytes] = []
+    monkeypatch.setattr(native.ctypes, "CDLL", lambda path: loaded.append(Path(path).read_bytes()))
+    native.library()
+    assert loaded == [content]
+    assert damage == "a folder" or kept.read_bytes() == content
+
+
+def test_a_library_is_on_the_disk_before_it_has_its_name(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, int]] = []
+
+    def sync(path: Path) -> None:
+        synced.append((path.suffix, len(list(small.glob("*.so")))))
+
+    monkeypatch.setattr(native, "sync", sync)
+    assert isinstance(native.library(), ctypes.CDLL)
+    assert synced == [(".so", 0), ("", 1)]  # the file, then its name
 
 
 def test_a_user_without_a_home_leaves_nothing_in_the_working_directory(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from spsbench.sandbox import orphans
 from spsbench.sandbox.interpreter import machine
-from spsbench.sandbox.levels import BrokenError, Level
+from spsbench.sandbox.levels import WORK, BrokenError, Level
 from spsbench.sandbox.probes import HELPERS, NUMBERS, PROBES
 from spsbench.sandbox.runner import run
 from spsbench.sandbox.verdict import ProgramLimits, ProgramVerdict
@@ -28,6 +28,9 @@ thread = threading.Thread(target=hashlib.md5, args=(b"",))
 thread.start()
 thread.join()
 asyncio.run(asyncio.sleep(0))
+open("/dev/null", "w").close()
+if scratch:
+    open(scratch, "x").close()
 """
 TRY = """
 opened = []
@@ -75,14 +78,17 @@ def test(level: Level) -> Tested:
 
 
 def starts(level: Level) -> str:
-    """Why an empty program does not pass, the jail's own doors among the reasons; else nothing."""
+    """Why a program that needs only what must work does not pass; else nothing.
+
+    The jail's own doors, which must be shut, are among the reasons.
+    """
     try:
-        outcome = run(level, "", LIMITS)
+        outcome = run(level, control(level), LIMITS)
     except BrokenError as error:
         return error.reason
     finally:
         orphans.wait()
-    return "" if outcome.verdict is ProgramVerdict.PASSED else f"an empty program {outcome}"
+    return "" if outcome.verdict is ProgramVerdict.PASSED else f"a correct program {outcome}"
 
 
 def version(level: Level) -> str:
@@ -94,8 +100,16 @@ def version(level: Level) -> str:
 def program(level: Level, names: dict[str, Any]) -> str:
     """The self-test as a program."""
     given = {**names, "numbers": NUMBERS[machine()]}
-    lines = [f"version = {level.python!r}", CONTROL, f"given = {given!r}", f"probes = {PROBES!r}"]
+    lines = [control(level), f"given = {given!r}", f"probes = {PROBES!r}"]
     return "\n".join([*lines, f"exec({HELPERS!r}, given)", TRY])
+
+
+def control(level: Level) -> str:
+    """The part of the self-test that must be able to do what it does."""
+    rules = (level.confinement["landlock"] or {"rules": ()})["rules"]
+    writable = any(path == os.fsencode(WORK) for path, _ in rules)
+    scratch = f"{WORK}/new" if writable else ""
+    return f"version = {level.python!r}\nscratch = {scratch!r}\n{CONTROL}"
 
 
 @contextmanager

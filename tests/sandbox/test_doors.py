@@ -45,6 +45,28 @@ def test_what_was_kept_behind_one_filter_is_not_believed_behind_another(open_pat
     assert trial("-") == held  # and what was refused there is not refused here
 
 
+CORRECT = {"correct": "import fractions\nassert fractions.Fraction(2, 4).numerator == 1"}
+
+
+@needs_landlock
+@only_here
+@pytest.mark.parametrize("host", ["no bwrap", "bare"])
+def test_correct_programs_are_not_failed_behind_a_filter_that_adds_no_rules(
+    host: str, open_path: Path
+) -> None:
+    """It answers landlock_add_rule and adds nothing: what must be open is shut."""
+    cache = open_path / "cache"
+
+    def trial(pretended: str) -> list[str]:
+        behind = (*PRETEND, pretended)
+        found = run_trial(host, "root", CORRECT, open_path, behind=behind, cache=cache)
+        return [told[0] for told in found["outcomes"].values()]
+
+    assert trial("-") == ["passed"]
+    assert (cache / "spsbench" / "sandbox.json").exists()
+    assert trial("445") == []
+
+
 CALLS = {
     "prctl": "157",
     "capset": "126",
@@ -104,4 +126,8 @@ def test_doors_are_asked_for_at_every_level_that_isolates() -> None:
     assert made["doors"].keys() == {"landlock", "filter"}
     assert selftest.starts(plain.jailed(interpreter(), LIMITS)) == ""
     assert "open from inside" in selftest.starts(powerless(made["doors"]))
+    shut = replaced(
+        plain.jailed(interpreter(), LIMITS), landlock=landlock.rules(landlock.FULL, []).plain()
+    )
+    assert "a correct program failed" in selftest.starts(shut)
     assert plain.unconfined(interpreter(), LIMITS).confinement["doors"] == {}

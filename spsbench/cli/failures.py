@@ -6,6 +6,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO
 
 import typer
@@ -40,10 +41,8 @@ def exit_code(command: Callable[[], object]) -> int:
     except MissingRanksError as missing:
         from spsbench.cli.ranks import start
 
-        code = start(missing)
-    except BaseException as error:
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
+        code = exit_code(partial(start, missing))
+    except BaseException as error:  # a panic in Rust is no Exception
         code = report(error)
     if code in (SIGPIPE, Exit.CANNOT_WRITE):
         abandon_output()

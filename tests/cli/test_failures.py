@@ -84,13 +84,19 @@ def test_known_failures(
     assert ran.err.count("\n") == 1
 
 
+class PanicException(BaseException):
+    """As pyo3 raises it where Rust panics: not an Exception."""
+
+
+@pytest.mark.parametrize("kind", [KeyError, PanicException, GeneratorExit])
 def test_a_bug_leaves_its_traceback_in_a_file(
-    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+    kind: type[BaseException], sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fails_with(monkeypatch, KeyError("lost"))
+    fails_with(monkeypatch, kind("lost"))
     ran = sps("generate")
     assert (ran.code, ran.out) == (Exit.INTERNAL, "")
-    found = re.fullmatch(r"error: internal: KeyError: 'lost'\. The traceback is in (.+)\n", ran.err)
+    line = rf"error: internal: {kind.__name__}: '?lost'?\. The traceback is in (.+)\n"
+    found = re.fullmatch(line, ran.err)
     assert found
     log = Path(found[1])
     assert "Traceback" in log.read_text()

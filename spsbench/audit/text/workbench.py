@@ -9,6 +9,7 @@ import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,6 +21,7 @@ from spsbench.audit.text.evidence import Evidence
 from spsbench.audit.text.examine import Examiner, Impossible
 from spsbench.audit.text.generate import generate, plain_cell
 from spsbench.audit.text.setup import examiner_of
+from spsbench.errors import UnavailableError
 from spsbench.machine.environment import usable_cores
 from spsbench.machine.memory import ram
 from spsbench.models.shelf import Loaded, Shelf
@@ -107,6 +109,11 @@ def in_order(
     )
     try:
         yield lambda work: _ahead(pool, work, workers * AHEAD)
+    except BrokenProcessPool as error:
+        raise UnavailableError(
+            f"one of {workers} workers was ended from outside: expected all to live. Look for what "
+            "ended it, such as too little memory, or use fewer --workers"
+        ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -132,14 +139,21 @@ def workers_for(cell: Cell, loaded: Loaded) -> int:
     return cores if loaded.target.device.type == "cpu" and size < SMALL and room else 1
 
 
-_WORKER: list[Workbench] = []
+_WORKER: list[Workbench | Exception] = []
 
 
 def _start(cell: Cell, edge: float, offline: bool) -> None:
+    """Load a worker's models; a failure is kept for its first job, since here it is a traceback."""
     torch.set_num_threads(1)
-    bench = Workbench.of(cell, Shelf(offline=offline).load(cell))
-    _WORKER[:] = [replace(bench, examiner=replace(bench.examiner, edge=edge))]
+    try:
+        bench = Workbench.of(cell, Shelf(offline=offline).load(cell))
+        _WORKER[:] = [replace(bench, examiner=replace(bench.examiner, edge=edge))]
+    except Exception as error:
+        _WORKER[:] = [error]
 
 
 def _perform(job: AuditJob) -> Done:
-    return _WORKER[0].perform(job)
+    bench = _WORKER[0]
+    if isinstance(bench, Exception):
+        raise bench
+    return bench.perform(job)

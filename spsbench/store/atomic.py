@@ -11,9 +11,14 @@ from spsbench.errors import WriteError
 def replace_file(path: Path, content: bytes) -> None:
     """Write a whole file so that a reader sees the old one or the new one, never half.
 
+    A device or a pipe (`/dev/stdout`, `>(less)`) is written into, and stays what it is.
+
     Raises:
         WriteError: it could not be written; the old file is untouched.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        _write_into(path, content)
+        return
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("wb") as file:
@@ -25,6 +30,16 @@ def replace_file(path: Path, content: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):  # a name that cannot be
             draft.unlink(missing_ok=True)
+        raise WriteError.of(error, path) from error
+
+
+def _write_into(path: Path, content: bytes) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is an error
+        os.set_blocking(handle, True)
+        with open(handle, "wb") as file:
+            file.write(content)
+    except OSError as error:
         raise WriteError.of(error, path) from error
 
 

@@ -3,6 +3,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from spsbench.store.atomic import next_free, replace_file
 
 REPLACE = """
 import sys
+from pathlib import Path
 from pathlib import Path
 from spsbench.store.atomic import replace_file
 for n in range(10_000):
@@ -58,3 +60,23 @@ def test_numbers_count_on(tmp_path):
     assert next_free(run, "old").name == "run.old-1"
     (tmp_path / "run.old-1").symlink_to("nowhere")
     assert next_free(run, "old").name == "run.old-2"
+
+
+def test_replace_file_writes_into_a_pipe_and_leaves_it(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(WriteError, match="No such device"):  # nobody reads it
+        replace_file(path, b"lost")
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    replace_file(path, b"told")
+    assert os.read(reading, 9) == b"told"
+    os.close(reading)
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_replace_file_leaves_a_device_what_it_is():
+    before = os.stat("/dev/null").st_rdev
+    link = f"/proc/self/fd/{os.open(os.devnull, os.O_WRONLY)}"  # whatever goes wrong, not the file
+    replace_file(Path(link), b"nowhere")
+    assert os.stat("/dev/null").st_rdev == before

@@ -18,6 +18,7 @@ from spsbench.machine.ranks import (
     LOST,
     OURS,
     MissingRanksError,
+    check_room,
     end_with_launcher,
     ranks,
     usual_threads,
@@ -72,7 +73,9 @@ def followed(work: Callable[[], object] = served) -> int:
             os.dup2(nowhere, stream)
     try:
         work()
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a panic in Rust is no Exception
         line, code = described(error)
         leave(line)
         return code
@@ -117,14 +120,19 @@ def start(missing: MissingRanksError) -> int:
     """Run this very command over several ranks, as torchrun does; the exit code of rank 0.
 
     A rank that dies ends the others within seconds, and is told in one line.
+
+    Raises:
+        UsageError: more ranks than this machine has room for.
     """
     import logging
     import uuid
 
+    import torch
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    check_room(missing.size, 0 if missing.device == "cpu" else torch.cuda.device_count())
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ[OURS] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", str(usual_threads(missing.size)))

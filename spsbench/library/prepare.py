@@ -11,6 +11,7 @@ from spsbench.library.heads import HEADS, check_heads
 from spsbench.library.ranks import check_ranks
 from spsbench.machine.disks import VARIABLE, bad_share
 from spsbench.machine.environment import bad_temporary, bad_threads
+from spsbench.machine.ranks import ranks
 from spsbench.machine.spinning import bound_spinning
 from spsbench.models import hub
 from spsbench.models.folder import check_folder, expanded, locate, named
@@ -47,10 +48,21 @@ def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = F
     """
     check_environment()
     check_packages()
-    check_ranks((model for cell in cells for model in cell.models.all), access.rank_timeout)
     check_local(checkpoints(cells), access, say)
+    check_ranks((model for cell in cells for model in cell.models.all), access.rank_timeout)
     check_heads(cells, access)
     decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all), say)
+
+
+def prepare_ranks(cell: Cell, access: Access, say: Say) -> None:
+    """Check the models of a cell before its ranks are started, where they have to be.
+
+    Raises:
+        MissingRanksError: the models can be shared, and there is one process alone.
+        SpsError: a variable, a package, a folder or a number of ranks that cannot work.
+    """
+    if cell.models.ranks > ranks().size == 1:
+        prepare(cell, access, say)
 
 
 def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:

@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterable
 from spsbench.errors import UsageError
 from spsbench.machine.heart import be_patient
 from spsbench.machine.ranks import MissingRanksError, ranks
+from spsbench.models.description import read_config
+from spsbench.models.folder import local_folder
+from spsbench.models.gguf.header import named_gguf
+from spsbench.models.shareable import check_divided
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 
 TOGETHER = 300.0  # seconds in which ranks that a command starts must have come to each other
@@ -20,6 +24,7 @@ def check_ranks(models: Iterable[ModelSpec], patience: float | None = None) -> N
     Raises:
         MissingRanksError: there is one process alone.
         UsageError: models that are shared by different numbers of ranks, or have no weights.
+        DataError: a model in a folder whose heads do not divide by its ranks.
     """
     shared = [model for model in models if model.ranks > 1]
     if len(sizes := {model.ranks for model in shared}) > 1:
@@ -32,6 +37,10 @@ def check_ranks(models: Iterable[ModelSpec], patience: float | None = None) -> N
             f"--parallel with --weights {odd.weights}: expected a checkpoint, of which each "
             "rank reads its share. Leave one of them out"
         )
+    for model in shared:
+        folder = None if named_gguf(model.id) else local_folder(model.id)
+        if folder is not None:
+            check_divided(read_config(folder), model.ranks, folder)
     if shared and ranks().size == 1:
         raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
     if patience is not None:

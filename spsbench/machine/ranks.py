@@ -7,10 +7,13 @@ import sys
 from typing import NamedTuple
 
 from spsbench.errors import UsageError
+from spsbench.machine.memory import ram
 
 OURS = "SPS_RANKS_STARTED"  # in the environment of ranks that `sps` started itself
 
 SET_PARENT_DEATH_SIGNAL = 1  # of prctl
+
+RANK_BYTES = 300 << 20  # memory of a process that has imported what it needs, and no model yet
 
 LOST = "a rank has ended"  # so begins the line of a rank that only follows another one's end
 
@@ -44,6 +47,31 @@ def end_with_launcher() -> None:
     """
     if OURS in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def check_room(size: int, accelerators: int) -> None:
+    """Refuse to start more ranks than this machine has room for.
+
+    Args:
+        size: how many ranks.
+        accelerators: that they would run on, one each; 0 = on the processors.
+
+    Raises:
+        UsageError: more than the accelerators, or, without them, than the processors or the memory.
+    """
+    cores = len(os.sched_getaffinity(0))
+    free = ram()[1]
+    if accelerators:
+        most, of = accelerators, f"{accelerators} accelerators"
+    else:
+        most, of = max(2, cores), f"{cores} processors"
+    if size <= most and free and size * RANK_BYTES > free:
+        most, of = free // RANK_BYTES, f"{free / 1e9:.1f} GB of free memory"
+    if size > most:
+        raise UsageError(
+            f"{size} ranks ({of}): expected at most {most} on this machine. Choose fewer with "
+            "--parallel, or start them with torchrun"
+        )
 
 
 class MissingRanksError(UsageError):

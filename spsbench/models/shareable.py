@@ -1,9 +1,8 @@
 """Whether transformers can share the weights of a model over ranks, and why not."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from transformers import PreTrainedConfig
 
 from spsbench.errors import DataError
 
@@ -11,12 +10,12 @@ DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 """What every rank has an equal part of."""
 
 
-def check_shareable(kind: Any, config: PreTrainedConfig, ranks: int, folder: Path) -> None:
+def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
     """Refuse what cannot be divided by `ranks`; no weights are read.
 
     Args:
         kind: the class of the model; None for packed weights and parts of larger models.
-        config: of the model.
+        config: of the model, as transformers reads it.
         ranks: two or more.
         folder: for the message.
 
@@ -34,8 +33,22 @@ def check_shareable(kind: Any, config: PreTrainedConfig, ranks: int, folder: Pat
             f"transformers has no plan to share {name} by ranks ({folder}): expected a model with "
             "one, such as Llama, Mistral, Qwen or Gemma. Leave --parallel out"
         )
+    check_divided({field: getattr(config, field, None) for field in DIVIDED}, ranks, folder)
+
+
+def check_divided(config: Mapping[str, Any], ranks: int, folder: Path) -> None:
+    """Refuse heads that do not divide by `ranks`.
+
+    Args:
+        config: of the model, as a mapping.
+        ranks: two or more.
+        folder: for the message.
+
+    Raises:
+        DataError: a number of `DIVIDED` is no multiple of them.
+    """
     for field in DIVIDED:
-        count = getattr(config, field, None)
+        count = config.get(field)
         if isinstance(count, int) and count % ranks:
             raise DataError(
                 f"{field} is {count} ({folder}): expected a multiple of the {ranks} ranks. "

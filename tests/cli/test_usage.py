@@ -1,9 +1,11 @@
 """What cannot be meant ends with one line and 2, before a model or torch is touched."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from spsbench.errors import Exit
 from tests.cli.conftest import Ran
 
 HI = ("generate", "hi")
@@ -82,3 +84,31 @@ def test_help_in_both_ways(sps: Callable[..., Ran], flag: str) -> None:
 
 def test_the_version(sps: Callable[..., Ran]) -> None:
     assert sps("--version") == Ran(0, "sps 0.1.0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("generate", "hi", "--parallel", "tp:4"), "num_attention_heads is 6 ("),
+        (("generate", "--parallel", "tp:300"), "num_attention_heads is 6 ("),
+        (("generate", "hi", "--parallel", "tp:2", "--target", "./none"), "no model './none'"),
+        (("bench", "latency", "--parallel", "tp:4"), "num_attention_heads is 6 ("),
+        (("verify", "pair", "--draft-parallel", "tp:5"), "num_attention_heads is "),
+        (("train", "draft", "--parallel", "dp:5000"), "5000 ranks ("),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_before_any_is_started(
+    arguments: tuple[str, ...],
+    line: str,
+    sps: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "torch.distributed.launcher.api.elastic_launch", lambda *_: pytest.fail("started")
+    )
+    ran = sps(*arguments)
+    assert ran.code in (Exit.DATA, Exit.MISSING, Exit.USAGE)
+    assert ran.err.startswith(f"error: {line}")
+    assert ran.err.count("\n") == 1

@@ -9,7 +9,7 @@ from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.errors import UsageError
 from spsbench.library.load import OF_ACCESS, access_of, load
-from spsbench.library.ranks import check_ranks
+from spsbench.library.prepare import prepare_ranks
 from spsbench.settings.asked import make_cell
 from spsbench.settings.table import OF_CELL
 
@@ -46,7 +46,8 @@ def generate(
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
     if system is not None and not chat:
         raise UsageError("--system without --chat: expected both or none")
-    check_ranks(make_cell(**access_of(asked)[1]).models.all)  # before stdin is read
+    access, rest = access_of(asked)
+    prepare_ranks(make_cell(**rest), access, say)  # before stdin is read
     text = read_prompt(prompt, prompt_file)
     if text is None and not chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")

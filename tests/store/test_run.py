@@ -187,6 +187,27 @@ def test_shards_and_order_do_not_matter(folder, total, seed):
     assert len(record_logs(folder)) == len(Manifest.load(folder).segments) == total
 
 
+@pytest.mark.parametrize("total", [1, 2, 3])
+def test_resume_after_each_record_makes_every_repeat_once(folder, total):
+    """A resume sees as done what is in the logs, and neither the next repeat nor the one before."""
+    wanted = [
+        replace(made.record(n, cell=cell), repeat=repeat)
+        for n in range(4)
+        for cell in ("c0", "c4")
+        for repeat in range(3)
+    ]
+    for number in range(total):
+        own = [record for record in wanted if belongs(record.key, (number, total))]
+        for count, record in enumerate(own):
+            with open_run(folder, made.manifest(), shard=(number, total), resume=True) as writer:
+                left = [each.key for each in own if writer.wants(each.key)]
+                assert left == [each.key for each in own[count:]]
+                writer.append(record)
+                assert not writer.wants(record.key)
+    assert {r.key: r for r in records(folder)} == {r.key: r for r in wanted}
+    assert sum(len(list(iterate(log))) for log in record_logs(folder).values()) == len(wanted)
+
+
 def test_shards_work_side_by_side(folder):
     with (
         open_run(folder, made.manifest(), shard=(0, 2)) as first,

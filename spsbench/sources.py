@@ -4,6 +4,7 @@ What is hashed is what is run: no bytecode is kept, so that a file that changes 
 is never mistaken for its older self. What the file imports is not in its hash.
 """
 
+import errno
 import hashlib
 import sys
 from dataclasses import replace
@@ -94,7 +95,10 @@ def read(file: str) -> bytes:
         MissingError, DataError: no such file, or one that cannot be read.
     """
     try:
-        return Path(file).expanduser().read_bytes()
+        path = Path(file).expanduser()
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise OSError(errno.EINVAL, "neither a file nor a folder")  # it may have no end
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise MissingError(
             f"no file {file[:FEW]}: expected a Python file. Write FILE.py:CLASS"

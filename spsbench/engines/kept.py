@@ -47,6 +47,6 @@ def place() -> Path | None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):  # none yet, or damaged
+    except (OSError, ValueError, RecursionError):  # none yet, or damaged
         return {}
     return found if isinstance(found, dict) else {}

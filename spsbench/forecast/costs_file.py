@@ -13,6 +13,7 @@ import numpy as np
 from spsbench.errors import DataError, MissingError
 from spsbench.forecast.costs import Arm, Costs, Rule
 from spsbench.forecast.surface import Surface
+from spsbench.machine.files import read_file
 
 VERSION = 1
 KIND = "spsbench costs"
@@ -67,11 +68,7 @@ def read_costs(path: Path) -> Costs:
         DataError: as `loads`.
     """
     try:
-        if path.stat().st_size > LIMIT:
-            raise DataError(
-                f"{path} has more than {LIMIT} bytes: expected a table of costs. Check the name"
-            )
-        return loads(path.read_bytes(), str(path))
+        return loads(read_file(path, LIMIT), str(path))
     except OSError as error:
         raise MissingError(
             f"cannot read {path} ({error.strerror}): expected a table of costs. Check the path"

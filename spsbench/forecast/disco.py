@@ -22,6 +22,7 @@ import numpy as np
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.figures.intervals import Floats
 from spsbench.forecast.traces import Along, Drawn
+from spsbench.machine.files import read_file
 
 KIND, VERSION = "spsbench disco", 1
 FEWEST = 100  # positions: below it three numbers say little
@@ -140,7 +141,7 @@ def read_classifier(path: Path) -> Classifier:
         DataError: it holds no classifier.
     """
     try:
-        text = path.read_text()
+        text = read_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "no text"
         raise MissingError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.machine.files import read_file
 
 KIND, VERSION = "spsbench link", 1
 LIMIT = 1 << 20  # bytes of a file
@@ -141,9 +142,7 @@ def read_link(path: Path) -> Measured:
         DataError: it holds none.
     """
     try:
-        if path.stat().st_size > LIMIT:
-            raise ValueError(f"more than {LIMIT} bytes")
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_file(path, LIMIT))
         if (found["kind"], found["version"]) != (KIND, VERSION):
             raise ValueError(f"{found['kind']} {found['version']}, not {KIND} {VERSION}")
         times = {int(ranks): _points(points) for ranks, points in found["ranks"].items()}

@@ -1,10 +1,12 @@
 """JSON files that were written by others: capped, and always an object."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.machine.files import read_file
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
@@ -16,16 +18,15 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
         DataError: too large, not UTF-8, not JSON, nested too deeply, or not an object.
     """
     try:
-        size = path.stat().st_size
-        if size > limit:
-            raise DataError(
-                f"{path.name} has {size} bytes ({path}): expected at most {limit}. "
-                "Check that the folder holds a model"
-            )
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_file(path, limit))
     except PermissionError as error:
         raise PermissionDeniedError.unreadable(path) from error
     except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EINVAL):
+            raise DataError(
+                f"{path.name} cannot be read ({path}: {error.strerror}): expected at most {limit} "
+                "bytes. Check that the folder holds a model"
+            ) from error
         raise MissingError(
             f"no {path.name} ({path.parent}): expected a file. Check that the folder holds a model"
         ) from error

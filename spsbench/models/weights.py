@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.machine.files import open_file
 from spsbench.models.jsonfile import read_object
 
 INDEX = "model.safetensors.index.json"
@@ -148,13 +149,15 @@ def _header(path: Path) -> dict[str, TensorHeader]:
 
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path) as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _HEADER_LIMIT):
                 raise bad(f"has {size} bytes and claims a header of {length}")
             raw = json.loads(file.read(length))
     except PermissionError as error:
         raise PermissionDeniedError.unreadable(path) from error
+    except OSError as error:
+        raise bad(f"cannot be read, {error.strerror}") from error
     except RecursionError as error:
         raise bad("has a header that is nested too deeply") from error
     except ValueError as error:

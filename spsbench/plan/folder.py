@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.machine.files import read_file
 from spsbench.settings.cell import Cell
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import check_writable, move_aside
@@ -64,7 +65,7 @@ def load(folder: Path) -> Kept:
     """
     path = folder / NAME
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_file(path))
         if values["kind"] != KIND or values["version"] != VERSION:
             raise ValueError(f"{values['kind']} {values['version']}, not {KIND} {VERSION}")
         return Kept(

@@ -5,6 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import MissingError, UsageError
+from spsbench.machine.files import read_file
+
+LIMIT = 1 << 20  # bytes
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -14,7 +17,7 @@ def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         MissingError: no such file. UsageError: not TOML.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_file(path, LIMIT).decode())
     except FileNotFoundError as error:
         raise MissingError(f"no file {path}: expected an experiment in TOML") from error
     except RecursionError as error:

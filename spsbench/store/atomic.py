@@ -19,7 +19,7 @@ def replace_file(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file() and not path.is_dir():
         _write_into(path, content)
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         with draft.open("wb") as file:
             file.write(content)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
+from spsbench.machine.files import read_file
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 
@@ -35,11 +36,11 @@ def read_audits(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_file(path))
         audits = values["audits"]
         known = values["schema"] in range(1, SCHEMA + 1)
         sound = known and all(part in audit for audit in audits for part in PARTS)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         sound = False
     if not sound:
         raise DataError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
+from spsbench.machine.files import read_file
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import Shard, shard_name
 
@@ -27,10 +28,10 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
     """
     path = choices_path(folder, shard)
     try:
-        read = json.loads(path.read_bytes())
+        read = json.loads(read_file(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"unreadable choices ({path}: {error}): expected what `sps` wrote. Delete the file, "
             "and they are made anew"

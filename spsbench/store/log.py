@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, WriteError
+from spsbench.machine.files import open_file
 from spsbench.store.atomic import next_free, replace_file, sync_folder
 from spsbench.store.lock import Lock
 
@@ -130,12 +131,17 @@ def iterate(path: Path) -> Iterator[dict[str, Any]]:
         raise PermissionDeniedError(
             f"cannot read {path} (permission denied): expected a readable file. Change its mode"
         ) from error
+    except OSError as error:
+        raise DataError(
+            f"cannot read {path} ({error.strerror}): expected records of a run. Restore the file "
+            "from a copy, or start anew"
+        ) from error
 
 
 def entries(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each record with the byte at which it ends. Raises like `iterate`, and OSError."""
     end = 0
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for number, line in enumerate(file):
             values = decode(line, number)
             if values is None:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import spsbench
 from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.machine.files import read_file
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
@@ -63,7 +64,7 @@ class Manifest:
         """
         path = folder / NAME
         try:
-            return cls._of(json.loads(path.read_bytes(), parse_constant=_refuse), path)
+            return cls._of(json.loads(read_file(path), parse_constant=_refuse), path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingError(
                 f"no run ({folder}): expected {NAME} in it. Check the folder"

@@ -11,6 +11,7 @@ from typing import Any
 import spsbench
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.machine.environment import PACKAGES, cpu_name, package_version, usable_cores
+from spsbench.machine.files import open_file
 from spsbench.models.hub import set_here
 from spsbench.settings.telling import working
 
@@ -153,5 +154,5 @@ def digest(files: Mapping[str, str]) -> str:
 
 def hash_file(path: Path) -> str:
     """SHA-256 of a file of any size, read in pieces."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

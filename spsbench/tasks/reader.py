@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
+from spsbench.machine.files import open_file
 from spsbench.tasks.line import parse
 
 LINE_LIMIT = 16 << 20  # bytes
@@ -78,7 +79,7 @@ def rows(path: Path) -> Iterator[Row]:
         if path.is_dir():
             yield from _saved(path)
             return
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.peek(4)
             if start.startswith(b"PAR1"):
                 yield from _parquet(path)

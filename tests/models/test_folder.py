@@ -116,10 +116,10 @@ def test_unreadable_folder(broken: Path) -> None:
 
 
 def test_unreadable_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> bytes:
+    def fail(path: Path, limit: int) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr("spsbench.models.jsonfile.read_file", fail)
     refused(broken, PermissionDeniedError, r"config\.json cannot be read")
 
 

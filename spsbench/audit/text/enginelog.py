@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError
+from spsbench.machine.files import read_file
 
 LIMIT = 64 << 20  # bytes
 LINE = re.compile(r"[Pp]er-position acceptance rate:\s*([0-9.,\s]+)")
@@ -23,11 +24,11 @@ def rates_in(path: Path) -> list[float]:
         DataError: it tells no such shares.
     """
     try:
-        if path.stat().st_size > LIMIT:
-            raise DataError(f"{path.name} has more than {LIMIT} bytes ({path}): expected a log")
-        text = path.read_text(errors="replace")
+        text = read_file(path, LIMIT).decode(errors="replace")
     except OSError as error:
-        raise MissingError(f"no log ({path}): expected a file. Check --log") from error
+        raise MissingError(
+            f"no log ({path}: {error.strerror}): expected a file. Check --log"
+        ) from error
     found = LINE.findall(text)
     rates = numbers(found[-1].split(",")) if found else from_json(text)
     if not rates or any(not 0 <= rate <= 1 for rate in rates):

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from spsbench.loop.site import Site
 from spsbench.loop.types import LM, Plan
+from spsbench.machine.files import read_file
 from spsbench.methods.drafters.optimal import Measured, best_shape
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
 
@@ -88,11 +89,11 @@ def read(file: str) -> Measured:
         ValueError: no such file, or something else in it.
     """
     try:
-        said = json.loads(Path(file).expanduser().read_text())
+        said = json.loads(read_file(Path(file).expanduser()))
         accept = chances("/".join(map(str, said["accept"])))
         target = tuple(sorted((int(rows), float(ms)) for rows, ms in said["target"].items()))
         measured = Measured(accept, float(said["draft"]), target)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"file is {file!r} ({type(error).__name__}: {error}): expected JSON with accept, draft "
             "and target"

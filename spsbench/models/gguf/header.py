@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.machine.files import open_file
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -82,7 +83,7 @@ def read_header(path: Path) -> Header:
         DataError: no GGUF file, another version, one part of several, cut off, or no tokenizer.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = _Reader(path, file.read, path.stat().st_size).header(file.tell)
     except PermissionError as error:
         raise PermissionDeniedError.unreadable(path) from error

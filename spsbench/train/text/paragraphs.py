@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spsbench.errors import DataError, MissingError
+from spsbench.machine.files import read_file
 
 LIMIT = 1 << 30  # bytes
 
@@ -15,9 +16,7 @@ def paragraphs(path: Path, flag: str) -> Iterator[str]:
         MissingError, DataError: no such file, or no text.
     """
     try:
-        if path.stat().st_size > LIMIT:
-            raise DataError(f"{path} is larger than 1 GB: expected less. Split it")
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, LIMIT).decode()
     except FileNotFoundError as error:
         raise MissingError(f"no such file ({path}): expected text. Check {flag}") from error
     except (UnicodeDecodeError, OSError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from spsbench.errors import DataError, MismatchError, MissingError
+from spsbench.machine.files import open_file
 from spsbench.store.manifest import differences
 from spsbench.train.text.overlap import Overlap
 from spsbench.train.text.writing import Text
@@ -85,7 +86,7 @@ def read_head(path: Path) -> dict[str, Any]:
         MissingError, DataError: no such file, or another one.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             first = file.readline()
     except FileNotFoundError as error:
         raise MissingError(f"no texts ({path}): expected a file that sps train wrote") from error

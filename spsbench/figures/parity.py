@@ -11,7 +11,7 @@ ruled out only by their number.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ MISSED = 0.2  # and of not saying so where there is none, with the number of sam
 class ParityVerdict(StrEnum):
     """What the differences show."""
 
+    IDENTICAL = "identical"  # as all texts are
     EQUIVALENT = "equivalent"  # within the margin
     DIFFERENT = "different"
     UNDECIDED = "undecided"  # more samples needed
@@ -55,6 +56,8 @@ class Parity(NamedTuple):
 
     def __str__(self) -> str:
         """The verdict in words, with its margin or what is missing where that decided."""
+        if self.verdict is ParityVerdict.IDENTICAL:
+            return f"{self.verdict}, since all texts are"
         if self.verdict is ParityVerdict.EQUIVALENT:
             return f"{self.verdict} within {self.margin:g}"
         if self.verdict is ParityVerdict.UNDECIDED and self.difference.n < self.needed:
@@ -67,12 +70,16 @@ def parity(
     ars: Mapping[str, float],
     sps: Mapping[str, float],
     margin: float,
+    *,
+    identical: bool = False,
 ) -> Parity | None:
     """The verdict over the samples that both arms have; None when they share none.
 
     Args:
         ars, sps: sample -> value, as `quality.qualities` gives them.
         margin: the largest difference that does not matter, stated before looking.
+        identical: whether the texts of these samples are the same in both arms. No sample is
+            needed to tell more, unless equal texts were scored unlike.
 
     Raises:
         ValueError: a margin that is not above 0.
@@ -85,6 +92,9 @@ def parity(
     old, new = (np.array([arm[sample] for sample in shared]) for arm in (ars, sps))
     means = float(old.mean()), float(new.mean())
     n, differences = len(shared), new - old
+    if identical and not differences.any():
+        none = Estimate(0.0, 0.0, 0.0, n)
+        return Parity(metric, *means, none, margin, 0, ParityVerdict.IDENTICAL)
     floor, ceiling = BOUNDS
     reach = max(ceiling - floor, float(np.abs(differences).max()))
     needed = _needed(differences / reach, margin / reach)
@@ -128,8 +138,13 @@ def parities(
     *,
     combine: Callable[[Cell], Combine] = lambda cell: average,
     margins: Mapping[str, float] = MARGINS,
+    identical: Container[str] = (),
 ) -> list[tuple[Cell, Parity]]:
-    """Every drafting cell against its K = 0 cell, on the metrics that have a margin."""
+    """Every drafting cell against its K = 0 cell, on the metrics that have a margin.
+
+    Args:
+        identical: ids of the cells whose texts are those of their K = 0 cell.
+    """
     by_cell: dict[str, list[Score]] = {}
     for score in scores:
         by_cell.setdefault(score.cell, []).append(score)
@@ -141,6 +156,7 @@ def parities(
             continue
         old, new = values[base.id], values[cell.id]
         for metric in [name for name in new if name in old and name in margins]:
-            verdict = parity(metric, old[metric], new[metric], margins[metric])
+            same = cell.id in identical
+            verdict = parity(metric, old[metric], new[metric], margins[metric], identical=same)
             found += [] if verdict is None else [(cell, verdict)]
     return found

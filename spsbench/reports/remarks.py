@@ -1,12 +1,13 @@
 """The lines below a table: parity of quality, what memory allows, the paper's figures."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import Parity, parities
 from spsbench.figures.quality import PERCENT, Combine, Qualities, qualities
+from spsbench.figures.sameness import GreedyTexts
 from spsbench.figures.summary import Summary
 from spsbench.machine.bandwidth import Ceiling
 from spsbench.reports.columns import MARK
@@ -26,10 +27,12 @@ def paired_quality(
     scores: Sequence[Score],
     combine: Callable[[Cell], Combine],
     margins: Mapping[str, float],
+    identical: Container[str] = (),
 ) -> list[tuple[Cell, Parity]]:
     """Every drafting cell's quality against that of ArS, on the scale 0 .. 1."""
     scaled = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
-    return parities([row.cell for row in rows], scaled, combine=combine, margins=margins)
+    cells = [row.cell for row in rows]
+    return parities(cells, scaled, combine=combine, margins=margins, identical=identical)
 
 
 def by_sample(
@@ -80,6 +83,31 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
             warning = " Loops are easy to draft: its speed says little." if found.suspect else ""
             task = f"{cell.work.task} " if cell.work.task else ""
             lines.append(f"Texts of {task}{setting(cell)} {method(cell)}: {found}.{warning}")
+    return lines
+
+
+def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
+    """How many greedy texts of each row are those of ArS, and what it means."""
+    alike, lines = [], []
+    for cell in cells:
+        found = greedy.same(cell)
+        if found is None:
+            continue
+        if found.equal == found.of:
+            alike.append(f"{_name(cell)} ({found.of} of {found.of})")
+            continue
+        why = (
+            "the rule changes the law"
+            if lossy(cell)
+            else "a rounding tie or a fault, which sps verify pair tells apart"
+        )
+        lines.append(
+            f"Greedy texts of {_name(cell)}: {found.equal} of {found.of} are those of ArS, token "
+            f"for token; where others part is {why}."
+        )
+    if alike:
+        told = "Greedy texts that are those of ArS, token for token, and so of identical quality"
+        lines.insert(0, f"{told}: {', '.join(alike)}.")
     return lines
 
 

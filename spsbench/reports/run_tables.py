@@ -11,6 +11,7 @@ from spsbench.figures.compare import RunComparison, compare
 from spsbench.figures.loops import Repetition
 from spsbench.figures.parity import MARGINS, Parity
 from spsbench.figures.quality import Qualities
+from spsbench.figures.sameness import GreedyTexts
 from spsbench.figures.summaries import arms
 from spsbench.figures.summary import Summary
 from spsbench.figures.terms import Dialect
@@ -18,7 +19,14 @@ from spsbench.reports.audits import audit_sheet
 from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally
 from spsbench.reports.programs import judged_notes
-from spsbench.reports.remarks import by_sample, ceilings, findings, paired_quality, repetitions
+from spsbench.reports.remarks import (
+    by_sample,
+    ceilings,
+    findings,
+    paired_quality,
+    repetitions,
+    sameness,
+)
 from spsbench.reports.reporter import Report, Table, table_of
 from spsbench.reports.run_source import Source, combine_of
 from spsbench.reports.sheet import Sheet
@@ -146,9 +154,11 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
     terms = TermsTally(source.cells, source.dialect)
     seen: set[Key] = set()
     texts = {cell.id: Repetition() for cell in source.cells}
+    greedy = GreedyTexts(source.cells)
 
     def tap(record: Record) -> None:
         terms.add(record)
+        greedy.add(record)
         if record.cell in texts:
             texts[record.cell].add(record)
 
@@ -158,9 +168,11 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
     if source.dialect is None:
         whole = [row for row in rows if row.group is None]
         own = [score for score in source.scores if score.key in seen]
-        paired = paired_quality(whole, own, combine_of, source.margins)
+        same = greedy.identical()
+        paired = paired_quality(whole, own, combine_of, source.margins, same)
         values = by_sample(whole, own, combine_of)
         notes = _notes(source, setting, whole, paired, known)
+        notes += sameness([row.cell for row in whole], greedy)
         notes += repetitions([row.cell for row in whole], texts)
     else:
         rows, notes = terms.beside(rows), list(source.dialect.lines)

@@ -62,19 +62,24 @@ class Pace:
             self._pairs[name] = old.plus(other), new.plus(own)
 
     def _gained(self) -> str:
-        """By the rule of the final table: over the generations that both arms have."""
+        """By the rule of the final table: over the generations that both arms have.
+
+        Of several cells the least and the greatest, which are no interval, and so said to be two.
+        """
         gained = [old.per_token / new.per_token for old, new in self._pairs.values()]
-        low, high = f"{min(gained):.2f}x", f"{max(gained):.2f}x"
-        return low if low == high else f"{low} to {high}"
+        if len(gained) == 1:
+            return f"speed-up {gained[0]:.2f}x so far"
+        least, greatest = f"{min(gained):.2f}x", f"{max(gained):.2f}x"
+        return f"speed-up so far {least} (least of {len(gained)} cells) to {greatest} (greatest)"
 
     def __str__(self) -> str:
-        """`312/800, 410 tokens/s, tau 3.1, speed-up 1.9x, 0:04:10 to go`."""
+        """`312/800, 410 tokens/s, tau 3.10, speed-up 1.90x so far, 0:04:10 to go`."""
         passed = max(time.monotonic() - self._began, 1e-9)
         parts = [f"{self.done}/{self.total}", f"{rate(self._tokens / passed)} tokens/s"]
         if self._drafted_rounds:
             parts.append(f"tau {self._drafted_tokens / self._drafted_rounds:.2f}")
         if self._pairs:
-            parts.append(f"speed-up {self._gained()}")
+            parts.append(self._gained())
         if self.failed:
             parts.append(f"{self.failed} failed")
         if self.done:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -169,3 +170,17 @@ def test_each_drafting_cell_is_held_against_its_baseline() -> None:
         (4, "rouge2", ParityVerdict.DIFFERENT),
     ]
     assert parities(cells, []) == []
+
+
+def test_identical_texts_need_no_sample_more() -> None:
+    cells = [cell(0, temperature=0.0), cell(4, temperature=0.0)]
+    scores = [Score(c.id, f"s{i}", 0, {"rouge2": i / 3}) for c in cells for i in range(3)]
+    ((_, found),) = parities(cells, scores, identical={cells[1].id})
+    assert found.verdict is ParityVerdict.IDENTICAL
+    assert (found.difference.low, found.difference.high, found.needed) == (0.0, 0.0, 0)
+    assert str(found) == "identical, since all texts are"
+    ((_, unknown),) = parities(cells, scores)
+    assert unknown.verdict is ParityVerdict.UNDECIDED
+    unlike = [*scores[:-1], replace(scores[-1], metrics={"rouge2": 0.0})]
+    ((_, noisy),) = parities(cells, unlike, identical={cells[1].id})
+    assert noisy.verdict is ParityVerdict.UNDECIDED  # equal texts were scored unlike

@@ -12,13 +12,14 @@ import pytest
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.parity import Parity, ParityVerdict
+from spsbench.figures.sameness import Same
 from spsbench.figures.summaries import summaries
 from spsbench.reports import json as json_reporter
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.answer import answers, lossless
 from spsbench.reports.page.data import content
 from spsbench.reports.page.definitions import define
-from spsbench.reports.page.gathered import TOKENS, Gathered, Same, latency, percentiles
+from spsbench.reports.page.gathered import TOKENS, Gathered, latency, percentiles
 from spsbench.reports.page.paired import Side, beside, pairings
 from spsbench.reports.page.safe import embedded, shown
 from spsbench.reports.page.traces import origins, pieces, tokenizer_of, trace
@@ -210,6 +211,24 @@ def test_the_answer_says_what_is_known(plain: Report) -> None:
     )
     (other,) = answers(replace(table, parities=[(own, parity), (table.rows[1].cell, parity)]), {})
     assert other.quality.mood == "bad"
+
+
+def test_a_speedup_of_timings_under_load_is_said_once_and_marked() -> None:
+    busy = [replace(each, flags=("loaded",)) for each in simulated()]
+    (found,) = answers(report_of(busy, cells()).tables[0], {})
+    assert found.figure in found.speed.text.replace(" times as fast", "x")
+    assert "timed under load" in found.speed.text
+    assert "unknown" not in found.speed.text
+
+
+def test_identical_texts_have_identical_quality_without_scores() -> None:
+    greedy = cells(temperature=0.0)
+    table = report_of(simulated(temperature=0.0), greedy).tables[0]
+    same = {each.id: Same(10, 10) for each in greedy[1:]}
+    (found,) = answers(table, same)
+    assert found.quality == ("good", "Quality: identical, since all texts are.")
+    (other,) = answers(table, {name: Same(9, 10) for name in same})
+    assert other.quality.mood == "open"
 
 
 def test_lossless_is_not_said_of_what_is_not() -> None:

@@ -35,10 +35,10 @@ def test_the_live_speedup_is_that_of_the_table() -> None:
     made = summaries([ARS, SPS], late)[1].with_load["speedup"]
     assert made is not None
     assert made.n == 5
-    assert f"speed-up {made.mean:.2f}x," in str(pace)
+    assert f"speed-up {made.mean:.2f}x so far," in str(pace)
 
 
-def test_several_cells_show_their_range() -> None:
+def test_the_range_over_several_cells_says_that_it_is_no_interval() -> None:
     cells = [ARS, SPS, cell(2)]
     pace = Pace(6, cells)
     for each in cells:
@@ -47,7 +47,8 @@ def test_several_cells_show_their_range() -> None:
     gains = [
         s.speedup.mean for s in summaries(cells, [r for c in cells for r in run(c, 0.7, 2)])[1:]
     ]
-    assert f"speed-up {min(gains):.2f}x to {max(gains):.2f}x" in str(pace)
+    told = f"speed-up so far {min(gains):.2f}x (least of 2 cells) to {max(gains):.2f}x (greatest)"
+    assert told in str(pace)
     assert "speed-up" not in str(Pace(6, cells))
 
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.parity import Parity, ParityVerdict
+from spsbench.figures.sameness import Same
 from spsbench.figures.summary import Summary
 from spsbench.registry import find
-from spsbench.reports.page.gathered import Same
 from spsbench.reports.reporter import Table
 from spsbench.reports.sheet import Mood, Sheet
 from spsbench.settings.cell import Cell
@@ -67,15 +67,18 @@ def _answer(
         interval="" if gained is None else _interval(gained),
         speed=_speed(best, len(timed)),
         lossless=lossless(cell, same.get(cell.id), audits.get(cell.id)),
-        quality=_quality(cell, table.parities),
+        quality=_quality(cell, table.parities, same.get(cell.id)),
     )
 
 
 def _speed(row: Summary, among: int) -> Statement:
-    gained, own = row.speedup, row.mean_token_time_ms
-    if gained is None or own is None:
-        return Statement("open", "Speed-up unknown: no ArS beside it, or no time that counts.")
-    what = f"{method(row.cell)} takes {own.mean:.2f} ms a token"
+    gained, (own, loaded) = row.speedup, row.at_any_load("mean_token_time_ms")
+    if own is None:
+        return Statement("open", "Speed-up unknown: no time that counts.")
+    if gained is None:
+        return Statement("open", "Speed-up unknown: no ArS beside it that was timed.")
+    busy = ", timed under load" if loaded else ""
+    what = f"{method(row.cell)} takes {own.mean:.2f} ms a token{busy}"
     chosen = f" It is the fastest of {among}, chosen after looking." if among > 1 else ""
     if gained.low is None or gained.high is None:
         told = f"{what}, {gained.mean:.2f} times as fast as ArS; too few samples for an interval."
@@ -126,11 +129,14 @@ def _promise(rule: str) -> str:
         return ""
 
 
-def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]]) -> Statement:
+def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | None) -> Statement:
     found = [parity for of, parity in parities if of.id == cell.id]
+    if not found and same is not None and same.equal == same.of:
+        return Statement("good", f"Quality: {ParityVerdict.IDENTICAL}, since all texts are.")
     if not found:
         return Statement("open", "Quality: not scored in both arms.")
     moods: dict[ParityVerdict, Mood] = {
+        ParityVerdict.IDENTICAL: "good",
         ParityVerdict.EQUIVALENT: "good",
         ParityVerdict.DIFFERENT: "bad",
     }

@@ -165,6 +165,7 @@ def _paired(gathered: Sequence[tuple[Table, Gathered]], called: Mapping[int, str
             called[id(table)],
             {cell: (found.cells[cell], tally) for cell, tally in found.tallies.items()},
             table.qualities,
+            {cell: found.greedy.of(cell) for cell in found.cells},
         )
         for table, found in gathered
     ]

@@ -6,12 +6,11 @@ differences, and the few generations that can be read token by token.
 
 from array import array
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.figures.gains import baseline
 from spsbench.figures.rates import MS
+from spsbench.figures.sameness import GreedyTexts, Same
 from spsbench.figures.sums import SLOTS, Tally
 from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series
 from spsbench.settings.cell import Cell
@@ -21,13 +20,6 @@ QUANTILES = 101  # points of a distribution, where it has more generations
 PROMPTS = 6  # of each task and setting that can be read in the page
 OF_CATEGORY = 2  # the same of each category, where prompts have one
 TOKENS = 40_000  # in the page at most, over all generations that can be read
-
-
-class Same(NamedTuple):
-    """Greedy texts beside those of ArS."""
-
-    equal: int
-    of: int
 
 
 class Gathered:
@@ -51,7 +43,7 @@ class Gathered:
         self.texts = 0  # that could be read
         self._numbers, self._tokens = numbers, tokens
         self._asked: dict[tuple[str, str, str], dict[str, None]] = {}
-        self._greedy: dict[str, dict[tuple[int, int], int]] = {}
+        self.greedy = GreedyTexts(self.cells.values())
 
     def add(self, record: Record) -> None:
         """Look at one record."""
@@ -66,22 +58,14 @@ class Gathered:
             self.times[cell.id].append(time)
             if record.group is not None:
                 self.by_group.setdefault((cell.id, record.group), array("d")).append(time)
-        if cell.sampling.temperature == 0:
-            texts = self._greedy.setdefault(cell.id, {})
-            texts[number, record.repeat] = hash(tuple(record.tokens))
+        self.greedy.add(record)
         if record.tokens:
             self.texts += 1
             self._keep(cell, record)
 
     def same(self, cell: Cell) -> Same | None:
         """How many greedy texts are those of ArS, token for token; None where none are paired."""
-        base = baseline(cell, list(self.cells.values()))
-        ours = self._greedy.get(cell.id)
-        theirs = self._greedy.get(base.id) if base is not None else None
-        if not ours or not theirs or cell.k == 0:
-            return None
-        both = ours.keys() & theirs.keys()
-        return Same(sum(ours[key] == theirs[key] for key in both), len(both)) if both else None
+        return self.greedy.same(cell)
 
     def _keep(self, cell: Cell, record: Record) -> None:
         """The first prompts of each task and setting, under all methods."""

@@ -10,6 +10,7 @@ from spsbench.figures.intervals import PLAIN, Estimate, Floats, Jackknife
 from spsbench.figures.parity import MARGINS, Parity, parity
 from spsbench.figures.quality import Qualities
 from spsbench.figures.rates import RATES
+from spsbench.figures.sameness import Texts, identical
 from spsbench.figures.sums import AT, Tally, numbered
 from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
 from spsbench.reports.quoting import visible
@@ -23,6 +24,7 @@ class Side(NamedTuple):
     name: str
     tallies: Mapping[str, tuple[Cell, Tally]]
     qualities: Mapping[str, Qualities] = {}  # on the scale 0 .. 1
+    greedy: Mapping[str, Texts] = {}
 
 
 class Pairing(NamedTuple):
@@ -49,7 +51,8 @@ def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
             gained = gains(base, tally, cell.k).speedup
             shared = len(base.keys.keys() & tally.keys.keys())
             scores = [each.qualities.get(of.id, {}) for each, of in ((first, before), (run, cell))]
-            quality = tuple(_quality(*scores))
+            same = identical(run.greedy.get(cell.id, {}), first.greedy.get(before.id, {}))
+            quality = tuple(_quality(*scores, same))
             tau = _tau(base, tally)
             made.append(Pairing(_name(cell), run.name, cell.id, shared, gained, tau, quality))
     return made
@@ -89,9 +92,9 @@ def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
     )
 
 
-def _quality(base: Qualities, own: Qualities) -> list[Parity]:
+def _quality(base: Qualities, own: Qualities, same: bool) -> list[Parity]:
     found = [
-        parity(metric, base[metric], own[metric], MARGINS[metric])
+        parity(metric, base[metric], own[metric], MARGINS[metric], identical=same)
         for metric in own
         if metric in base and metric in MARGINS
     ]

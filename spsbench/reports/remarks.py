@@ -17,9 +17,17 @@ from spsbench.settings.names import lossy, method, setting
 from spsbench.settings.records import Score
 
 
-def findings(rows: Sequence[Summary], paired: Sequence[tuple[Cell, Parity]]) -> list[str]:
-    """What the figures of a run show, one line each; `paired` is made by `paired_quality`."""
-    return [*_warnings([row.cell for row in rows]), *_parities(paired), *_paper(rows)]
+def findings(
+    rows: Sequence[Summary], paired: Sequence[tuple[Cell, Parity]], *, paper: bool = False
+) -> list[str]:
+    """What the figures of a run show, one line each.
+
+    Args:
+        paired: made by `paired_quality`.
+        paper: whether the paper's rows stand beside those of the run.
+    """
+    lines = [*_warnings([row.cell for row in rows]), *_parities(paired)]
+    return [*lines, *_paper(rows)] if paper else lines
 
 
 def paired_quality(

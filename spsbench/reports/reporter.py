@@ -89,6 +89,7 @@ def table_of(
     ceiling_ms: float | None = None,
     provenance: Sequence[Mapping[str, Any]] = (),
     records: Callable[[], Iterator[Record]] = lambda: iter(()),
+    paper: bool = False,
     part: bool = False,
     parities: Sequence[tuple[Cell, Parity]] = (),
     qualities: Mapping[str, Qualities] | None = None,
@@ -98,6 +99,7 @@ def table_of(
     Args:
         rows: those of groups among them, if there are.
         shown: other columns than the usual ones, which the paper has no figures for.
+        paper: whether the paper's own rows stand beside those that Table 1 has.
         ceiling_ms: the least time of an ArS token that memory allows; None = unknown.
         provenance, records, part, parities, qualities: see `Table`.
     """
@@ -107,7 +109,7 @@ def table_of(
         title=title,
         rows=rows,
         columns=columns(rows) if shown is None else shown,
-        paper=[beside(row) if shown is None else None for row in rows],
+        paper=[beside(row) if paper and shown is None else None for row in rows],
         remarks=[*remarks(whole, title), *seed_lines(seeds, whole)],
         seeds=seeds,
         figure=figure1(whole, str(title), ceiling_ms),

@@ -31,6 +31,7 @@ class Source(NamedTuple):
     by_group: bool
     dialect: Dialect | None
     pool: bool = False  # times of unlike machines too
+    paper: bool = False  # the paper's rows, where the run did not ask for them itself
 
     @classmethod
     def open(
@@ -54,6 +55,11 @@ class Source(NamedTuple):
     def name(self) -> str:
         """What the run is called."""
         return self.manifest.experiment.get("title") or self.folder.absolute().name
+
+    @property
+    def with_paper(self) -> bool:
+        """Whether the paper's rows stand beside the run's: asked for by the run, or now."""
+        return self.paper or bool(self.manifest.experiment.get("paper"))
 
     def title(self, part: str, notes: Sequence[str], *, timed: bool = True) -> Title:
         """The heading of one table."""

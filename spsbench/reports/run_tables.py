@@ -45,16 +45,19 @@ def report_on(
     dialect: Dialect | None = None,
     shown: Sequence[str] = (),
     pool: bool = False,
+    paper: bool = False,
 ) -> Report:
     """The tables of runs as one document; `shown` names other columns than the usual ones.
 
-    Under `pool` the times of unlike machines are averaged, and a note says so.
+    Under `pool` the times of unlike machines are averaged, and a note says so. Under `paper` the
+    paper's rows stand beside those of every run, else of those that were run with it.
 
     Raises:
         SpsError: no run, one that is damaged, or a column that there is not.
     """
     sources = [
-        Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool) for folder in folders
+        Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool, paper=paper)
+        for folder in folders
     ]
     made = [table for source in sources for table in _tables(source)]
     if shown:
@@ -183,6 +186,7 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
         ceiling_ms=_lowest(known),
         provenance=source.starts(setting.segments),
         records=partial(source.records, setting.segments),
+        paper=source.with_paper,
         parities=paired,
         qualities=values,
     )
@@ -202,6 +206,7 @@ def _of_machine(source: Source, machine: Machine, part: str) -> Table:
         ceiling_ms=_lowest(machine.provenance),
         provenance=source.starts(machine.segments),
         records=partial(source.records, machine.segments),
+        paper=source.with_paper,
         part=True,
     )
 
@@ -213,7 +218,7 @@ def _notes(
     paired: Sequence[tuple[Cell, Parity]],
     known: Mapping[str, Any],
 ) -> list[str]:
-    notes = findings(whole, paired)
+    notes = findings(whole, paired, paper=source.with_paper)
     notes += ceilings(whole, known) + judged_notes(source.folder, source.cells)
     notes += [f"Not as the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):

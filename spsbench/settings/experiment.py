@@ -87,6 +87,7 @@ class Experiment:
         int, Option("Prompts run before timing.", SIZE, between(0, MOST, "0 or more"))
     ] = 1
     title: Annotated[str, Option("Above the tables.", RUN)] = ""
+    paper: Annotated[bool, Option("Chinchilla's rows of the paper beside yours.", RUN)] = False
     threads: int | None = None
 
     @property
@@ -101,6 +102,7 @@ class Experiment:
             "seed": self.seed,
             "warmup": self.warmup,
             "threads": self.threads,
+            "paper": self.paper,
             "parts": [part.described() for part in self.parts],
         }
 

@@ -212,6 +212,8 @@ def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: boo
 def _joined(manifest: Manifest, mine: Manifest) -> Manifest:
     """The manifest of a run that goes on with what `mine` asks for."""
     experiment = dict(manifest.experiment)
+    if mine.experiment.get("paper"):
+        experiment["paper"] = True
     if "samples" in experiment:
         noted = [m.experiment.get("samples", {}) for m in (manifest, mine)]
         tasks = dict.fromkeys(task for ids in noted for task in ids)

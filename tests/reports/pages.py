@@ -100,7 +100,13 @@ def report_of(
     by_group: bool = False,
 ) -> Report:
     rows = summaries(of, records, by_group=by_group)
-    made = table_of(rows, Title(run, "made up"), records=lambda: iter(records), parities=parities)
+    made = table_of(
+        rows,
+        Title(run, "made up"),
+        records=lambda: iter(records),
+        paper=True,
+        parities=parities,
+    )
     return Report(run, [made])
 
 

@@ -40,7 +40,7 @@ ALL = replace(MIXED, timed=0, loaded=18, mean_token_time_ms=None, loop_time_ms=N
 
 
 def table(*rows: Summary) -> Table:
-    return table_of(rows, Title("run"))
+    return table_of(rows, Title("run"), paper=True)
 
 
 def cells(line: int, of: Table) -> dict[str, str]:

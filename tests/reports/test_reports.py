@@ -4,8 +4,10 @@ import csv as reader
 import io
 import json as decoder
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -27,10 +29,12 @@ from spsbench.reports.paper import TABLE_1, beside
 from spsbench.reports.plots import draw, png, svg
 from spsbench.reports.quoting import csv_text, latex_text, markdown_text, visible
 from spsbench.reports.reporter import Medium, Report, Reporter, Title, table_of
+from spsbench.reports.run_tables import report_on
 from spsbench.reports.table import table
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
+from tests.golden.make import GOLDEN
 from tests.simulation import cell, failure, record, run
 
 REPORTERS: dict[str, Reporter] = {
@@ -71,7 +75,7 @@ HOSTILE = '=cmd|"/c calc"!A1\x1b[31m\u202e<b>[red]$\\end{tabular}_^%#&~`*|\n\u4e
 
 
 def report(rows: Sequence[Summary], title: Title = TITLE, **medium: Any) -> Report:
-    return Report(title.run, [table_of(rows, title)], Medium(**medium))
+    return Report(title.run, [table_of(rows, title, paper=True)], Medium(**medium))
 
 
 def rendered(name: str, *rows: Summary, title: Title = TITLE) -> str:
@@ -316,6 +320,23 @@ def test_the_papers_figures_stand_beside_measured_ones_by_name() -> None:
     assert "| SpS K=4 (Chinchilla) | top-p 0.8 |" in re.sub(r" +", " ", told)
     paper = decoder.loads(rendered("json", ARS, nucleus))["rows"][1]["paper"]
     assert (paper["metric"], paper["result"], paper["sequences"]) == ("rouge2", 0.114, 11305)
+
+
+def test_the_papers_rows_stand_only_where_they_are_asked_for() -> None:
+    nucleus = replace(SPS, cell=cell(4, top_p=0.8))
+    assert table_of([ARS, nucleus], TITLE).paper == [None, None]
+    assert table_of([ARS, nucleus], TITLE, paper=True).paper == [None, beside(nucleus)]
+
+
+def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN / str(SCHEMA), tmp_path / "run"))
+    asked, unasked = (report_on([folder], paper=paper).tables[0].paper for paper in (True, False))
+    assert [row is not None for row in asked] == [True, True]
+    assert unasked == [None, None]
+    manifest = decoder.loads((folder / "manifest.json").read_text())
+    manifest["experiment"]["paper"] = True
+    (folder / "manifest.json").write_text(decoder.dumps(manifest))
+    assert report_on([folder]).tables[0].paper == asked
 
 
 def test_repeats_are_not_samples() -> None:

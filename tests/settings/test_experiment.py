@@ -201,11 +201,12 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["table1", "table1-gpt2", "figure1", "figure1-gpt2"])
 def test_the_files_that_come_with_it_are_experiments(name: str) -> None:
     top, parts = read_tables(Path(__file__).parents[2] / "configs" / f"{name}.toml")
-    title = top.pop("title")
+    title, paper = top.pop("title"), top.pop("paper")
     tables = [sweep(top | part, name) for part in parts]
     offline = [replace(table, data="mini") if table.data else table for table in tables]
-    made = plan(offline, title=title)
+    made = plan(offline, title=title, paper=paper)
     assert isinstance(made, Experiment)
+    assert made.described()["paper"] is True
     rows = [
         (c.work.task.name, c.k, c.sampling.temperature, c.sampling.top_p)
         for c in made.cells

@@ -59,6 +59,12 @@ def report(
             help="These only, by heading or by figure of summary.json: speed-up,alpha,prefill_ms.",
         ),
     ] = None,
+    paper: Annotated[
+        bool,
+        o.option(
+            o.OUTPUT, "--paper", help="Chinchilla's rows of the paper beside those of every run."
+        ),
+    ] = False,
     terms: Terms = None,
     debug: o.Debug = False,
 ) -> None:
@@ -87,6 +93,7 @@ def report(
         dialect=TERMS.get(terms or ""),
         shown=shown,
         pool=pool_machines,
+        paper=paper,
     )
     if by is not None and not in_categories(made):
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")

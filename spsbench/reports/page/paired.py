@@ -50,9 +50,9 @@ def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
                 continue
             gained = gains(base, tally, cell.k).speedup
             shared = len(base.keys.keys() & tally.keys.keys())
-            scores = [each.qualities.get(of.id, {}) for each, of in ((first, before), (run, cell))]
+            theirs, ours = first.qualities.get(before.id, {}), run.qualities.get(cell.id, {})
             same = identical(run.greedy.get(cell.id, {}), first.greedy.get(before.id, {}))
-            quality = tuple(_quality(*scores, same))
+            quality = tuple(_quality(theirs, ours, same))
             tau = _tau(base, tally)
             made.append(Pairing(_name(cell), run.name, cell.id, shared, gained, tau, quality))
     return made

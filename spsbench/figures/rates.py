@@ -95,7 +95,7 @@ RATES: Mapping[str, Rate] = {
 }
 """Every figure that is a plain ratio, defined once; the names are those of `Summary`."""
 
-OF_TIME = frozenset(name for name, rate in RATES.items() if AT[rate.denominator] >= TIMES.start)
+OF_TIME = tuple(name for name, rate in RATES.items() if AT[rate.denominator] >= TIMES.start)
 """Those that stand on times, which load changes."""
 
 

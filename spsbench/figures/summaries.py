@@ -21,6 +21,9 @@ HORIZON = 128
 DEFINED = ("block_efficiency", "efficiency", "accepted_length")
 """Figures that are 1 or 0 by definition where K = 0, over any samples."""
 
+WITH_LOAD = (*OF_TIME, "token_time_with_prefill_ms", "verify_share", *Gains._fields)
+"""Figures that have a value over all timings beside the one over undisturbed timings."""
+
 Of = TypeVar("Of")
 
 

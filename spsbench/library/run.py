@@ -1,16 +1,17 @@
 """A benchmark's run on disk, as a library gives it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.figures.summaries import WITH_LOAD
 from spsbench.figures.summary import Summary
 from spsbench.reports.markdown import markdown
 from spsbench.reports.reporter import Report, Table
 from spsbench.runs.conduct import Outcome
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names, method, setting
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,8 +52,12 @@ class Run:
         return self.outcome.failed
 
     def rows(self) -> list[dict[str, Any]]:
-        """The summary as plain values: a figure `x` has `x.low` and `x.high` where there are."""
-        return [_row(summary) for summary in self.summary]
+        """The summary as plain values: a figure `x` has its interval in `x.low` and `x.high`.
+
+        All rows have the same keys; a figure that does not apply, or has no undisturbed timing, is
+        None. Over all timings, also those under load, it is `with_load.x`.
+        """
+        return _rows(self.summary)
 
     def frame(self) -> Any:
         """The rows as a `pandas.DataFrame`.
@@ -90,7 +95,14 @@ class Run:
         return str(self)
 
 
-def _row(summary: Summary) -> dict[str, Any]:
+def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    names = Names(summary.cell for summary in summaries)
+    figures = dict.fromkeys(name for summary in summaries for name in summary.figures)
+    figures |= dict.fromkeys(f"with_load.{name}" for name in WITH_LOAD)
+    return [_row(summary, names, figures) for summary in summaries]
+
+
+def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, Any]:
     cell = summary.cell
     row: dict[str, Any] = {
         "task": str(cell.work.task or ""),
@@ -98,15 +110,17 @@ def _row(summary: Summary) -> dict[str, Any]:
         "draft": str(cell.models.draft or ""),
         "method": method(cell),
         "setting": setting(cell),
+        "engine": str(cell.models.target.engine),
+        "seed": cell.sampling.seed,
+        "options": names.rest(cell),
         "k": cell.k,
         "n": summary.n,
         "failures": summary.failures,
+        "timed": summary.timed,
+        "loaded": summary.loaded,
     }
-    for name, estimate in summary.figures.items():
-        if estimate is not None:
-            row |= {
-                name: estimate.mean,
-                f"{name}.low": estimate.low,
-                f"{name}.high": estimate.high,
-            }
+    known = summary.figures
+    for name in figures:
+        mean, low, high = (known.get(name) or (None,) * 3)[:3]
+        row |= {name: mean, f"{name}.low": low, f"{name}.high": high}
     return row

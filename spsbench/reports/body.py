@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
-from spsbench.reports.columns import ABSENT, NAMES, Column, Show, counted, full
+from spsbench.reports.columns import ABSENT, OPTIONS, Column, Show, counted, full, names
 from spsbench.reports.paper import DRAFT, TARGET, PaperRow
 from spsbench.reports.reporter import Table
 from spsbench.settings.names import method
@@ -32,8 +32,8 @@ def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
     """
     named = [
         (heading, read)
-        for heading, read in NAMES
-        if heading in ("method", "setting") or len({read(s) for s in table.rows} - {""}) > 1
+        for heading, read in names(table.rows).items()
+        if heading in ("method", "setting") or _tells(heading, {read(s) for s in table.rows})
     ]
     headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in table.columns]
     lines = []
@@ -41,15 +41,20 @@ def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
         figures = [counted(s), *(c.text(s, show) for c in table.columns)]
         lines.append(Line([read(s) for _, read in named], figures, row))
         if s.timed and s.loaded:
-            names = [WITH_LOAD if heading == "method" else "" for heading, _ in named]
+            told = [WITH_LOAD if heading == "method" else "" for heading, _ in named]
             every = [c.with_load(s, show) for c in table.columns]
-            lines.append(Line(names, [str(s.timed + s.loaded), *every], row))
+            lines.append(Line(told, [str(s.timed + s.loaded), *every], row))
         if theirs is not None:
             known = _names(theirs, s)
             shown = [_figure(theirs, c) for c in table.columns]
-            names = [known.get(heading, ABSENT) for heading, _ in named]
-            lines.append(Line(names, [str(theirs.sequences), *shown], row, paper=True))
+            told = [known.get(heading, ABSENT) for heading, _ in named]
+            lines.append(Line(told, [str(theirs.sequences), *shown], row, paper=True))
     return headings, lines
+
+
+def _tells(heading: str, texts: set[str]) -> bool:
+    """Whether a column of names is shown; options are empty unless they differ."""
+    return len(texts) > 1 if heading == OPTIONS else len(texts - {""}) > 1
 
 
 def _names(theirs: PaperRow, ours: Summary) -> dict[str, str]:

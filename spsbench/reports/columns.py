@@ -1,13 +1,14 @@
 """The columns of every table, and their cells as text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spsbench.errors import UsageError
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.quality import PERCENT
 from spsbench.figures.summary import Summary
-from spsbench.settings.names import method, setting
+from spsbench.settings.cell import Cell
+from spsbench.settings.names import NAMED, Names
 
 ABSENT = "n/a"
 MARK = "*"  # timed while other work kept the machine busy
@@ -103,17 +104,23 @@ def group(summary: Summary) -> str:
     return "all" if summary.group is None else summary.group or "none"
 
 
-NAMES: tuple[tuple[str, Callable[[Summary], str]], ...] = (
-    ("group", group),
-    ("task", lambda s: str(s.cell.work.task or "")),
-    ("target", lambda s: s.cell.models.target.name),
-    ("draft", lambda s: s.cell.models.draft.name if s.cell.models.draft else ""),
-    ("method", lambda s: method(s.cell)),
-    ("setting", lambda s: setting(s.cell)),
-    ("engine", lambda s: str(s.cell.models.target.engine)),
-    ("seed", lambda s: str(s.cell.sampling.seed)),
-)
-"""The columns that say what a row is. Their text is other people's: quote it."""
+OPTIONS = "options"
+NAMES = ("group", *NAMED, OPTIONS)
+"""The columns that say what a row is, of files for programs."""
+
+
+def names(rows: Iterable[Summary]) -> dict[str, Callable[[Summary], str]]:
+    """Each of `NAMES` with its text in a row; `options` has all else that differs between rows.
+
+    The text is other people's: quote it.
+    """
+    told = Names(row.cell for row in rows)
+
+    def of_cell(read: Callable[[Cell], str]) -> Callable[[Summary], str]:
+        return lambda summary: read(summary.cell)
+
+    named = {name: of_cell(read) for name, read in (NAMED | {OPTIONS: told.rest}).items()}
+    return {"group": group, **named}
 
 
 def counted(summary: Summary) -> str:

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from spsbench.figures.intervals import Estimate
 from spsbench.figures.summary import Summary
-from spsbench.reports.columns import NAMES
 from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import setting
+from spsbench.settings.method import AUTO, constant
+from spsbench.settings.names import NAMED, Names, setting
 from spsbench.spec import Spec
 
 FEWEST = 10  # generations whose time to the horizon stands for a row
@@ -157,14 +157,17 @@ def _key(cell: Cell) -> Cell:
 def _label(summary: Summary, among: Sequence[Summary]) -> str:
     """Task and setting, and of the other names those in which lines differ."""
     parts = [str(summary.cell.work.task or ""), setting(summary.cell)]
-    for heading, read in NAMES:
-        own = read(summary)
-        if heading in ("target", "draft", "engine") and any(read(s) != own for s in among):
+    cell, cells = summary.cell, [s.cell for s in among]
+    for heading, read in NAMED.items():
+        own = read(cell)
+        if heading in ("target", "draft", "engine") and any(read(c) != own for c in cells):
             parts.append(own)
-        if heading == "seed" and any(read(s) != own for s in among):
+        if heading == "seed" and any(read(c) != own for c in cells):
             parts.append(f"seed {own}")
     for part in ("drafter", "verifier"):
         specs = {str(getattr(s.cell.method, part)) for s in among}
         if len(specs) > 1:
-            parts.append(str(getattr(summary.cell.method, part)))
+            parts.append(str(getattr(cell.method, part)))
+    alike = [each.but(schedule=constant(1), verifier=AUTO) for each in cells]
+    parts.append(Names(alike).rest(cell))
     return ", ".join(part for part in parts if part)

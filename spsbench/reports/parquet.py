@@ -6,13 +6,13 @@ from typing import Any
 
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names, method, setting
 from spsbench.settings.records import Record, RoundRecord
 
 BATCH = 20_000  # rows that are held at a time, about
 
 COLUMNS = {
-    "text": "kind run cell task setting method sample group text finish error",
+    "text": "kind run cell task setting method options sample group text finish error",
     "count": "k repeat prompt_tokens rounds round drafted tested accepted emitted depth",
     "real": "prefill_seconds overlap seconds draft_seconds target_seconds",
     "truth": "prompt_cut",
@@ -51,8 +51,9 @@ def _rows(report: Report) -> Iterator[dict[str, Any]]:
         if table.part:  # its records are in a table before
             continue
         cells = {row.cell.id: row.cell for row in table.rows}
+        names = Names(row.cell for each in report.tables for row in each.rows)
         for record in table.records():
-            shared = _shared(table, cells[record.cell], record)
+            shared = _shared(table, cells[record.cell], record, names)
             yield {**shared, "kind": "generation", **_generation(record)}
             for number, r in enumerate(record.rounds):
                 yield {**shared, "kind": "round", "round": number, **r._asdict(), **_tree(r)}
@@ -64,13 +65,14 @@ def _tree(r: RoundRecord) -> dict[str, Any]:
     return {**none, **({} if r.tree is None else r.tree._asdict()), "depth": r.depth}
 
 
-def _shared(table: Table, cell: Cell, record: Record) -> dict[str, Any]:
+def _shared(table: Table, cell: Cell, record: Record, names: Names) -> dict[str, Any]:
     return {
         "run": _unicode(table.title.run),
         "cell": cell.id,
         "task": _unicode(str(cell.work.task or "")),
         "setting": setting(cell),
         "method": _unicode(method(cell)),
+        "options": _unicode(names.rest(cell)),
         "k": cell.k,
         "sample": _unicode(record.sample),
         "repeat": record.repeat,

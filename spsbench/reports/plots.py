@@ -12,6 +12,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = "osD^vPX"
 OPEN = " (open marks: under load)"
 SHORT = 40  # characters of labels that fit three in a row
+LABEL_WIDTH = 70  # characters of a line of one, that fit two in a row
 TITLE_WIDTH = 130  # characters that fit above several panels
 STYLE: Any = {"svg.hashsalt": "spsbench", "svg.fonttype": "path", "font.size": 10.0}
 
@@ -49,8 +50,9 @@ def draw(figure: Figure) -> Any:
         title = textwrap.fill(_plain(figure.title), TITLE_WIDTH)
         canvas.suptitle(title, parse_math=False)
         columns = 3 if max(map(len, labels), default=0) <= SHORT else 2
+        wrapped = [textwrap.fill(label, LABEL_WIDTH) for label in labels]
         legend = (
-            canvas.legend(handles, labels, loc="outside lower center", ncols=columns)
+            canvas.legend(handles, wrapped, loc="outside lower center", ncols=columns)
             if handles
             else None
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names
 from spsbench.tasks.programs.figures import counts, described, pass_at, shown, told, without
 from spsbench.tasks.programs.generated import TASK
 from spsbench.tasks.programs.log import NAME, read
@@ -22,6 +22,7 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
     if not settings:
         return []
     lines = [f"Programs: {described(settings)}."]
+    names = Names(cells)
     for cell in cells:
         own = [each for each in judged if each.cell == cell.id]
         if cell.work.task is None or cell.work.task.name != TASK or not own:
@@ -31,7 +32,5 @@ def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
         figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
         lacking = without(own)
         apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""
-        lines.append(
-            f"{setting(cell)} {method(cell)}: {partial}{told(counts(own))}{apart}; {figures}."
-        )
+        lines.append(f"{names.full(cell)}: {partial}{told(counts(own))}{apart}; {figures}.")
     return lines

@@ -13,7 +13,7 @@ from spsbench.machine.bandwidth import Ceiling
 from spsbench.reports.columns import MARK
 from spsbench.reports.paper import SOURCE, beside
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import lossy, method, setting
+from spsbench.settings.names import Names, lossy
 from spsbench.settings.records import Score
 
 
@@ -26,7 +26,8 @@ def findings(
         paired: made by `paired_quality`.
         paper: whether the paper's rows stand beside those of the run.
     """
-    lines = [*_warnings([row.cell for row in rows]), *_parities(paired)]
+    names = Names(row.cell for row in rows)
+    lines = [*_warnings([row.cell for row in rows]), *_parities(paired, names)]
     return [*lines, *_paper(rows)] if paper else lines
 
 
@@ -68,8 +69,9 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
             and row.cell.models.target.id == target
             and row.cell.models.target.quantised is None  # fewer bytes a token
         ]
+        names = Names(row.cell for row, *_ in times)
         reached = [
-            f"{setting(row.cell)} {bound.reached(time.mean):.0%}{MARK * marked}"
+            f"{names.full(row.cell)}: {bound.reached(time.mean):.0%}{MARK * marked}"
             for row, time, marked in times
             if time is not None
         ]
@@ -77,32 +79,31 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
             lines.append(
                 f"Memory allows ArS of {target} one token in {bound.token_time_ms:.2f} ms "
                 f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured{disturbed}); "
-                f"reached: {', '.join(dict.fromkeys(reached))}."
+                f"reached: {'; '.join(dict.fromkeys(reached))}."
             )
     return lines
 
 
 def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[str]:
     """How varied the texts of each row are; one whose texts loop says what that means."""
-    lines = []
+    lines, names = [], Names(cells)
     for cell in cells:
         found = texts[cell.id]
         if found.texts and not cell.models.random:
             warning = " Loops are easy to draft: its speed says little." if found.suspect else ""
-            task = f"{cell.work.task} " if cell.work.task else ""
-            lines.append(f"Texts of {task}{setting(cell)} {method(cell)}: {found}.{warning}")
+            lines.append(f"Texts of {names.full(cell)}: {found}.{warning}")
     return lines
 
 
 def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
     """How many greedy texts of each row are those of ArS, and what it means."""
-    alike, lines = [], []
+    alike, lines, names = [], [], Names(cells)
     for cell in cells:
         found = greedy.same(cell)
         if found is None:
             continue
         if found.equal == found.of:
-            alike.append(f"{_name(cell)} ({found.of} of {found.of})")
+            alike.append(f"{names.full(cell)} ({found.of} of {found.of})")
             continue
         why = (
             "the rule changes the law"
@@ -110,12 +111,12 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
             else "a rounding tie or a fault, which sps verify pair tells apart"
         )
         lines.append(
-            f"Greedy texts of {_name(cell)}: {found.equal} of {found.of} are those of ArS, token "
-            f"for token; where others part is {why}."
+            f"Greedy texts of {names.full(cell)}: {found.equal} of {found.of} are those of ArS, "
+            f"token for token; where others part is {why}."
         )
     if alike:
         told = "Greedy texts that are those of ArS, token for token, and so of identical quality"
-        lines.insert(0, f"{told}: {', '.join(alike)}.")
+        lines.insert(0, f"{told}: {'; '.join(alike)}.")
     return lines
 
 
@@ -135,22 +136,17 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
         )
 
 
-def _parities(paired: Sequence[tuple[Cell, Parity]]) -> Iterator[str]:
+def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
     for cell, found in paired:
         yield (
-            f"Quality, {_name(cell)}: {found.metric} {found.ars:.4f} by ArS, {found.sps:.4f} by "
-            f"SpS, difference {_interval(found.difference)} over {found.difference.n} samples: "
-            f"{found}."
+            f"Quality, {names.full(cell)}: {found.metric} {found.ars:.4f} by ArS, "
+            f"{found.sps:.4f} by SpS, difference {_interval(found.difference)} over "
+            f"{found.difference.n} samples: {found}."
         )
 
 
 def _paper(rows: Sequence[Summary]) -> list[str]:
     return [f"{SOURCE}."] if any(beside(row) is not None for row in rows) else []
-
-
-def _name(cell: Cell) -> str:
-    task = cell.work.task.name if cell.work.task else ""
-    return " ".join(part for part in (task, setting(cell), method(cell)) if part)
 
 
 def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
 from spsbench.reports.sheet import Sheet
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names
 from spsbench.settings.records import Record
 
 
@@ -147,7 +147,7 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
 
 def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
     """What varies when the same samples are drawn anew, a line a cell."""
-    lines = []
+    lines, names = [], Names(each.cell for each in found)
     for each in found:
         told = [
             f"{column.heading} {full(each.figures[column.figure], column.digits, column.unit)}"
@@ -155,7 +155,7 @@ def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]
             if column.figure in each.figures
         ]
         lines.append(
-            f"Over {len(each.seeds)} seeds, {setting(each.cell)}, {method(each.cell)}: "
+            f"Over {len(each.seeds)} seeds, {names.full(each.cell)}: "
             f"{', '.join(told)} (95 % over seeds, Student's t)."
         )
     return lines

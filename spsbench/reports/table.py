@@ -34,14 +34,14 @@ def _table(table: Table, medium: Medium) -> str:
     texts = [[visible(cell) for cell in line.names + line.figures] for line in lines]
     if plain:
         texts = [[cell.replace("±", "+-") for cell in cells] for cells in texts]
-    widths = fitted(list(zip(headings, *texts, strict=True)), width)
+    widths = fitted(list(zip(headings, *texts, strict=True)), width, names)
     shown = len(widths)
 
     grid = Grid(box=box.ASCII if plain else box.SIMPLE_HEAD)
     grid.title = Text(visible(str(table.title)))
     for i, heading in enumerate(headings[:shown]):  # Text throughout: markup in names stays text
         side: Literal["left", "right"] = "left" if i < names else "right"
-        grid.add_column(Text(visible(heading)), justify=side, width=widths[i])
+        grid.add_column(Text(visible(heading)), justify=side, width=widths[i], overflow="fold")
     for cells in texts:
         grid.add_row(*map(Text, cells[:shown]))
 
@@ -56,17 +56,20 @@ def _table(table: Table, medium: Medium) -> str:
     return file.getvalue()
 
 
-def fitted(columns: Sequence[Sequence[str]], width: int) -> list[int]:
+def fitted(columns: Sequence[Sequence[str]], width: int, names: int) -> list[int]:
     """How wide each column is, of as many as fit: wide enough for its words, if possible its lines.
 
-    rich would part words evenly in all columns rather than leave one out.
+    rich would part words evenly in all columns rather than leave one out. The first `names` say
+    what a row is, so they are never left out: their words are parted where there is no room.
     """
     words = [
         max(len(word) for text in column for word in text.split() or [""]) for column in columns
     ]
-    needed = [min(word, LONGEST) for word in words]
+    room = max(1, (width - 1) // max(names, 1) - FRAME)
+    longest = [min(LONGEST, room)] * names + [LONGEST] * (len(words) - names)
+    needed = [min(word, most) for word, most in zip(words, longest, strict=True)]
     ends = accumulate(word + FRAME for word in needed)
-    needed = needed[: max(1, sum(end < width for end in ends))]
+    needed = needed[: max(1, names, sum(end < width for end in ends))]
     spare = width - 1 - sum(word + FRAME for word in needed)
     widths = []
     for column, least in zip(columns, needed, strict=False):

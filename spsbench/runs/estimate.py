@@ -13,7 +13,7 @@ from spsbench.runs.jobs import Job, fitting, generations, make, uncut
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.method import Method
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names, method, setting
 from spsbench.settings.task import Sample
 
 TOKENS = 8  # of a probe
@@ -43,6 +43,7 @@ def estimate(
     total, before, probes = 0.0, read_clocks(), 0
     until = time.monotonic() + ENOUGH
     known: dict[tuple[object, ...], list[Cost]] = {}
+    names = Names(experiment.cells)
     for part in experiment.parts:
         sample = first_sample(part, models)
         counts = generations(part, len(uncut(part)))
@@ -56,9 +57,10 @@ def estimate(
             own = between(known.get(kind(cell)) or everything, cell.k or 0)
             seconds = counts[cell.id] * own.of(cell.sampling.max_new_tokens)
             total += seconds
-            names = f"{part.spec}  {cell.models.target.id}  {method(cell)}  {setting(cell)}"
+            parts = (part.spec, cell.models.target.id, method(cell), setting(cell))
+            told = "  ".join(filter(None, (*map(str, parts), names.rest(cell))))
             yield (
-                f"{cell.id}  {names}  {cell.method.decoder}: {counts[cell.id]} generations of up "
+                f"{cell.id}  {told}: {counts[cell.id]} generations of up "
                 f"to {cell.sampling.max_new_tokens} tokens, about {clock(seconds)}"
             )
     yield (

@@ -1,16 +1,30 @@
-"""What a cell is called in tables: its method and its setting, in a few words."""
+"""What a cell is called in tables: its method and its setting, in a few words.
+
+Of several cells `Names` adds whatever else differs between them, so that no two are called alike.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 
 from spsbench.registry import BUILT_IN
 from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.spec import Spec
+
+USUAL = (Spec("sps"), Spec("auto"), Spec("match"))
+"""Rules that the paper's tables leave out."""
 
 
 def method(cell: Cell) -> str:
     """The sampling method of a row: how it drafts and verifies."""
     if cell.k == 0:
         return "ArS"
-    how = "" if cell.method.drafter.name == "model" else f" {cell.method.drafter}"
-    usual = cell.method.verifier.name in ("sps", "auto", "match")
-    rule = "" if usual else f" {cell.method.verifier}{' (lossy)' * lossy(cell)}"
+    how = "" if cell.method.drafter == Spec("model") else f" {cell.method.drafter}"
+    rule = (
+        ""
+        if cell.method.verifier in USUAL
+        else f" {cell.method.verifier}{' (lossy)' * lossy(cell)}"
+    )
     depth = f" {cell.method.schedule}" if cell.k is None else f" K={cell.k}"
     return f"SpS{how}{rule}{depth}"
 
@@ -47,3 +61,122 @@ def warp(cell: Cell) -> str:
     parts += [f"top-k {cell.sampling.top_k}"] if cell.sampling.top_k else []
     parts += [f"T {cell.sampling.temperature:g}"] if cell.sampling.temperature != 1 else []
     return ", ".join(parts) or "T 1"
+
+
+class Names:
+    """What tells each of some cells from the others: their usual names, and all that differs.
+
+    Args:
+        cells: all that stand beside each other.
+    """
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self._cells = list(dict.fromkeys(cells))
+        self.options = self._differing()
+        """The options that differ between cells and that no name of `NAMED` tells."""
+        self._named = {
+            name for name, read in NAMED.items() if len({read(c) for c in self._cells} - {""}) > 1
+        }
+
+    def setting(self, cell: Cell) -> str:
+        """Its setting, with the target and the seed where these differ."""
+        return self._joined(cell, "target", "setting", "seed")
+
+    def work(self, cell: Cell) -> str:
+        """Its task and `setting`."""
+        return ", ".join(filter(None, (NAMED["task"](cell), self.setting(cell))))
+
+    def how(self, cell: Cell) -> str:
+        """Its method, with the draft, the engine and the options that differ."""
+        return ", ".join(
+            filter(None, (self._joined(cell, "method", "draft", "engine"), self.rest(cell)))
+        )
+
+    def full(self, cell: Cell) -> str:
+        """`work` and `how`."""
+        return ", ".join(filter(None, (self.work(cell), self.how(cell))))
+
+    def rest(self, cell: Cell) -> str:
+        """The values of `options`: `decoder hf, dtype bfloat16`."""
+        own = unnamed(cell)
+        values = {name: own.get(name, "") for name in self.options}
+        told = (
+            name if value is True else f"{name} {value}" for name, value in values.items() if value
+        )
+        return ", ".join(told)
+
+    def _joined(self, cell: Cell, *names: str) -> str:
+        always = ("setting", "method")
+        parts = {name: NAMED[name](cell) for name in names if name in always or name in self._named}
+        if parts.get("seed"):
+            parts["seed"] = f"seed {parts['seed']}"
+        return ", ".join(filter(None, parts.values()))
+
+    def _differing(self) -> tuple[str, ...]:
+        """Those that differ between two cells which do the same work.
+
+        Tasks decide some options, as the length of texts, and temperatures the usual rule: options
+        that differ with a name are told by it.
+        """
+        seen: dict[tuple[str, ...], set[str | bool]] = {}
+        for cell in self._cells:
+            work = tuple(read(cell) for name, read in NAMED.items() if name not in OF_METHOD)
+            how = tuple(NAMED[name](cell) for name in OF_METHOD)
+            own = unnamed(cell)
+            rule = own.pop("verifier", None)
+            for name, value in own.items():
+                seen.setdefault((name, *work), set()).add(value)
+            if rule is not None:
+                alike = *work, *how, *map(str, own.values())
+                seen.setdefault(("verifier", *alike), set()).add(rule)
+        return tuple(dict.fromkeys(key[0] for key, values in seen.items() if len(values) > 1))
+
+
+OF_METHOD = ("draft", "method")
+NAMED: dict[str, Callable[[Cell], str]] = {
+    "task": lambda cell: str(cell.work.task or ""),
+    "target": lambda cell: cell.models.target.name,
+    "draft": lambda cell: cell.models.draft.name if cell.models.draft else "",
+    "method": method,
+    "setting": setting,
+    "engine": lambda cell: str(cell.models.target.engine),
+    "seed": lambda cell: str(cell.sampling.seed),
+}
+"""The columns that say what a cell is. Their text is other people's: quote it."""
+
+
+def unnamed(cell: Cell) -> dict[str, str | bool]:
+    """The options of a cell that no name of `NAMED` tells, empty where they say nothing.
+
+    Those of a draft model are empty where it has what the target has, and absent without one.
+    """
+    target, draft = cell.models.target, cell.models.draft
+    values = _of_model(target, "")
+    del values["engine"]
+    if draft is not None:
+        own = _of_model(draft, "draft_")
+        as_target = _of_model(target, "draft_")
+        alone = ("draft_revision", "draft_parallel")
+        values |= {n: "" if n not in alone and v == as_target[n] else v for n, v in own.items()}
+    if cell.method.verifier in USUAL and cell.k != 0:
+        values["verifier"] = str(cell.method.verifier)
+    sampling, work = cell.sampling, cell.work
+    return values | {
+        "decoder": str(cell.method.decoder),
+        "max_new_tokens": str(sampling.max_new_tokens),
+        "stop": " ".join(map(repr, sampling.stop)),
+        "ignore_eos": sampling.ignore_eos,
+        "system": repr(work.system) if work.system else "",
+        "prompt_version": work.prompt_version,
+    }
+
+
+def _of_model(model: ModelSpec, prefix: str) -> dict[str, str | bool]:
+    """All fields but the id; of weights whether they are random, since the name tells the rest."""
+    values = {each.name: getattr(model, each.name) for each in fields(ModelSpec)}
+    del values["id"]
+    values["weights"] = "random" if model.random else ""
+    return {
+        f"{prefix}{name}": value if isinstance(value, bool) else "" if value is None else str(value)
+        for name, value in values.items()
+    }

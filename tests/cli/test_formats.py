@@ -150,6 +150,6 @@ def test_the_counts_in_another_engines_words(sps: Callable[..., Ran]) -> None:
     assert found["rows"][0]["metrics"]["terms.mean acceptance length"] is None
     assert any("In the words of vLLM" in line for line in found["remarks"])
     text = sps("report", RUN, "--terms", "llamacpp", "--format", "md").out
-    assert "| method | setting | n | draft\\_n | draft\\_n\\_accepted |" in text
+    assert "| method | setting | options | n | draft\\_n | draft\\_n\\_accepted |" in text
     assert f"| 3 (1 failed) | {sum(r[0] for r in rounds)} | {accepted} |" in text
     assert "Chinchilla" not in text

@@ -28,7 +28,9 @@ def test_each_seed_gives_one_value() -> None:
     )
     assert found[0].figures["block_efficiency"][:3] == (1.0, None, None)  # by definition
     table = table_of(rows, Title("run"))
-    line = next(line for line in table.remarks if line.startswith("Over 5 seeds, T 1, SpS K=4"))
+    line = next(
+        line for line in table.remarks if line.startswith("Over 5 seeds, xsum, T 1, SpS K=4")
+    )
     assert f"alpha {alpha.mean:.3f} [" in line
     assert "over seeds" in line
     assert body(table)[0][:3] == ["method", "setting", "seed"]

@@ -15,7 +15,7 @@ from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import compared
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
@@ -96,8 +96,9 @@ def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> i
     found = compared(runs, against, margins)
     if not found.differences:
         raise UsageError(f"--against {against}: expected a run that has cells of this one")
+    names = Names(each.cell for each in found.differences)
     for each in found.differences:
-        name = f"{each.cell.work.task}, {setting(each.cell)}, {method(each.cell)}: {each.figure}"
+        name = f"{names.full(each.cell)}: {each.figure}"
         pairs = f"{each.pairs} pairs" if each.pairs else "no pairs"
         told = (
             "is equal"

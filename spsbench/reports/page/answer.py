@@ -11,7 +11,7 @@ from spsbench.registry import find
 from spsbench.reports.reporter import Table
 from spsbench.reports.sheet import Mood, Sheet
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names
 
 NONE: Mapping[str, Sheet] = {}
 
@@ -40,45 +40,45 @@ def answers(
     table: Table, same: dict[str, Same | None], audits: Mapping[str, Sheet] = NONE
 ) -> list[Answer]:
     """One for each task and setting that drafts; greedy texts and audits are given by cell."""
-    made: dict[tuple[str, str, str], list[Summary]] = {}
+    made: dict[tuple[str, str], list[Summary]] = {}
+    names = Names(row.cell for row in table.whole)
     for row in table.whole:
         if row.cell.k != 0:
-            task = str(row.cell.work.task or "")
-            work = task, setting(row.cell), row.cell.models.target.id
+            work = names.work(row.cell), row.cell.models.target.id
             made.setdefault(work, []).append(row)
-    return [_answer(table, rows, same, audits) for rows in made.values()]
+    return [_answer(table, rows, names, same, audits) for rows in made.values()]
 
 
 def _answer(
     table: Table,
     rows: Sequence[Summary],
+    names: Names,
     same: dict[str, Same | None],
     audits: Mapping[str, Sheet],
 ) -> Answer:
     timed = [row for row in rows if row.speedup is not None]
     best = max(timed, key=lambda row: row.speedup.mean if row.speedup else 0, default=rows[0])
     cell, gained = best.cell, best.speedup
-    task = str(cell.work.task or "")
     return Answer(
         run=table.title.run,
-        name=", ".join(part for part in (task, setting(cell)) if part),
-        method=method(cell),
+        name=names.work(cell),
+        method=names.how(cell),
         figure="n/a" if gained is None else f"{gained.mean:.2f}x",
         interval="" if gained is None else _interval(gained),
-        speed=_speed(best, len(timed)),
+        speed=_speed(best, names.how(cell), len(timed)),
         lossless=lossless(cell, same.get(cell.id), audits.get(cell.id)),
         quality=_quality(cell, table.parities, same.get(cell.id)),
     )
 
 
-def _speed(row: Summary, among: int) -> Statement:
+def _speed(row: Summary, method: str, among: int) -> Statement:
     gained, (own, loaded) = row.speedup, row.at_any_load("mean_token_time_ms")
     if own is None:
         return Statement("open", "Speed-up unknown: no time that counts.")
     if gained is None:
         return Statement("open", "Speed-up unknown: no ArS beside it that was timed.")
     busy = ", timed under load" if loaded else ""
-    what = f"{method(row.cell)} takes {own.mean:.2f} ms a token{busy}"
+    what = f"{method} takes {own.mean:.2f} ms a token{busy}"
     chosen = f" It is the fastest of {among}, chosen after looking." if among > 1 else ""
     if gained.low is None or gained.high is None:
         told = f"{what}, {gained.mean:.2f} times as fast as ArS; too few samples for an interval."

@@ -15,11 +15,11 @@ from spsbench.reports.page.gathered import TOKENS, Gathered, latency, percentile
 from spsbench.reports.page.marks import Exhibit, drawn
 from spsbench.reports.page.paired import Pairing, Side, beside, pairings
 from spsbench.reports.page.reading import to_read
-from spsbench.reports.page.safe import shown
+from spsbench.reports.page.safe import labels, shown
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Report, Table
 from spsbench.reports.sheet import Sheet
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names
 
 LINE = 120  # characters of a name
 PARAGRAPH = 2000
@@ -42,8 +42,12 @@ def content(report: Report) -> Content:
     """Read every record of the report once more; of each table what a page shows."""
     rows = [(table, row) for table in report.tables for row in table.rows]
     summaries = [row for _, row in rows]
-    called = labels(report.tables)
-    names = [_name(called[id(table)], row) for table, row in rows]
+    called = labels_of(report.tables)
+    told = {id(table): Names(row.cell for row in table.rows) for table in report.tables}
+    names = labels([_name(called[id(table)], told[id(table)], row) for table, row in rows], LINE)
+    settings = labels([told[id(table)].setting(row.cell) for table, row in rows], LINE)
+    methods = labels([told[id(table)].how(row.cell) for table, row in rows], LINE)
+    tasks = labels([str(row.cell.work.task or "") for _, row in rows], LINE)
     index = {(id(table), row.cell.id, row.group): i for i, (table, row) in enumerate(rows)}
     gathered = _gathered(report.tables)
 
@@ -67,16 +71,16 @@ def content(report: Report) -> Content:
         *e.speed_and_quality(summaries, papers),
         *e.predicted(summaries),
     ]
-    traces, told = to_read(gathered, index, called)
+    traces, chosen = to_read(gathered, index, called)
     data = {
         "rows": [
             {
                 "name": names[i],
                 "run": called[id(table)],
-                "task": shown(str(row.cell.work.task or ""), LINE),
+                "task": tasks[i],
                 "category": None if row.group is None else visible(group(row)),
-                "setting": shown(setting(row.cell), LINE),
-                "method": shown(method(row.cell), LINE),
+                "setting": settings[i],
+                "method": methods[i],
                 "k": row.cell.k,
                 "cell": row.cell.id,
                 "n": row.n,
@@ -91,7 +95,7 @@ def content(report: Report) -> Content:
         "definitions": {**DEFINITIONS, **_defined(exhibits)},
         "pairings": [_told(each, called[id(gathered[0][0])], row) for each, row in rowed],
         "traces": [each.to_json() for each in traces],
-        "told": told,
+        "told": chosen,
     }
     first = []
     for table, found in () if told_whole else gathered:
@@ -102,7 +106,7 @@ def content(report: Report) -> Content:
     return Content(first, data, several)
 
 
-def labels(tables: Sequence[Table]) -> dict[int, str]:
+def labels_of(tables: Sequence[Table]) -> dict[int, str]:
     """A short name for each of several tables, by its identity: its own, or a number."""
     own = [shown(table.title.run, LINE) for table in tables]
     short = len(set(own)) == len(own) and max(map(len, own), default=0) <= SHORT
@@ -206,7 +210,7 @@ def _estimate(estimate: Estimate | None) -> list[float | None] | None:
     return None if estimate is None else list(estimate)
 
 
-def _name(called: str, row: Summary) -> str:
-    parts = [called, str(row.cell.work.task or ""), setting(row.cell)]
+def _name(called: str, names: Names, row: Summary) -> str:
+    parts = [called, names.work(row.cell)]
     parts += [] if row.group is None else [group(row)]
-    return shown(", ".join(part for part in [*parts, method(row.cell)] if part), LINE)
+    return ", ".join(part for part in [*parts, names.how(row.cell)] if part)

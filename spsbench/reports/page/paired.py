@@ -15,7 +15,7 @@ from spsbench.figures.sums import AT, Tally, numbered
 from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
 from spsbench.reports.quoting import visible
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names
 
 
 class Side(NamedTuple):
@@ -40,12 +40,14 @@ class Pairing(NamedTuple):
 
 
 def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
-    """Every configuration of the later runs that the first one has, by task, setting and method."""
-    known = {_name(cell): (cell, tally) for cell, tally in first.tallies.values()}
+    """Every configuration of the later runs that the first one has, by the names it has there."""
+    keys = Names(cell for cell, _ in first.tallies.values())
+    known = {keys.full(cell): (cell, tally) for cell, tally in first.tallies.values()}
     made = []
     for run in runs:
+        names = Names(cell for cell, _ in run.tallies.values())
         for cell, tally in run.tallies.values():
-            before, base = known.get(_name(cell), (cell, None))
+            before, base = known.get(keys.full(cell), (cell, None))
             if base is None or not base.keys or not tally.keys:
                 continue
             gained = gains(base, tally, cell.k).speedup
@@ -54,7 +56,8 @@ def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
             same = identical(run.greedy.get(cell.id, {}), first.greedy.get(before.id, {}))
             quality = tuple(_quality(theirs, ours, same))
             tau = _tau(base, tally)
-            made.append(Pairing(_name(cell), run.name, cell.id, shared, gained, tau, quality))
+            name = names.full(cell)
+            made.append(Pairing(name, run.name, cell.id, shared, gained, tau, quality))
     return made
 
 
@@ -114,8 +117,3 @@ def _tau(base: Tally, own: Tally) -> Estimate | None:
 
     samples = numbered([sample for sample, _ in keys])
     return Jackknife(np.hstack(rows), samples).estimate(difference, AT["rounds"], PLAIN)
-
-
-def _name(cell: Cell) -> str:
-    parts = str(cell.work.task or ""), setting(cell), method(cell)
-    return ", ".join(part for part in parts if part)

@@ -7,7 +7,7 @@ from spsbench.reports.page.gathered import OF_CATEGORY, PROMPTS, Gathered
 from spsbench.reports.page.traces import Trace, tokenizer_of, trace
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Table
-from spsbench.settings.names import method, setting
+from spsbench.settings.names import Names
 
 
 def to_read(
@@ -19,6 +19,7 @@ def to_read(
     made: list[Trace] = []
     tokenizers: dict[str, Any] = {}
     for table, found in gathered:
+        names = Names(found.cells.values())
         numbers: dict[str, int] = {}
         for record in found.kept:
             cell = found.cells[record.cell]
@@ -26,12 +27,11 @@ def to_read(
             if target.id not in tokenizers:
                 tokenizers[target.id] = None if cell.models.random else tokenizer_of(target)
             number = numbers.setdefault(record.sample, len(numbers) + 1)
-            work = str(cell.work.task or ""), setting(cell)
-            parts = [called[id(table)], *work, f"prompt {number}"]
+            parts = [called[id(table)], names.work(cell), f"prompt {number}"]
             made.append(
                 trace(
                     record,
-                    name=method(cell),
+                    name=names.how(cell),
                     group=", ".join(part for part in parts if part),
                     row=index[id(table), record.cell, None],
                     category=None if record.group is None else visible(record.group or "none"),

@@ -2,6 +2,7 @@
 
 import html
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from spsbench.reports.quoting import visible
@@ -26,6 +27,24 @@ def embedded(data: Any) -> str:
 def markup(text: object) -> str:
     """Text between tags or in a quoted attribute."""
     return html.escape(visible(str(text)), quote=True)
+
+
+def labels(names: Sequence[str], longest: int) -> list[str]:
+    """Names as a page shows them: cut at the end only if they stay as distinct as they are.
+
+    Those that would not begin where they part; a number tells apart what is alike so far still.
+    """
+    made = [shown(name, longest) for name in names]
+    several = len(set(names))
+    if len(set(made)) < several:
+        pairs = enumerate(zip(min(names), max(names), strict=False))
+        parted = next((at for at, (one, other) in pairs if one != other), 0)
+        begin = max(0, parted - longest // 4)
+        made = [shown(f"…{name[begin:]}", longest) for name in names]
+    if len(set(made)) < several:
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
+        made = [f"{short} ({numbers[name]})" for short, name in zip(made, names, strict=True)]
+    return made
 
 
 def shown(text: str, longest: int = LONGEST) -> str:

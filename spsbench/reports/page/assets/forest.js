@@ -1,8 +1,16 @@
 // Rows one below the other: name and value above, interval below.
 function forest(axes, rows, width) {
   const marks = axes.series.flatMap((series) => series.marks);
-  const step = 38, top = 6, bottom = 26;
-  const plot = new Plot(width, top + marks.length * step + bottom, axes.title);
+  const step = 38, line = 14, top = 6, bottom = 26;
+  const drawn = marks.map((m) => {
+    const row = rows[m.row];
+    const value = `${number(m.y, axes.digits)}${axes.unit}`;
+    const full = m.kind === "paper" ? `Chinchilla, ${row.key}: ${row.name}` : row.name;
+    const room = Math.max(8, Math.floor((width - 16) / 6.4) - value.length - 2);
+    return { row, value, full, lines: wrapped(full, room) };
+  });
+  const tall = drawn.reduce((sum, { lines }) => sum + step + line * (lines.length - 1), 0);
+  const plot = new Plot(width, top + tall + bottom, axes.title);
   const values = marks.flatMap((m) => [m.y, m.low ?? m.y, m.high ?? m.y]);
   const lines = [[axes.one, 1], [axes.zero, 0]].filter(([drawn]) => drawn).map(([, at]) => at);
   values.push(...lines);
@@ -13,14 +21,13 @@ function forest(axes, rows, width) {
     plot.text(x(tick), floor + 16, String(tick), { class: "tick", "text-anchor": "middle" });
   }
   for (const at of lines) plot.line(x(at), top, x(at), floor, { class: "one" });
+  let start = top;
   marks.forEach((m, i) => {
-    const row = rows[m.row], y = top + i * step + 26;
+    const { row, value, full, lines: name } = drawn[i];
+    const y = start + 26 + line * (name.length - 1);
     const { colour, shape: kind } = row.look;
-    const value = `${number(m.y, axes.digits)}${axes.unit}`;
-    const full = m.kind === "paper" ? `Chinchilla, ${row.key}: ${row.name}` : row.name;
-    const room = Math.floor((width - 16) / 6.4) - value.length - 2;
-    const name = full.length > room ? `${full.slice(0, room - 1)}…` : full;
-    plot.text(8, y - 11, name, { class: m.kind === "paper" ? "label halo muted" : "label halo" });
+    name.forEach((words, at) => plot.text(8, start + 15 + line * at, words, { class: m.kind === "paper" ? "label halo muted" : "label halo" }));
+    start += step + line * (name.length - 1);
     plot.text(width - 8, y - 11, value, { class: m.kind === "paper" ? "value halo muted" : "value halo", "text-anchor": "end" });
     if (m.low !== null) {
       plot.line(x(m.low), y, x(m.high), y, { stroke: colour, "stroke-width": 3, "stroke-linecap": "round", opacity: 0.55 });
@@ -35,8 +42,11 @@ function forest(axes, rows, width) {
 // Bars of parts, one a row.
 function parts(axes, rows, width) {
   const shownRows = [...new Set(axes.series.flatMap((series) => series.marks.map((m) => m.row)))];
-  const step = 40, top = 4, bottom = 42;
-  const plot = new Plot(width, top + shownRows.length * step + bottom, axes.x);
+  const step = 40, line = 14, top = 4, bottom = 42;
+  const room = Math.max(8, Math.floor((width - 20) / 6.4));
+  const names = shownRows.map((row) => wrapped(rows[row].name, room));
+  const tall = names.reduce((sum, lines) => sum + step + line * (lines.length - 1), 0);
+  const plot = new Plot(width, top + tall + bottom, axes.x);
   const total = (row) => axes.series.reduce((sum, series) => sum + (series.marks.find((m) => m.row === row)?.y ?? 0), 0);
   const far = Math.max(...shownRows.map(total));
   const x = scale([0, far], [8, width - 60]);
@@ -46,9 +56,11 @@ function parts(axes, rows, width) {
     plot.text(x(tick), floor + 16, String(tick), { class: "tick", "text-anchor": "middle" });
   }
   plot.text((width - 52) / 2, floor + 36, axes.x, { class: "name", "text-anchor": "middle" });
+  let below = top;
   shownRows.forEach((row, i) => {
-    const y = top + i * step;
-    plot.text(8, y + 13, rows[row].name.slice(0, Math.floor((width - 20) / 6.4)), { class: "label halo" });
+    names[i].forEach((words, at) => plot.text(8, below + 13 + line * at, words, { class: "label halo" }));
+    const y = below + line * (names[i].length - 1);
+    below += step + line * (names[i].length - 1);
     let start = 0;
     axes.series.forEach((series) => {
       const m = series.marks.find((mark) => mark.row === row);

@@ -1,4 +1,15 @@
 // Plots are SVG: they scale, print, follow the colours of the page and can be read out.
+// A name in lines of at most `room` characters, parted at its spaces where it has some.
+function wrapped(name, room) {
+  const lines = [];
+  for (const word of name.split(" ")) {
+    const last = lines.length - 1;
+    if (last >= 0 && lines[last].length + 1 + word.length <= room) { lines[last] += ` ${word}`; continue; }
+    for (let at = 0; at === 0 || at < word.length; at += room) lines.push(word.slice(at, at + room));
+  }
+  return lines;
+}
+
 // One plot: its SVG, and the places of its marks for pointer and keyboard.
 class Plot {
   constructor(width, height, label) {

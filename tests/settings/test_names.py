@@ -1,0 +1,129 @@
+"""What cells are called: no two that differ have one name, in any table, file or page."""
+
+import csv as reader
+import io
+import json
+
+import pytest
+
+from spsbench.figures.summaries import summaries
+from spsbench.reports.body import body
+from spsbench.reports.columns import brief
+from spsbench.reports.csv import csv
+from spsbench.reports.figure1 import lines
+from spsbench.reports.page.data import content
+from spsbench.reports.page.safe import labels
+from spsbench.reports.reporter import Medium, Report, Title, table_of
+from spsbench.reports.table import table
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.names import Names
+from spsbench.spec import Spec
+from tests.simulation import cell, run
+
+LONG = "a-target-in-a-folder-with-a-long-name-"
+PAIRS = {
+    "decoder": ({"decoder": Spec("native")}, {"decoder": Spec("hf")}),
+    "dtype": (
+        {"target": ModelSpec("large", dtype="float32")},
+        {"target": ModelSpec("large", dtype="bfloat16")},
+    ),
+    "engine": (
+        {"target": ModelSpec("large", engine=Spec("fast"))},
+        {"target": ModelSpec("large", engine=Spec("eager"))},
+    ),
+    "random weights": (
+        {"target": ModelSpec("large")},
+        {"target": ModelSpec("large", weights="random")},
+    ),
+    "revision": (
+        {"target": ModelSpec("large", revision="one")},
+        {"target": ModelSpec("large", revision="two")},
+    ),
+    "length": ({"max_new_tokens": 24}, {"max_new_tokens": 32}),
+    "end": ({"ignore_eos": False}, {"ignore_eos": True}),
+    "stop": ({"stop": ("a",)}, {"stop": ("a", "b")}),
+    "system": ({"chat": True, "system": "Be brief."}, {"chat": True, "system": "Be kind."}),
+    "seed": ({"seed": 1}, {"seed": 2}),
+    "long target": (
+        {"target": ModelSpec(LONG * 5 + "one")},
+        {"target": ModelSpec(LONG * 5 + "two")},
+    ),
+}
+
+
+def of(name: str) -> list[Cell]:
+    return [cell(k, **{"max_new_tokens": 24, **one}) for one in PAIRS[name] for k in (0, 4)]
+
+
+def report(cells: list[Cell], width: int = 160) -> Report:
+    records = [record for each in cells for record in run(each, 0.7, 2)]
+    made = table_of(summaries(cells, records), Title("run"), records=lambda: iter(records))
+    return Report("run", [made], Medium(width))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_cells_that_differ_have_different_names_everywhere(name: str) -> None:
+    cells = of(name)
+    made = report(cells)
+    told = [tuple(line.names) for line in body(made.tables[0], brief)[1]]
+    assert len(set(told)) == 4
+    columns = ("task", "target", "draft", "method", "setting", "engine", "seed", "options")
+    rows = list(reader.DictReader(io.StringIO(csv(made))))
+    assert len({tuple(row[column] for column in columns) for row in rows}) == 4
+    data = content(made).data
+    assert len({row["name"] for row in data["rows"]}) == 4
+    assert len({(row["setting"], row["method"]) for row in data["rows"]}) == 4
+    assert len({trace["group"] + trace["name"] for trace in data["traces"]}) == 8  # of 2 prompts
+    assert len({answer.name + answer.method for answer in content(made).answers}) >= 1
+    assert sorted(map(len, lines(made.tables[0].rows).values())) == [2, 2]
+    assert not any("(2)" in label for label in lines(made.tables[0].rows))
+    assert json.dumps(data)
+
+
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_the_terminal_cuts_no_name(width: int) -> None:
+    text = table(report(of("long target"), width))
+    assert "…" not in text
+    grid = [line[1:] for line in text.splitlines() if line.startswith("  ")]
+    joined = "".join(line.split("  ")[0].strip() for line in grid)
+    for end in ("one", "two"):
+        assert joined.count(f"{LONG * 5}{end}") == 2
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_what_is_told_by_a_name_is_no_option() -> None:
+    assert Names(of("engine")).options == ()
+    assert Names(of("seed")).options == ()
+    assert Names(of("decoder")).options == ("decoder",)
+    greedy = [cell(k, temperature=t) for t in (0.0, 1.0) for k in (0, 4)]
+    usual = [c.but(verifier=Spec("match" if not c.sampling.temperature else "sps")) for c in greedy]
+    assert Names(usual).options == ()  # the usual rule goes by the temperature
+    rules = [cell(4), cell(4, verifier=Spec("match"))]
+    assert [Names(rules).how(c) for c in rules] == [
+        "SpS K=4, verifier sps",
+        "SpS K=4, verifier match",
+    ]
+    tasks = [cell(4), cell(4, task=Spec("humaneval"), max_new_tokens=512, stop=("\n",))]
+    assert Names(tasks).options == ()
+
+
+def test_a_draft_model_says_only_what_the_target_has_not() -> None:
+    own = [
+        cell(4, target=ModelSpec("large", dtype=t), draft=ModelSpec("small", dtype=d))
+        for t, d in (("float32", "float32"), ("bfloat16", "bfloat16"), ("bfloat16", "float32"))
+    ]
+    assert [Names(own).how(c) for c in own] == [
+        "SpS K=4, dtype float32",
+        "SpS K=4, dtype bfloat16",
+        "SpS K=4, dtype bfloat16, draft_dtype float32",
+    ]
+
+
+def test_labels_are_cut_only_where_they_stay_distinct() -> None:
+    assert labels(["a" * 30, "b" * 30], 10)[0].startswith("aaaaaaaaaa…")
+    alike = labels(["a" * 30 + "one", "a" * 30 + "two"], 10)
+    assert alike[0].endswith("one")
+    assert alike[1].endswith("two")
+    three = labels(["a" * 30 + "b" * 30 + x for x in "xyz"] + ["other"], 10)
+    assert len(set(three)) == 4

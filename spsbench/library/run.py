@@ -97,8 +97,9 @@ class Run:
 
 def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     names = Names(summary.cell for summary in summaries)
-    figures = dict.fromkeys(name for summary in summaries for name in summary.figures)
-    figures |= dict.fromkeys(f"with_load.{name}" for name in WITH_LOAD)
+    with_load = [f"with_load.{name}" for name in WITH_LOAD]
+    known = dict.fromkeys(name for summary in summaries for name in summary.figures)
+    figures = [*(name for name in known if name not in with_load), *with_load]
     return [_row(summary, names, figures) for summary in summaries]
 
 

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from spsbench.engines.tape import Tape
+from spsbench.errors import DataError
 from spsbench.machine.sizes import in_words
 
 
@@ -35,9 +36,15 @@ class Choice:
         """The inverse of `to_json`.
 
         Raises:
-            TypeError: a field is missing or unknown.
+            DataError: a field is missing or unknown.
         """
-        return cls(**values)
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise DataError(
+                f"foreign choice of an engine ({error}): expected what `sps` wrote. Delete "
+                "engines-*.json in the folder of the run, and it is made anew"
+            ) from error
 
     def of_cache(self, context: int | None) -> str:
         """What the cache takes, in words; empty where that is not known."""

@@ -63,10 +63,10 @@ def _layout(layer: OverCodes, dtype: torch.dtype) -> str:
         return next(iter(ways))
     kind = " with minima" if layer.least else ""
     key = f"replayed layout {shape_of(layer)} in groups of {layer.group}{kind} {dtype}"
-    found = recall(key)
+    found = str(recall(key))
     if found not in ways:
         keep(key, found := fastest_layout(layer, dtype))
-    return str(found)
+    return found
 
 
 def fastest_layout(layer: OverCodes, dtype: torch.dtype) -> str:

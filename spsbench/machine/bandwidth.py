@@ -96,5 +96,12 @@ def _shapes(path: Path) -> dict[str, list[int]]:
                 raise ValueError("its header is longer than the file")
             header = json.loads(file.read(length))
         return {k: v["shape"] for k, v in header.items() if k != "__metadata__"}
-    except (struct.error, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (
+        struct.error,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise ValueError(f"{path} is damaged ({error}): expected a safetensors file") from error

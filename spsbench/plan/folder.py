@@ -82,7 +82,14 @@ def load(folder: Path) -> Kept:
         raise MissingError(
             f"no plan ({folder}): expected {NAME} in it. Check the folder"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise DataError(
             f"unreadable plan ({path}: {error}): expected what `sps plan` wrote. Plan anew"
         ) from error

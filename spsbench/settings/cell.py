@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+from spsbench.settings.fits import check_types
 from spsbench.settings.method import AUTO, Method, constant
 from spsbench.settings.models import CHECKPOINT, RANDOM, Models, ModelSpec
 from spsbench.settings.sampling import Sampling
@@ -91,7 +92,8 @@ class Cell:
             stored: the id under which a run keeps the cell; today's fields may give it another.
 
         Raises:
-            TypeError, KeyError: a field is unknown, or one without a default is missing.
+            TypeError, KeyError, ValueError, AttributeError: a field is unknown, one without a
+                default is missing, or a value is of another type.
         """
         made = _since_schema_2(values)
         for name in ("task", "drafter", "verifier", "schedule", "decoder"):
@@ -102,7 +104,10 @@ class Cell:
                 made[name] = ModelSpec(**{**made[name], **_engine(made[name])})
         if "stop" in made:
             made["stop"] = tuple(made["stop"])
-        return replace(cls.of(**made), stored=stored)
+        cell = cls.of(**made)
+        check_types(cell)
+        int(cell.k or 0)  # of a constant schedule it must be a number
+        return replace(cell, stored=stored)
 
 
 RECORDS: dict[str, type[Any]] = {

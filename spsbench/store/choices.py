@@ -13,6 +13,25 @@ from spsbench.errors import DataError
 from spsbench.machine.files import read_file
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import Shard, shard_name
+from spsbench.store.shapes import Is, ObjectOf
+
+ANEW = "Delete the file, and they are made anew"
+SHAPE = ObjectOf(
+    each=ObjectOf(
+        {
+            "engine": Is(str),
+            "reason": Is(str),
+            "packed": ObjectOf(each=Is(str)),
+            "threads": Is(int, least=1, null=True),
+            "linears": Is(int, least=0),
+            "packed_linears": Is(int, least=0),
+            "beside": Is(int, least=0),
+            "reading": Is(str),
+            "cache": Is(int, least=0),
+        }
+    )
+)
+"""Of `engines.choice.Choice`; engines of other packages may keep more."""
 
 
 def choices_path(folder: Path, shard: Shard) -> Path:
@@ -33,12 +52,12 @@ def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
-            f"unreadable choices ({path}: {error}): expected what `sps` wrote. Delete the file, "
-            "and they are made anew"
+            f"unreadable choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
         ) from error
-    if not isinstance(read, dict):
-        raise DataError(f"foreign choices ({path}): expected an object. Delete the file")
-    return read
+    if told := SHAPE.wrong(read, "choices"):
+        raise DataError(f"foreign choices ({path}: {told}): expected what `sps` wrote. {ANEW}")
+    found: dict[str, dict[str, Any]] = read
+    return found
 
 
 def write_choices(folder: Path, shard: Shard, choices: Mapping[str, Any]) -> None:

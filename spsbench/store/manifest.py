@@ -13,10 +13,73 @@ from spsbench.machine.files import read_file
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
+from spsbench.store.shapes import Is, ListOf, ObjectOf
 
 NAME = "manifest.json"
 ABSENT = "absent"
 PART = ("task", "prompt_version", "cells", "limit", "samples", "repeats")  # read again of each part
+
+TEXT, COUNT = Is(str), Is(int, least=0)
+PROVENANCE = ObjectOf(
+    {
+        "hardware": ObjectOf(null=True),
+        "git": ObjectOf({"commit": TEXT}, null=True),
+        "versions": ObjectOf(null=True),
+        "memory": ObjectOf(
+            {"bandwidth": Is(float, least=1), "weights": ObjectOf(each=Is(float, least=0))},
+            needed=("bandwidth", "weights"),
+            null=True,
+        ),
+    }
+)
+SHAPE = ObjectOf(
+    {
+        "experiment": ObjectOf(
+            {
+                "title": TEXT,
+                "parts": ListOf(
+                    ObjectOf(
+                        {
+                            "task": TEXT,
+                            "title": TEXT,
+                            "prompt_version": TEXT,
+                            "metrics": ListOf(TEXT),
+                            "limit": Is(int, least=1, null=True),
+                            "samples": COUNT,
+                            "repeats": COUNT,
+                            "cells": ListOf(TEXT),
+                        },
+                        needed=("title",),
+                    )
+                ),
+                "samples": ObjectOf(each=ListOf(TEXT)),
+                "prompts": ObjectOf(each=TEXT),
+                "threads": Is(int, least=1, null=True),
+                "paper": Is(bool),
+            }
+        ),
+        "cells": ObjectOf(each=ObjectOf()),
+        "fingerprint": ObjectOf(),
+        "provenance": PROVENANCE,
+        "segments": ListOf(
+            ObjectOf(
+                {
+                    "shard": Is(str, pattern=r"\d+-of-\d+"),
+                    "first": COUNT,
+                    "records": COUNT,
+                    "started": TEXT,
+                    "machine": TEXT,
+                    "provenance": PROVENANCE,
+                    "differences": ListOf(TEXT),
+                },
+                needed=("shard", "first"),
+            )
+        ),
+        "created": TEXT,
+        "tool": TEXT,
+    }
+)
+"""What is read of a manifest; what is only kept may be anything."""
 
 
 def now() -> str:
@@ -100,7 +163,7 @@ class Manifest:
         """
         try:
             return {name: Cell.from_json(values, name) for name, values in self.cells.items()}
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise DataError(
                 f"foreign cell ({folder}: {error}): expected the fields that this version writes. "
                 "Read the run with the version that its manifest names"
@@ -119,11 +182,8 @@ class Manifest:
         wrong = {f.name for f in fields(cls)} ^ values.keys()
         if wrong:
             raise ValueError(f"missing or unknown: {', '.join(sorted(wrong))}")
-        for name in ("experiment", "cells", "fingerprint", "provenance"):
-            if not isinstance(values[name], dict):
-                raise ValueError(f"{name} is not an object")
-        if not isinstance(values["segments"], list):
-            raise ValueError("segments is not a list")
+        if told := SHAPE.wrong(values, ""):
+            raise ValueError(told)
         return cls(**{**values, "segments": tuple(values["segments"])})
 
 

@@ -15,7 +15,9 @@ def test_what_is_written_is_read_by_shard(tmp_path: Path) -> None:
     assert read_choices(tmp_path, (1, 2)) == {}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "3"])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "3", '{"m": 5}', '{"m": {"packed": [1]}}', "[" * 100_000]
+)
 def test_damage_is_a_user_s_error(tmp_path: Path, text: str) -> None:
     choices_path(tmp_path, (0, 1)).write_text(text)
     with pytest.raises(DataError, match="choices"):

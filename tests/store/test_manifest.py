@@ -1,10 +1,13 @@
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
 
-from spsbench.errors import DataError, Exit, MismatchError, MissingError, WriteError
+from spsbench.errors import DataError, Exit, MismatchError, MissingError, SpsError, WriteError
+from spsbench.reports.json import json as json_report
+from spsbench.reports.run_tables import report_on
 from spsbench.settings.records import SCHEMA
 from spsbench.store.manifest import Manifest, differences, refuse_differences
 from tests.golden.make import GOLDEN
@@ -110,3 +113,57 @@ def test_differences_tell_kinds_and_absence_apart():
 def test_a_part_that_its_task_cannot_be_made_of_is_refused(tmp_path):
     with pytest.raises(DataError, match="part 0 without task, prompt_version, cells"):
         Manifest.load(GOLDEN / "1").parts(tmp_path)
+
+
+def values_in(value, place=()):
+    """The place of each value in JSON; of a list that of the first one."""
+    yield place
+    names = value if isinstance(value, dict) else [0] if isinstance(value, list) and value else []
+    for name in names:
+        yield from values_in(value[name], (*place, name))
+
+
+def test_no_type_in_a_manifest_is_an_internal_error(tmp_path):
+    """Each value of a run in place of which another type stands: a report, or an error's line."""
+    folder = shutil.copytree(GOLDEN / str(SCHEMA), tmp_path / "run")
+    text = (folder / "manifest.json").read_text()
+    whole = json.loads(text)
+    whole["cells"] = dict(list(whole["cells"].items())[:1])
+    places = [p for p in values_in(whole) if p]
+    refused = 0
+    for place in places:
+        for wrong in ([5], "x", {}):
+            changed = json.loads(text)
+            *above, name = place
+            inside = changed
+            for each in above:
+                inside = inside[each]
+            inside[name] = wrong
+            (folder / "manifest.json").write_text(json.dumps(changed))
+            try:
+                json_report(report_on([folder]))
+            except SpsError:
+                refused += 1
+    assert refused > len(places)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "said"),
+    [
+        (("segments",), [5], r"segments\[0\] is 5, expected an object"),
+        (("experiment", "parts"), "x", "experiment.parts is 'x', expected a list"),
+        (("experiment", "title"), {}, "experiment.title is {}, expected text"),
+        (("segments", 0, "first"), -1, r"segments\[0\].first is -1, expected 0 or more"),
+        (("segments", 0, "shard"), "a", r"segments\[0\].shard is 'a', expected"),
+    ],
+)
+def test_the_field_of_another_type_is_named(tmp_path, place, wrong, said):
+    values = json.loads((GOLDEN / str(SCHEMA) / "manifest.json").read_text())
+    *above, name = place
+    inside = values
+    for each in above:
+        inside = inside[each]
+    inside[name] = wrong
+    (tmp_path / "manifest.json").write_text(json.dumps(values))
+    with pytest.raises(DataError, match=said):
+        Manifest.load(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError, first_line
 from spsbench.machine.environment import usable_cores
+from spsbench.settings.crew import NO_RAY
 
 REACH = 10.0  # seconds in which whoever is at an address must answer
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -54,9 +55,7 @@ def load() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UnavailableError(
-            "no Ray (--on ray): expected it. pip install 'spsbench[ray]', or give --on processes:N"
-        ) from error
+        raise UnavailableError(NO_RAY) from error
     return ray
 
 

@@ -147,6 +147,7 @@ class Conduct:
             with self._keeping_choices(writer):
                 samples = self._records(experiment, writer)
                 self._traces(experiment, writer)
+            writer.finish()
             score_missing(experiment, samples, folder, place.slice, self.stop)
             if self.stop():
                 return Outcome(folder=folder, records=writer.count)

@@ -1,14 +1,16 @@
 """Who makes the records of a run: this process, others of this machine, or a cluster."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Annotated
 
-from spsbench.errors import UsageError
+from spsbench.errors import UnavailableError, UsageError
 from spsbench.settings.access import THREADS_MAX
 from spsbench.settings.option import MACHINE, Option, between
 
 HERE, PROCESSES, RAY = "here", "processes", "ray"
 MOST = 10_000
+NO_RAY = "no Ray (--on ray): expected it. pip install 'spsbench[ray]', or give --on processes:N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class Crew:
             raise UsageError(
                 "--cpus-per-worker without --on: expected processes:N or ray with it. Leave it out"
             )
+        if self.kind == RAY and find_spec("ray") is None:
+            raise UnavailableError(NO_RAY)
 
     @property
     def kind(self) -> str:

@@ -18,6 +18,7 @@ from spsbench.spec import Spec
 
 OF_SAMPLING = tuple(each.name for each in settings_of(Sampling))
 OF_DRAFTING = (*(each.name for each in DRAFT.values()), "drafter", "verifier", "schedule")
+MOST = 10_000  # cells of one table
 WARP = ("temperature", "top_p")  # what a setting of the paper decides
 
 
@@ -62,6 +63,10 @@ def grid(
             decoder=recording(cell.method.decoder, table.record),
         )
         cells.setdefault(cell.id, cell)
+        if len(cells) > MOST:
+            raise UsageError(
+                f"more than {MOST:,} cells of {spec}: expected fewer. Shorten the lists of options"
+            )
     return tuple(cells.values())
 
 

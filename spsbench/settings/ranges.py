@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+MOST = 10_000  # numbers that one text may name
 TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")
 
 
@@ -13,7 +14,8 @@ def parse_range(text: str, *, low: int, high: int) -> list[int]:
     `a..b..s` takes every s-th. Terms are parted by commas.
 
     Raises:
-        ValueError: something else, a range that runs backwards, or a number not in low..high.
+        ValueError: something else, a range that runs backwards, a number not in low..high, or
+            more than `MOST` numbers.
     """
     return list(dict.fromkeys(_numbers(text, low, high)))
 
@@ -24,6 +26,7 @@ def repeated(text: str, *, low: int, high: int) -> list[int]:
 
 
 def _numbers(text: str, low: int, high: int) -> Iterator[int]:
+    left = MOST
     for term in text.replace(" ", "").split(","):
         match = TERM.fullmatch(term)
         if match is None:
@@ -37,4 +40,8 @@ def _numbers(text: str, low: int, high: int) -> Iterator[int]:
             raise ValueError(f"{text!r}: {term} is empty: expected first <= last and a step >= 1")
         if first < low or last > high:
             raise ValueError(f"{text!r}: {term} is outside {low}..{high}")
+        named = (last - first) // step + 1
+        if named > left:
+            raise ValueError(f"{text!r} names {named:,} numbers: expected at most {MOST:,}")
+        left -= named
         yield from range(first, last + 1, step)

@@ -67,6 +67,7 @@ SHAPE = ObjectOf(
                     "shard": Is(str, pattern=r"\d+-of-\d+"),
                     "first": COUNT,
                     "records": COUNT,
+                    "traces": ObjectOf(each=COUNT),
                     "started": TEXT,
                     "machine": TEXT,
                     "provenance": PROVENANCE,
@@ -106,6 +107,14 @@ class Manifest:
         """Ids of all samples of its tasks; empty where an earlier version did not note them."""
         noted: dict[str, list[str]] = self.experiment.get("samples", {})
         return frozenset(name for names in noted.values() for name in names)
+
+    @property
+    def traces(self) -> dict[str, int]:
+        """File of traces -> how many lines it had when a start that wrote it ended."""
+        noted: dict[str, int] = {}
+        for segment in self.segments:
+            noted |= segment.get("traces", {})
+        return noted
 
     def save(self, folder: Path) -> None:
         """Write `manifest.json`, whole or not at all.

@@ -3,7 +3,7 @@
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from spsbench.store.folder import WHOLE, check_writable, record_logs, records_pa
 from spsbench.store.log import encode, iterate
 from spsbench.store.manifest import Manifest, refuse_differences
 from spsbench.store.plausibility import impossible
+
+NOTED = ("records", "traces")  # what a start's end notes in the manifest, of its own files
 
 
 class Placed(NamedTuple):
@@ -28,17 +30,17 @@ class Starts:
     """Which start made a line of a shard's log: the last one before it, of the line's machine."""
 
     def __init__(self, manifest: Manifest, shard: str) -> None:
-        self.firsts: list[int] = []
-        self._known: dict[str | None, list[tuple[int, int]]] = {}
+        self.known: list[int] = []  # records that there were, at each start and at its end
+        self._own: dict[str | None, list[tuple[int, int]]] = {}
         for index, segment in enumerate(manifest.segments):
             if segment["shard"] == shard:
-                self.firsts.append(segment["first"])
-                own = self._known.setdefault(segment.get("machine"), [])
+                self.known.append(known_of(segment))
+                own = self._own.setdefault(segment.get("machine"), [])
                 own.append((segment["first"], index))
 
     def of(self, number: int, machine: str | None) -> int | None:
         """The index of the segment; None: there is none."""
-        own = self._known.get(machine, [])
+        own = self._own.get(machine, [])
         place = bisect_right(own, number, key=lambda start: start[0]) - 1
         return own[place][1] if place >= 0 else None
 
@@ -104,8 +106,19 @@ def segmented(folder: Path) -> Iterator[Placed]:
                 failures[record.key] = placed
             elif once.is_new(record, path):
                 yield placed
-        refuse_loss(path, number + 1, starts.firsts)
+        refuse_loss(path, number + 1, starts.known)
     yield from (placed for key, placed in failures.items() if key not in once.good)
+
+
+def check_whole(folder: Path) -> None:
+    """Check that all records are there that the manifest of a run knows of.
+
+    Raises:
+        MissingError: no run, or a log that is gone. DataError: a lost end, or damage.
+    """
+    manifest = Manifest.load(folder)
+    for shard, path in logs_of(folder, manifest).items():
+        refuse_loss(path, sum(1 for _ in iterate(path)), Starts(manifest, shard).known)
 
 
 def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
@@ -126,17 +139,22 @@ def logs_of(folder: Path, manifest: Manifest) -> dict[str, Path]:
     return logs
 
 
-def refuse_loss(path: Path, count: int, starts: Sequence[int]) -> None:
-    """Check that a log still has the records that were there when its shard was last begun.
+def known_of(segment: Mapping[str, Any]) -> int:
+    """How many records the log of its shard had when a start ended, or at least when it began."""
+    return max(int(segment["first"]), int(segment.get("records", 0)))
+
+
+def refuse_loss(path: Path, count: int, known: Sequence[int]) -> None:
+    """Check that a log still has the records that its shard is known to have had.
 
     Raises:
         DataError: it has fewer.
     """
-    before = max(starts, default=0)
+    before = max(known, default=0)
     if count < before:
         raise DataError(
-            f"records are missing at the end ({path}, line {count + 1}): expected {before} or "
-            "more. Restore the file from a copy, or make them anew with --resume"
+            f"{before - count} records are missing at the end ({path}, line {count + 1}): expected "
+            f"{before} or more. Restore the file from a copy, or make them anew with --resume"
         )
 
 
@@ -229,15 +247,18 @@ def _merge_logs(runs: dict[Path, Manifest], out: Path) -> list[dict[str, Any]]:
             known = manifest.samples
             for shard, path in logs_of(folder, manifest).items():
                 own = [segment for segment in manifest.segments if segment["shard"] == shard]
-                starts, number = [segment["first"] for segment in own], -1
+                known_counts, number = [known_of(segment) for segment in own], -1
                 for number, values in enumerate(iterate(path)):
                     while own and own[0]["first"] <= number:
                         place = {"shard": shard_name(WHOLE), "first": count}
-                        segments.append(own.pop(0) | place)
+                        start = {k: v for k, v in own.pop(0).items() if k not in NOTED}
+                        segments.append(start | place)
                     if once.is_new(read_record(dict(values), path, number, known), path):
                         file.write(encode(count, values))
                         count += 1
-                refuse_loss(path, number + 1, starts)
+                refuse_loss(path, number + 1, known_counts)
         file.flush()
         os.fsync(file.fileno())
+    if segments:
+        segments[-1]["records"] = count
     return segments

@@ -12,6 +12,7 @@ from typing import Any
 from spsbench.errors import MismatchError, UsageError
 from spsbench.settings.records import Key, Record
 from spsbench.store import manifest as manifests
+from spsbench.store.atomic import remove_drafts
 from spsbench.store.folder import (
     LOCK,
     WHOLE,
@@ -26,7 +27,7 @@ from spsbench.store.folder import (
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest, differences, refuse_differences
-from spsbench.store.records import logs_of, read_record
+from spsbench.store.records import known_of, logs_of, read_record
 
 ATTEMPTS = 3  # a sample that failed so often is not tried again
 PATIENCE = 60.0  # seconds to wait for another shard that is just starting
@@ -50,6 +51,7 @@ class RunWriter:
                 for values in iterate(log):
                     each(values)
         self._log = Log(path, self._reader(path))
+        remove_drafts(folder, f"*-{shard_name(shard)}.json*")
 
     def __enter__(self) -> "RunWriter":
         return self
@@ -108,10 +110,21 @@ class RunWriter:
 
     def amend(self, **provenance: Any) -> None:
         """Note in the manifest what became known of this start since it was begun."""
+        self._change({"provenance": self._start["provenance"] | provenance})
+
+    def finish(self) -> None:
+        """Note in the manifest how much is in the logs: a lost end is then missed."""
+        traces = {
+            path.name: sum(1 for _ in iterate(path))
+            for path in sorted(self.folder.glob(f"traces-*-{shard_name(self.shard)}.jsonl"))
+        }
+        self._change({"records": self.count} | ({"traces": traces} if traces else {}))
+
+    def _change(self, values: dict[str, Any]) -> None:
         mine = self._start
         with Lock(self.folder / LOCK, PATIENCE):
             there = Manifest.load(self.folder)
-            amended = mine | {"provenance": mine["provenance"] | provenance}
+            amended = mine | values
             segments = tuple(amended if each == mine else each for each in there.segments)
             replace(there, segments=segments).save(self.folder)
             own = tuple(amended if each == mine else each for each in self.manifest.segments)
@@ -176,6 +189,7 @@ def open_run(
 def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: bool) -> RunWriter:
     """Check `mine` against what is there, open the log, and note the start in the manifest."""
     manifest = mine
+    remove_drafts(folder, manifests.NAME)
     if (folder / manifests.NAME).exists():
         manifest = Manifest.load(folder)
         _refuse_begun(folder, shard, resume)
@@ -188,7 +202,7 @@ def _enter(folder: Path, mine: Manifest, shard: Shard, resume: bool, anyway: boo
     there = shard_name(shard) in record_logs(folder)
     writer = RunWriter(folder, manifest, shard)
     try:
-        begun = [s["first"] for s in manifest.segments if s["shard"] == shard_name(shard)]
+        begun = [known_of(s) for s in manifest.segments if s["shard"] == shard_name(shard)]
         if begun and not there:
             writer.loss = f"the records of shard {shard_name(shard)} are gone"
         elif writer.count < max(begun, default=0):
@@ -235,7 +249,10 @@ def _without_lost(manifest: Manifest, folder: Path, shard: Shard, count: int) ->
         return first <= count if name == mine else name in logs or name.endswith(layout)
 
     kept = [segment for segment in manifest.segments if stays(segment["shard"], segment["first"])]
-    return replace(manifest, segments=tuple(kept))
+    own = [
+        s | {"records": count} if s["shard"] == mine and known_of(s) > count else s for s in kept
+    ]
+    return replace(manifest, segments=tuple(own))
 
 
 def _refuse_begun(folder: Path, shard: Shard, resume: bool) -> None:

@@ -11,8 +11,10 @@ from spsbench.forecast.traces import VERSION, Along, DraftOf, Head, Proposed, Wr
 from spsbench.settings.records import Key
 from spsbench.store.folder import Shard, record_logs, shard_name
 from spsbench.store.log import Log, iterate
+from spsbench.store.manifest import NAME, Manifest
 from spsbench.store.records import records
 
+AGAIN = "Restore the file from a copy, or go on with what wrote it: --resume"
 BEGIN = b'{"n":0,"head":'
 """The first bytes of a trace."""
 
@@ -149,6 +151,11 @@ def files(paths: Sequence[Path]) -> Iterable[Path]:
             yield path
             continue
         inside = sorted(path.glob("traces-*.jsonl")) or sorted(path.glob("texts/traces-*.jsonl"))
+        for folder in (path, path / "texts"):
+            if lost := sorted(noted_in(folder).keys() - {p.name for p in folder.glob("*.jsonl")}):
+                raise MissingError(
+                    f"no {lost[0]} ({folder}): expected the traces that were written there. {AGAIN}"
+                )
         if not inside:
             raise MissingError(
                 f"no traces in {path}: expected traces-*.jsonl. Record them with "
@@ -187,10 +194,25 @@ def read_file(path: Path) -> Traces:
     Raises:
         MissingError, DataError: it is not there, or damaged, or no trace.
     """
-    found = Traces()
+    found, number = Traces(), -1
     for number, values in enumerate(iterate(path)):
         take(found, values, path, number)
+    expected = noted_in(path.parent).get(path.name, 0)
+    if number + 1 < expected:
+        raise DataError(
+            f"{expected - number - 1} lines are missing at the end ({path}, line {number + 2}): "
+            f"expected {expected}. {AGAIN}"
+        )
     return found
+
+
+def noted_in(folder: Path) -> dict[str, int]:
+    """Lines that each file of traces had, as the manifest of a run notes them; else none.
+
+    Raises:
+        DataError: a damaged manifest.
+    """
+    return Manifest.load(folder).traces if (folder / NAME).is_file() else {}
 
 
 def take(found: Traces, values: dict[str, Any], path: Path, number: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import WriteError
-from spsbench.store.atomic import next_free, replace_file
+from spsbench.store.atomic import check_replaceable, next_free, replace_file
 
 REPLACE = """
 import sys
@@ -80,3 +80,24 @@ def test_replace_file_leaves_a_device_what_it_is():
     link = f"/proc/self/fd/{os.open(os.devnull, os.O_WRONLY)}"  # whatever goes wrong, not the file
     replace_file(Path(link), b"nowhere")
     assert os.stat("/dev/null").st_rdev == before
+
+
+def test_an_interrupt_leaves_no_draft(tmp_path, monkeypatch):
+    def interrupted(number):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(tmp_path / "a.json", b"new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path):
+    check_replaceable(tmp_path / "new.html")
+    (tmp_path / "file").write_text("x")
+    check_replaceable(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "x"
+    for place in (tmp_path, tmp_path / "absent" / "a", tmp_path / "file" / "a"):
+        with pytest.raises(WriteError, match="cannot write"):
+            check_replaceable(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

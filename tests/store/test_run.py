@@ -19,7 +19,7 @@ from spsbench.store.folder import belongs, record_logs, records_path
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import Manifest
-from spsbench.store.records import records
+from spsbench.store.records import check_whole, merge, records
 from spsbench.store.run import ATTEMPTS, open_run
 from tests.store import made
 
@@ -305,3 +305,59 @@ def test_a_start_that_cannot_note_itself_lets_go(folder, monkeypatch):
         with pytest.raises(WriteError):
             open_run(folder, made.manifest(), resume=True)
     begin(folder, 2, resume=True)
+
+
+def finished(folder, count):
+    with open_run(folder, made.manifest()) as writer:
+        made.write(writer, count)
+        writer.finish()
+
+
+def cut(folder, lines):
+    log = folder / "records-00-of-01.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:lines]))
+
+
+def test_the_lost_end_of_a_finished_log_is_missed_and_made_again(folder):
+    finished(folder, 5)
+    cut(folder, 3)
+    with pytest.raises(
+        DataError, match=r"2 records are missing at the end .* line 4.*: expected 5"
+    ):
+        list(records(folder))
+    with pytest.raises(DataError, match="2 records are missing"):
+        check_whole(folder)
+    with open_run(folder, made.manifest(), resume=True) as writer:
+        assert writer.loss == "of 5 records or more 3 are left"
+        made.write(writer, 4)  # stopped before the end: what there is can be read
+    assert len(list(records(folder))) == 4
+    with open_run(folder, made.manifest(), resume=True) as writer:
+        made.write(writer, 5)
+        writer.finish()
+    assert list(records(folder)) == [made.record(n) for n in range(5)]
+    check_whole(folder)
+
+
+def test_a_merged_run_misses_its_lost_end_too(folder, tmp_path):
+    finished(folder, 5)
+    merge([folder], tmp_path / "merged")
+    assert len(list(records(tmp_path / "merged"))) == 5
+    cut(tmp_path / "merged", 4)
+    with pytest.raises(DataError, match="1 records are missing"):
+        list(records(tmp_path / "merged"))
+
+
+def test_what_a_killed_process_was_writing_is_removed_by_the_next_start(folder):
+    begin(folder)
+    left = [
+        ".engines-00-of-01.json.123.tmp",
+        ".manifest.json.4.tmp",
+        ".scores-00-of-01.jsonl.5.tmp",
+    ]
+    others = [".engines-01-of-02.json.6.tmp", "kept.tmp"]
+    for name in (*left, *others):
+        (folder / name).write_text("half")
+    begin(folder, resume=True)
+    there = {path.name for path in folder.iterdir()}
+    assert there.isdisjoint(left)
+    assert there.issuperset(others)  # another shard may be at work on its own

@@ -12,6 +12,7 @@ from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.library.prepare import prepare_ranks
 from spsbench.settings.asked import make_cell
 from spsbench.settings.table import OF_CELL
+from spsbench.store.atomic import check_replaceable
 
 LAWS = "native:laws=true,likeliest=3"  # a page shows the chance of each token, and others
 
@@ -41,6 +42,8 @@ def generate(
         raise UsageError("--json with --format html: expected one of the two")
     if out is not None and not page:
         raise UsageError(f"--out {out} without --format html: expected both or none")
+    if out is not None:
+        check_replaceable(out)
     json = o.wants_json(format, json)
     if asked.get("k") == 0 and compare:
         raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")

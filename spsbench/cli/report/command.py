@@ -8,6 +8,7 @@ import typer
 from spsbench.cli import options as o
 from spsbench.cli.notes import note
 from spsbench.errors import UsageError
+from spsbench.store.atomic import check_replaceable
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]
 Terms = Annotated[
@@ -75,6 +76,11 @@ def report(
         if against is None:
             raise UsageError("--margin without --against: expected both or none")
     form = o.report_format(format, json)
+
+    if out is not None:
+        check_replaceable(out)
+    if plot is not None:
+        check_replaceable(plot.with_suffix(".png") if plot.name else plot)
 
     from spsbench.cli.report.show import publish, show_changes
     from spsbench.figures.terms import TERMS

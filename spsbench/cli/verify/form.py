@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from spsbench.errors import UsageError
+from spsbench.store.atomic import check_replaceable
 
 
 class Form(NamedTuple):
@@ -26,4 +27,6 @@ class Form(NamedTuple):
             raise UsageError("--json with --format html: expected one of the two")
         if out is not None and format != "html":
             raise UsageError(f"--out {out} without --format html: expected both or none")
+        if out is not None:
+            check_replaceable(out)
         return cls("json" if json else format, out=out, **more)

@@ -3,13 +3,49 @@
 The library is `spsbench.load`, which gives a pair of models with `generate`, `stream`, `compare`,
 `bench`, `plan` and `verify`; `spsbench.generate` and `spsbench.bench` are one call each. For parts
 of one's own there is `spsbench.loop.decode.decode` with the protocols of `spsbench.loop.types`.
+What may go wrong is an `SpsError` with a line and an exit code.
 Importing the package alone loads neither torch nor models.
 """
 
 from typing import Any
 
+from spsbench.errors import (
+    CannotCreateError,
+    DataError,
+    Exit,
+    InUseError,
+    MismatchError,
+    MissingError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+    PlugInError,
+    SpsError,
+    UnavailableError,
+    UsageError,
+    WriteError,
+)
+
 __version__ = "0.1.0"
-__all__ = ["__version__", "bench", "generate", "load"]
+__all__ = [
+    "CannotCreateError",
+    "DataError",
+    "Exit",
+    "InUseError",
+    "MismatchError",
+    "MissingError",
+    "OutOfMemoryError",
+    "Pair",
+    "PermissionDeniedError",
+    "PlugInError",
+    "SpsError",
+    "UnavailableError",
+    "UsageError",
+    "WriteError",
+    "__version__",
+    "bench",
+    "generate",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +54,10 @@ def __getattr__(name: str) -> Any:
         from spsbench.library import load
 
         return getattr(load, name)
+    if name == "Pair":
+        from spsbench.library.pair import Pair
+
+        return Pair
     if name == "bench":
         from spsbench.library.bench import bench
 

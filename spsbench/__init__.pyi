@@ -1,24 +1,59 @@
 """The types of what `spsbench` gives on first use."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
+from spsbench.errors import (
+    CannotCreateError,
+    DataError,
+    Exit,
+    InUseError,
+    MismatchError,
+    MissingError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+    PlugInError,
+    SpsError,
+    UnavailableError,
+    UsageError,
+    WriteError,
+)
 from spsbench.library.pair import Pair
 from spsbench.library.prompts import Prompt
 from spsbench.library.run import Run
 from spsbench.library.text import Text
 from spsbench.runs.pace import Pace
+from spsbench.settings.keywords import BenchOptions, LoadOptions
 
 __version__: str
-__all__ = ["__version__", "bench", "generate", "load"]
+__all__ = [
+    "CannotCreateError",
+    "DataError",
+    "Exit",
+    "InUseError",
+    "MismatchError",
+    "MissingError",
+    "OutOfMemoryError",
+    "Pair",
+    "PermissionDeniedError",
+    "PlugInError",
+    "SpsError",
+    "UnavailableError",
+    "UsageError",
+    "WriteError",
+    "__version__",
+    "bench",
+    "generate",
+    "load",
+]
 
-def load(*, say: Callable[[str], None] = ..., **asked: Any) -> Pair: ...
-def generate(prompt: Prompt, **asked: Any) -> Text: ...
+def load(*, say: Callable[[str], None] = ..., **asked: Unpack[LoadOptions]) -> Pair: ...
+def generate(prompt: Prompt, **asked: Unpack[LoadOptions]) -> Text: ...
 def bench(
     task: str,
     *,
     pair: Pair | None = ...,
     say: Callable[[str], None] = ...,
     watch: Callable[[Pace], None] = ...,
-    **asked: Any,
+    **asked: Unpack[BenchOptions],
 ) -> Run: ...

@@ -1,7 +1,7 @@
 """`spsbench.bench`: a task under several methods, into a run that survives anything."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Unpack
 
 from spsbench.library.heads import followed_in
 from spsbench.library.load import access_of
@@ -11,6 +11,7 @@ from spsbench.models.templates import asker
 from spsbench.settings.access import Access
 from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
+from spsbench.settings.keywords import BenchOptions
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, settings_of, taken
 from spsbench.settings.sweep import Sweep, sweep
@@ -26,7 +27,7 @@ def bench(
     pair: Any = None,
     say: Say = quiet,
     watch: Callable[[Any], None] = quiet,
-    **asked: Any,
+    **asked: Unpack[BenchOptions],
 ) -> Any:
     """Run a task under auto-regressive and speculative sampling.
 

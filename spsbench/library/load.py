@@ -1,19 +1,20 @@
 """`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from spsbench.library.heads import followed
 from spsbench.library.prepare import prepare
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
+from spsbench.settings.keywords import LoadOptions
 from spsbench.settings.setting import fitted, settings_of
 from spsbench.settings.telling import LIBRARIES, Say, listening, quiet, working
 
 OF_ACCESS = {each.name: each for each in settings_of(Access)}
 
 
-def load(*, say: Say = quiet, **asked: Any) -> Any:
+def load(*, say: Say = quiet, **asked: Unpack[LoadOptions]) -> Any:
     """Load a pair: `spsbench.load(target="nano", draft="nano-draft", k=4, temperature=0.8)`.
 
     Options are those of `sps generate` with underscores: of the models (`target`, `draft`, `dtype`,
@@ -49,6 +50,6 @@ def access_of(asked: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
     return Access(**fitted(OF_ACCESS, own)), rest
 
 
-def generate(prompt: Any, **asked: Any) -> Any:
+def generate(prompt: Any, **asked: Unpack[LoadOptions]) -> Any:
     """Load a pair and continue one prompt: `load(**asked).generate(prompt)`."""
     return load(**asked).generate(prompt)

@@ -1,7 +1,7 @@
 """A pair of models, loaded once, and what can be done with it."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
 
 import torch
 from transformers import PreTrainedModel
@@ -25,12 +25,15 @@ from spsbench.models.folder import local_folder
 from spsbench.models.own_sampling import sampler
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.surprises import surprises
+from spsbench.plan.planned import Planned
 from spsbench.runs.arms import Show, arm, run_both
 from spsbench.runs.generation import Generation
+from spsbench.runs.pace import Pace
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell, own_copy
 from spsbench.settings.cell import Cell
 from spsbench.settings.chat import APPLIED, describe_defaults, own_defaults
+from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.telling import Say, once, quiet
 from spsbench.spec import Spec
@@ -73,7 +76,7 @@ class Pair:
         chat: bool = False,
         system: str | None = None,
         truncate: bool = False,
-        **asked: Any,
+        **asked: Unpack[CellOptions],
     ) -> Text:
         """Continue a prompt by speculative sampling, exactly as the target alone would.
 
@@ -90,9 +93,18 @@ class Pair:
         pieces = [piece for update in generation for piece in update.pieces]
         return Text(arm(generation), tuple(pieces))
 
-    def stream(self, prompt: Prompt, **asked: Any) -> Iterator[Piece]:
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        **asked: Unpack[CellOptions],
+    ) -> Iterator[Piece]:
         """The same piece by piece as they come; a piece has `text` and `origin`."""
-        for update in self.generation(prompt, **asked):
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
+        for update in self.generation(prompt, **how, **asked):
             yield from update.pieces
 
     def generation(
@@ -103,7 +115,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         sample: str = "",
-        **asked: Any,
+        **asked: Unpack[CellOptions],
     ) -> Generation:
         """A generation that has not begun: iterate it for its rounds; `record` is what it measured.
 
@@ -121,7 +133,7 @@ class Pair:
         system: str | None = None,
         truncate: bool = False,
         show: Show = lambda pieces: None,
-        **asked: Any,
+        **asked: Unpack[CellOptions],
     ) -> Comparison:
         """The same prompt by ArS beside it, round by round in turn: speed-up, and the same text."""
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
@@ -133,30 +145,47 @@ class Pair:
         busy = is_loaded(before, read_clocks())
         return compare(loaded, ids, arm(ars), arm(sps), busy=busy)
 
-    def bench(self, task: str, **asked: Any) -> Run:
+    def bench(
+        self,
+        task: str,
+        *,
+        say: Say = quiet,
+        watch: Callable[[Pace], None] = quiet,
+        **asked: Unpack[BenchOptions],
+    ) -> Run:
         """Run a task under ArS and SpS into a folder, or go on with it: see `spsbench.bench`."""
         from spsbench.library.bench import bench
 
-        run: Run = bench(task, pair=self, **self._under(asked))
+        run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(asked))
         return run
 
-    def plan(self, task: str | None = None, **asked: Any) -> Any:
+    def plan(
+        self,
+        task: str | None = None,
+        *,
+        watch: Callable[[Any], None] = quiet,
+        stop: Callable[[], bool] = lambda: False,
+        **asked: Unpack[PlanOptions],
+    ) -> Planned | None:
         """Whether to speculate with this target, with what and which K; the best measured.
 
         Args:
             task: whose prompts; `prompts` names a file instead.
             asked: options of `sps plan`; of `draft`, `drafter`, `verifier` and `schedule` a list.
+            watch, stop: told how far it is; asked now and then whether to end.
 
         Returns:
-            A `spsbench.plan.planned.Planned`: `answer`, `command`, `report`.
+            Its `answer`, `command` and `report`; None if it was stopped.
         """
         from spsbench.library.plan import plan
 
         base = {n: v for n, v in self._asked.items() if n not in ("k", "schedule", "verifier")}
         given = {name: value for name, value in asked.items() if value is not None}
-        return plan(task, pair=self, say=self._say, **base | given)
+        heard: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
+        made: Planned | None = plan(task, pair=self, **heard, **base | given)
+        return made
 
-    def verify(self, **asked: Any) -> Held:
+    def verify(self, *, say: Say = quiet, **asked: Unpack[VerifyOptions]) -> Held:
         """Audit the pair until a bias is found, or none of the asked size is there.
 
         Args:
@@ -164,7 +193,7 @@ class Pair:
         """
         from spsbench.library.verify import verify_pair
 
-        return verify_pair(self, **asked)
+        return verify_pair(self, say=say, **asked)
 
     def spare_layers(
         self,
@@ -172,7 +201,7 @@ class Pair:
         *,
         sublayers: bool = False,
         candidates: int = 4,
-        **asked: Any,
+        **asked: Unpack[CellOptions],
     ) -> list[Skip]:
         """Which layers the target can leave out when it drafts for itself (`--drafter self`).
 
@@ -192,7 +221,7 @@ class Pair:
 
         return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **asked)
 
-    def configured(self, *, chat: bool = False, **asked: Any) -> tuple[Cell, Loaded]:
+    def configured(self, *, chat: bool = False, **asked: Unpack[CellOptions]) -> tuple[Cell, Loaded]:
         """The resolved cell of a call, and its models.
 
         Args:
@@ -243,7 +272,7 @@ class Pair:
         for line in () if self.cell.models.random else surprises(self.loaded, chat=chat):
             self._tell_once(f"note: {line}")
 
-    def _under(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _under(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """What was asked at loading, under what is asked now."""
         given = {name: value for name, value in asked.items() if value is not None}
         base = dict(self._asked)

@@ -1,0 +1,184 @@
+"""The keywords of the library, for checkers of types and editors: options by name.
+
+Made of the options that the records of this room declare, by `python -m tests.settings.keywords`,
+and held equal to them by a test: nobody writes here. None is as if left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from spsbench.spec import Spec
+
+
+class CellOptions(TypedDict, total=False):
+    """Of a call of a pair."""
+
+    target: str | Path | None
+    revision: str | None
+    weights: str | None
+    trust_remote_code: bool | None
+    engine: str | Spec | None
+    device: str | None
+    dtype: str | None
+    attention: str | None
+    parallel: str | None
+    draft: str | Path | None
+    draft_revision: str | None
+    draft_weights: str | None
+    draft_trust_remote_code: bool | None
+    draft_engine: str | Spec | None
+    draft_device: str | None
+    draft_dtype: str | None
+    draft_attention: str | None
+    draft_parallel: str | None
+    random_weights: bool | None
+    k: int | None
+    drafter: str | Spec | None
+    verifier: str | Spec | None
+    schedule: str | Spec | None
+    decoder: str | Spec | None
+    max_new_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | None
+
+
+class AccessOptions(TypedDict, total=False):
+    """How models are got at."""
+
+    offline: bool | None
+    allow_pickle: bool | None
+    threads: int | Literal["auto"] | None
+    rank_timeout: float | None
+
+
+class LoadOptions(CellOptions, AccessOptions, total=False):
+    """Of `spsbench.load`."""
+
+
+class VerifyOptions(CellOptions, total=False):
+    """Of `Pair.verify`."""
+
+    task: str | Sequence[str] | None
+    prompts: int | None
+    bias: float | None
+    level: float | None
+    max_tokens: int | None
+    workers: int | None
+
+
+class BenchOptions(AccessOptions, total=False):
+    """Of `spsbench.bench`: several values of an option of cells are several cells."""
+
+    data: str | Path | None
+    k: int | str | Iterable[int] | None
+    method: str | Sequence[str] | None
+    setting: str | Sequence[str] | None
+    limit: int | None
+    samples: int | None
+    repeats: int | None
+    seeds: int | str | Iterable[int] | None
+    chat: bool | str | None
+    system: str | None
+    ignore_end: bool | None
+    record: str | None
+    target: str | Path | Sequence[str | Path] | None
+    revision: str | Sequence[str] | None
+    weights: str | Sequence[str] | None
+    trust_remote_code: bool | Sequence[bool] | None
+    engine: str | Spec | Sequence[str | Spec] | None
+    device: str | Sequence[str] | None
+    dtype: str | Sequence[str] | None
+    attention: str | Sequence[str] | None
+    parallel: str | Sequence[str] | None
+    draft: str | Path | Sequence[str | Path] | None
+    draft_revision: str | Sequence[str] | None
+    draft_weights: str | Sequence[str] | None
+    draft_trust_remote_code: bool | Sequence[bool] | None
+    draft_engine: str | Spec | Sequence[str | Spec] | None
+    draft_device: str | Sequence[str] | None
+    draft_dtype: str | Sequence[str] | None
+    draft_attention: str | Sequence[str] | None
+    draft_parallel: str | Sequence[str] | None
+    random_weights: bool | Sequence[bool] | None
+    drafter: str | Spec | Sequence[str | Spec] | None
+    verifier: str | Spec | Sequence[str | Spec] | None
+    schedule: str | Spec | Sequence[str | Spec] | None
+    decoder: str | Spec | Sequence[str | Spec] | None
+    max_new_tokens: int | Sequence[int] | None
+    temperature: float | Sequence[float] | None
+    top_p: float | Sequence[float] | None
+    top_k: int | Sequence[int] | None
+    stop: str | Sequence[str] | None
+    ignore_eos: bool | Sequence[bool] | None
+    seed: int | None
+    warmup: int | None
+    title: str | None
+    paper: bool | None
+    out: str | Path | None
+    resume: bool | None
+    resume_anyway: bool | None
+    overwrite: bool | None
+    shard: str | None
+    score: bool | None
+    on: str | None
+    cpus_per_worker: int | None
+
+
+class PlanOptions(AccessOptions, total=False):
+    """Of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared."""
+
+    target: str | Path | None
+    revision: str | None
+    weights: str | None
+    trust_remote_code: bool | None
+    engine: str | Spec | None
+    device: str | None
+    dtype: str | None
+    attention: str | None
+    parallel: str | None
+    draft: str | Path | Sequence[str | Path] | None
+    draft_revision: str | None
+    draft_weights: str | None
+    draft_trust_remote_code: bool | None
+    draft_engine: str | Spec | None
+    draft_device: str | None
+    draft_dtype: str | None
+    draft_attention: str | None
+    draft_parallel: str | None
+    random_weights: bool | None
+    drafter: str | Spec | Sequence[str | Spec] | None
+    verifier: str | Spec | Sequence[str | Spec] | None
+    schedule: str | Spec | Sequence[str | Spec] | None
+    decoder: str | Spec | None
+    max_new_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    seed: int | None
+    ignore_eos: bool | None
+    prompts: str | Path | None
+    k: int | str | None
+    limit: int | None
+    held_back: int | None
+    confirm: int | None
+    cost_seconds: float | None
+    trace: str | Sequence[str] | None
+    costs: str | Path | None
+    draft_cost: float | None
+    target_cost: float | None
+    chat: str | None
+    system: str | None
+    every: bool | None
+    out: str | Path | None
+    resume: bool | None
+    resume_anyway: bool | None
+    overwrite: bool | None
+    shard: str | None
+    score: bool | None
+    on: str | None
+    cpus_per_worker: int | None

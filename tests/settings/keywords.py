@@ -1,0 +1,100 @@
+"""The keywords of the library with their types, made of the options.
+
+`python -m tests.settings.keywords` writes `spsbench/settings/keywords.py`, which checkers of types
+and editors read;
+`test_keywords.py` holds the file equal to the options.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from spsbench.library.bench import OF_CREW, OF_PLACE
+from spsbench.library.load import OF_ACCESS
+from spsbench.settings.audit import OF_AUDIT
+from spsbench.settings.experiment import OF_EXPERIMENT
+from spsbench.settings.planning import LISTS, OF_PLANNING
+from spsbench.settings.setting import Setting
+from spsbench.settings.sweep import LISTED, OF_SWEEP
+from spsbench.settings.table import OF_CELL
+from spsbench.spec import Spec
+
+FILE = Path(__file__).parents[2] / "spsbench" / "settings" / "keywords.py"
+HEAD = '''"""The keywords of the library, for checkers of types and editors: options by name.
+
+Made of the options that the records of this room declare, by `python -m tests.settings.keywords`,
+and held equal to them by a test: nobody writes here. None is as if left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from spsbench.spec import Spec
+'''
+FOLDERS = ("target", "draft", "data")  # texts that may name a folder or file
+NUMBERS = "int | str | Iterable[int]"
+AS_GIVEN = {"k": NUMBERS, "seeds": NUMBERS, "chat": "bool | str"}  # what a benchmark takes more
+
+
+def kind(setting: Setting) -> str:
+    """The type of one value."""
+    own: Any = setting.kind
+    if get_origin(own) is Literal:
+        return f"Literal[{', '.join(map(repr, get_args(own)))}]"
+    named = {Spec: "str | Spec", Path: "str | Path", tuple: "str | Sequence[str]"}.get(own)
+    named = named or own.__name__
+    if own is str and setting.name in FOLDERS:
+        named = "str | Path"
+    return f'{named} | Literal["{setting.option.none}"]' if setting.option.none else named
+
+
+def listed(setting: Setting) -> str:
+    """The type of one value or several."""
+    own = kind(setting)
+    return own if setting.kind is tuple else f"{own} | Sequence[{own}]"
+
+
+def fields(settings: Iterable[Setting], types: Mapping[str, str] = {}) -> dict[str, str]:
+    """Name -> type of each."""
+    return {each.name: f"{types.get(each.name, kind(each))} | None" for each in settings}
+
+
+def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
+    """Name -> what it extends, what it is for, and its own fields."""
+    several = {name: f"{listed(each)} | None" for name, each in LISTED.items()}
+    lists = {name: f"{listed(OF_CELL[name])} | None" for name in LISTS}
+    sweep = {n: t for n, t in fields(OF_SWEEP.values(), AS_GIVEN).items() if n != "task"}
+    place = fields(OF_PLACE.values()) | fields(OF_CREW.values())
+    planned = {n: t for n, t in fields(OF_CELL.values()).items() if n not in ("stop", "k")}
+    planning = fields(OF_PLANNING.values(), {"k": "int | str"})
+    return {
+        "CellOptions": ("TypedDict", "Of a call of a pair.", fields(OF_CELL.values())),
+        "AccessOptions": ("TypedDict", "How models are got at.", fields(OF_ACCESS.values())),
+        "LoadOptions": ("CellOptions, AccessOptions", "Of `spsbench.load`.", {}),
+        "VerifyOptions": ("CellOptions", "Of `Pair.verify`.", fields(OF_AUDIT.values())),
+        "BenchOptions": (
+            "AccessOptions",
+            "Of `spsbench.bench`: several values of an option of cells are several cells.",
+            sweep | several | fields(OF_EXPERIMENT.values()) | place,
+        ),
+        "PlanOptions": (
+            "AccessOptions",
+            "Of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared.",
+            planned | lists | planning | place,
+        ),
+    }
+
+
+def text() -> str:
+    """The file."""
+    made = [HEAD]
+    for name, (bases, told, own) in dicts().items():
+        lines = [f'class {name}({bases}, total=False):\n    """{told}"""\n']
+        lines += [f"    {field}: {kind}" for field, kind in own.items()]
+        made.append("\n".join(lines))
+    return "\n\n".join(part.rstrip("\n") + "\n" for part in made)
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

@@ -3,6 +3,7 @@
 Of several cells `Names` adds whatever else differs between them, so that no two are called alike.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 
@@ -74,6 +75,8 @@ class Names:
         self._cells = list(dict.fromkeys(cells))
         self.options = self._differing()
         """The options that differ between cells and that no name of `NAMED` tells."""
+        tasks = {cell.work.task for cell in self._cells}
+        self._tasks = Counter(task.short for task in tasks if task is not None)
         self._named = {
             name for name, read in NAMED.items() if len({read(c) for c in self._cells} - {""}) > 1
         }
@@ -83,8 +86,11 @@ class Names:
         return self._joined(cell, "target", "setting", "seed")
 
     def work(self, cell: Cell) -> str:
-        """Its task and `setting`."""
-        return ", ".join(filter(None, (NAMED["task"](cell), self.setting(cell))))
+        """Its task and `setting`; of the task the name alone where that tells it from others."""
+        task = cell.work.task
+        alike = task is not None and self._tasks[task.short] > 1
+        named = "" if task is None else str(task) if alike else task.short
+        return ", ".join(filter(None, (named, self.setting(cell))))
 
     def how(self, cell: Cell) -> str:
         """Its method, with the draft, the engine and the options that differ."""

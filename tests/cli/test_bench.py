@@ -94,7 +94,7 @@ def test_a_run_from_prompts_to_a_table(
     assert ran.code == 0, ran.err
     assert "K: 2, 3" in ran.err
     assert "8 prompts, 8 references" in ran.err
-    for text in ("ArS", "SpS K=2", "SpS K=3", "rouge2", "Quality, jsonl T 1 SpS K=2"):
+    for text in ("ArS", "SpS K=2", "SpS K=3", "rouge2", "Quality, jsonl, T 1, SpS K=2"):
         assert text in ran.out
     records = measured(out)
     assert len(records) == 8 * 3

@@ -178,3 +178,37 @@ def test_readers_that_have_gone(readers: str) -> None:
     os.close(writing)
     assert done.returncode == 141
     assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (
+            ("generate", "hi", "--format", "html", "--out", "/nonexistent/page.html"),
+            Exit.CANNOT_WRITE,
+            "cannot write /nonexistent/page.html (No such file or directory)",
+        ),
+        (
+            ("bench", "nosuch", "--on", "ray"),
+            Exit.UNAVAILABLE,
+            "no Ray (--on ray): expected it",
+        ),
+        (
+            ("bench", "latency", "--seeds", "0..999999999999", "--dry-run"),
+            Exit.USAGE,
+            "names 1,000,000,000,000 numbers: expected at most 10,000",
+        ),
+    ],
+)
+def test_what_cannot_end_well_is_told_before_anything_is_read(
+    arguments: tuple[str, ...],
+    code: Exit,
+    said: str,
+    sps: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spsbench.settings.crew.find_spec", lambda name: None)
+    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    ran = sps(*arguments)
+    assert ran.code == code
+    assert said in ran.err

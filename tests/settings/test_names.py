@@ -108,6 +108,13 @@ def test_what_is_told_by_a_name_is_no_option() -> None:
     assert Names(tasks).options == ()
 
 
+def test_a_task_has_its_name_alone_where_that_is_enough() -> None:
+    own = [cell(4, task=Spec("jsonl", (("path", path),))) for path in ("a", "b")]
+    other = cell(4, task=Spec("xsum", (("data", "mini"),)))
+    assert [Names([own[0], other]).work(c) for c in (own[0], other)] == ["jsonl, T 1", "xsum, T 1"]
+    assert [Names(own).work(c) for c in own] == ["jsonl:path=a, T 1", "jsonl:path=b, T 1"]
+
+
 def test_a_draft_model_says_only_what_the_target_has_not() -> None:
     own = [
         cell(4, target=ModelSpec("large", dtype=t), draft=ModelSpec("small", dtype=d))

@@ -42,12 +42,14 @@ class Pairing(NamedTuple):
 def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
     """Every configuration of the later runs that the first one has, by the names it has there."""
     keys = Names(cell for cell, _ in first.tallies.values())
-    known = {keys.full(cell): (cell, tally) for cell, tally in first.tallies.values()}
+    known = {
+        (cell.work.task, keys.full(cell)): (cell, tally) for cell, tally in first.tallies.values()
+    }
     made = []
     for run in runs:
         names = Names(cell for cell, _ in run.tallies.values())
         for cell, tally in run.tallies.values():
-            before, base = known.get(keys.full(cell), (cell, None))
+            before, base = known.get((cell.work.task, keys.full(cell)), (cell, None))
             if base is None or not base.keys or not tally.keys:
                 continue
             gained = gains(base, tally, cell.k).speedup

@@ -1,6 +1,6 @@
 """`spsbench.bench`: a task under several methods, into a run that survives anything."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from spsbench.library.heads import followed_in

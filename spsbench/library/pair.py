@@ -221,7 +221,9 @@ class Pair:
 
         return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **asked)
 
-    def configured(self, *, chat: bool = False, **asked: Unpack[CellOptions]) -> tuple[Cell, Loaded]:
+    def configured(
+        self, *, chat: bool = False, **asked: Unpack[CellOptions]
+    ) -> tuple[Cell, Loaded]:
         """The resolved cell of a call, and its models.
 
         Args:

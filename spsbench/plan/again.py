@@ -13,8 +13,6 @@ from spsbench.plan.material import Material, traced_of
 from spsbench.plan.planned import Planned
 from spsbench.plan.texts import measured, missing
 from spsbench.settings.planning import Planning
-from spsbench.store.manifest import NAME
-from spsbench.store.records import check_whole
 from spsbench.store.traces import read_traces
 
 
@@ -54,9 +52,6 @@ def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
             f"no costs yet ({folder}): expected a plan that was finished. Go on with it: --resume"
         )
     texts = [folder / each for each in kept.texts]
-    for run in texts:
-        if (run / NAME).is_file():
-            check_whole(run)
     traces = read_traces(texts)
     costs = read_costs(costs_file).scaled(**{**kept.factors, **planning.factors})
     wanted = list(filter(replayable, named(kept.cells).values()))

@@ -88,7 +88,16 @@ class PanicException(BaseException):
     """As pyo3 raises it where Rust panics: not an Exception."""
 
 
-@pytest.mark.parametrize("kind", [KeyError, PanicException, GeneratorExit])
+def test_a_panic_in_a_library_is_a_line(
+    sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_with(monkeypatch, PanicException("lost"))
+    ran = sps("generate")
+    assert ran.code == Exit.DATA
+    assert ran.err.startswith("error: a library failed (lost): expected to go on.")
+
+
+@pytest.mark.parametrize("kind", [KeyError, GeneratorExit])
 def test_a_bug_leaves_its_traceback_in_a_file(
     kind: type[BaseException], sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:

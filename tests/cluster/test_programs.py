@@ -52,7 +52,7 @@ def judged(monkeypatch, workers):
     told, said = {}, []
     try:
         judge_on(
-            *(Crew(on="ray"), HOW, HELD, PROGRAMS),
+            *(Crew(on="processes:1"), HOW, HELD, PROGRAMS),
             say=said.append,
             told=told.__setitem__,
             stop=lambda: False,

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 from functools import partial
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,7 +115,7 @@ def test_a_run_equals_a_local_one(tmp_path, on):
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_where_nothing_listens_ray_is_not_asked(monkeypatch, scheme):
     """It would ask for minutes."""
-    monkeypatch.setitem(sys.modules, "ray", object())
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(__spec__=ModuleSpec("ray", None)))
     with pytest.raises(UnavailableError, match=r"no cluster \(.*127\.0\.0\.1:1: .*refused"):
         on_ray.RayWorkers(
             Crew(on=f"ray:{scheme}127.0.0.1:1"), partial(Doubling), None, "cpu", lambda line: None

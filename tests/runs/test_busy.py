@@ -44,9 +44,9 @@ def test_a_bandwidth_under_load_is_flagged_and_the_better_of_two_taken(
 
 def test_a_start_is_amended_in_the_manifest(tmp_path: Path) -> None:
     with open_run(tmp_path, made.manifest()) as writer:
-        writer.amend(memory={"bandwidth": 2e9, "loaded": True})
+        writer.amend(memory={"weights": {}, "bandwidth": 2e9, "loaded": True})
         assert bandwidth_before(tmp_path, made.manifest().provenance, None) is None
-        writer.amend(memory={"bandwidth": 5e9, "loaded": False})
+        writer.amend(memory={"weights": {}, "bandwidth": 5e9, "loaded": False})
         known = Manifest.load(tmp_path)
     assert known.segments == writer.manifest.segments
     assert len(known.segments) == 1

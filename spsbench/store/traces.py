@@ -9,10 +9,9 @@ from spsbench.errors import DataError, MismatchError, MissingError, PermissionDe
 from spsbench.forecast import traces as forms
 from spsbench.forecast.traces import VERSION, Along, DraftOf, Head, Proposed, Written
 from spsbench.settings.records import Key
-from spsbench.store.folder import Shard, record_logs, shard_name
+from spsbench.store.folder import Shard, shard_name
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import NAME, Manifest
-from spsbench.store.records import records
 
 AGAIN = "Restore the file from a copy, or go on with what wrote it: --resume"
 BEGIN = b'{"n":0,"head":'
@@ -99,32 +98,7 @@ def read_traces(paths: Sequence[Path]) -> Traces:
             "with sps bench TASK --record trace"
         )
     found.texts = dict(sorted(found.texts.items()))
-    for path in paths:
-        check_run(path, found)
     return found
-
-
-def check_run(folder: Path, found: Traces) -> None:
-    """Check that the traces of a finished run have all of its texts.
-
-    A trace that has lost its last lines is a trace: only the records tell that there were more.
-
-    Raises:
-        DataError: texts are missing.
-    """
-    if not (folder / "summary.json").is_file() or not record_logs(folder):
-        return
-    cells = {path.name.removeprefix("traces-").split("-")[0] for path in files([folder])}
-    wanted = {
-        record.key
-        for record in records(folder)
-        if record.cell in cells and record.error is None and record.tokens
-    }
-    if missing := wanted - found.texts.keys():
-        raise DataError(
-            f"the end of a trace is lost ({folder}: {len(wanted) - len(missing)} of {len(wanted)} "
-            "texts): expected every text of the run. Go on with the run: --resume"
-        )
 
 
 def check_traces(paths: Sequence[Path]) -> None:

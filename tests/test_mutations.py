@@ -9,6 +9,8 @@ twice is cut into cells twice. The control rows change nothing and must be prove
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -18,9 +20,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from spsbench.audit.law import rules
 from spsbench.audit.law.cases import Case, case
+from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter, sampled
 from spsbench.audit.law.tables import InconsistentFeedError, Pair, TableLM
 from spsbench.audit.law.thresholds import Facts, MatchRule
 from spsbench.loop import decode as loop
@@ -31,9 +35,11 @@ from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.heads.network import known_ids
 from spsbench.methods.schedules.confidence import Confidence
 from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.verifiers.block import Block
+from spsbench.methods.verifiers.block import Block, Prefixes
 from spsbench.methods.verifiers.match import Match
-from spsbench.methods.verifiers.sps import Sps
+from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.shape import shape_of, verdict_at
+from spsbench.methods.verifiers.sps import Sps, chain_law, law_of, ratios
 from tests.heads import writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny
@@ -103,6 +109,52 @@ class StopsEarly(Block):
                 break
             verdict = longer
         return verdict
+
+
+@dataclass(frozen=True)
+class UncutWeight(Block):
+    """A prefix may weigh more than 1, and makes up for what a later token lacks."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        n = len(draft.tokens)
+        u, last = noise.uniform(Purpose.ACCEPT, n).tolist(), noise.uniform(Purpose.FINAL, 1)[0]
+        ratio = ratios(draft, q).nan_to_num(0.0).tolist()
+        judged = Prefixes(ratio, lambda slot: (q[slot], chain_law(draft, slot)))
+        judged.weight = list(accumulate(ratio, mul, initial=1.0))
+        kept, left = judged.longest(u)
+        return verdict_at(shape_of(draft), kept, sampling.sample(left, last), -1)
+
+
+@dataclass(frozen=True)
+class NextResidual(Sps):
+    """What is left of q at a slot is less the draft's law of the slot after it."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with patch("spsbench.methods.verifiers.sps.law_of", lambda d, q, a: law_of(d, q, a + 1)):
+            return Sps()(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class LastTestDrawsToo(Sps):
+    """The uniform of the last test draws the last token as well."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        def again(u: Tensor) -> Tensor:
+            return noise.uniform(Purpose.ACCEPT, n)[-1:] if n else u
+
+        n = len(draft.tokens)
+        return Sps()(draft, q, Altered(noise, Purpose.FINAL, again))
+
+
+@dataclass(frozen=True)
+class SharedDraw(Match):
+    """The target's token after a whole draft is drawn with the uniform of the row before."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        def again(u: Tensor) -> Tensor:
+            return torch.cat([u[:-1], u[-2:-1]]) if len(u) > 1 else u
+
+        return Match()(draft, q, Altered(noise, Purpose.PLAIN, again))
 
 
 @dataclass(frozen=True)
@@ -376,6 +428,53 @@ def test_a_defect_is_seen(name: str) -> None:
         proof = prove(defect.case)
     assert not proof.exact
     assert proof.distance > 1e-3
+
+
+WRONG_RULES = (
+    Lenient(),
+    RowBefore(),
+    StopsEarly(),
+    UncutWeight(),
+    NextResidual(),
+    LastTestDrawsToo(),
+    SharedDraw(),
+)
+
+
+@pytest.mark.parametrize("rule", WRONG_RULES, ids=str)
+def test_a_wrong_rule_is_seen_by_what_is_walked_unasked(
+    rule: Sps | Block | Match, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sps verify rules` finds it with the draft model's chains.
+
+    Not `u <= q / p`: its law is wrong by the chance of u = 0 alone.
+    """
+    monkeypatch.setattr(rules, "smallest", lambda make: [])
+    kind = next(kind for kind in rules.drafter_kinds() if kind.name == "model")
+    found = rules.pairing("mine", rule, kind, "constant", lambda: Constant(2))
+    assert found.verdict == "BIASED"
+    assert (found.distance or 0) > 1e-3
+
+
+def cut_by_value(draft: Draft, nodes: int | None) -> Draft:
+    """The tree of siblings cut to those of the greatest ids."""
+    if draft.parents is None or nodes is None or len(draft.tokens) <= nodes:
+        return draft
+    kept = draft.tokens.argsort(descending=True, stable=True)[:nodes].sort().values
+    return replace(
+        draft, tokens=draft.tokens[kept], probs=draft.probs[kept], parents=draft.parents[kept]
+    )
+
+
+@pytest.mark.parametrize("drawn", [Drawn.IID, Drawn.DISTINCT])
+def test_a_tree_that_is_cut_by_what_was_drawn_is_seen(drawn: Drawn) -> None:
+    kind = sampled("", (-1, -1, -1), drawn)
+    fields = {"schedule": Constant(1), "tokens": 2, "prompt": (0, 1), "target_limit": 4}
+    cells = DiscoveredRule(Recursive(), kind.drawn)
+    cut = Case(Recursive(), cells, WIDE.q, WIDE.p, 3, drafter=kind.make, **fields)
+    assert prove(cut).exact
+    with patch.object(Draft, "within", cut_by_value):
+        assert prove(cut).distance > 1e-3
 
 
 @pytest.mark.parametrize("name", CONTROLS)

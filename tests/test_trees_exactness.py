@@ -5,32 +5,41 @@ Each sampled shape is walked with siblings drawn independently and without repla
 rule as they are. Planted bugs are seen.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from spsbench.audit.law import rules
 from spsbench.audit.law.cases import Case
 from spsbench.audit.law.discovery import DiscoveredRule
 from spsbench.audit.law.enumeration import Proof, prove
 from spsbench.audit.law.kinds import FixedDrafter, along, sampled
+from spsbench.audit.law.rounds import SURE
 from spsbench.audit.law.tables import Pair
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers import chosen, spectr
 from spsbench.methods.verifiers.block import Block, Prefixes
 from spsbench.methods.verifiers.chosen import by_ratio, mass_below, masses_below
-from spsbench.methods.verifiers.gbv import Gbv
+from spsbench.methods.verifiers.gbv import Gbv, best_path
 from spsbench.methods.verifiers.ladder import Ladder
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
-from spsbench.methods.verifiers.rungs import Rung
+from spsbench.methods.verifiers.rungs import Rung, Tree
+from spsbench.methods.verifiers.shape import Shape, shape_of
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.spec import Spec
 
 PLAIN, MIXED = Pair(2, 3, ("plain",)), Pair(2, 4)
 WIDE, WIDE_MIXED = Pair(3, 2, ("plain",)), Pair(3, 4)
+WIDER = Pair(4, 4, ("plain",))  # of three tokens the third distinct one would be certain
 
 FORK = (-1, -1, 0)  # two children, one below the first
 SHAPES = {
@@ -41,6 +50,8 @@ SHAPES = {
     "stem": (-1, 0, 0),
     "tree": (-1, -1, 0, 0, 1),
     "chain by chain": (-1, 0, -1, 2),
+    "four siblings": (-1, -1, -1, -1),
+    "two forks": (-1, -1, 0, 0, 1, 1),
 }
 RULES: tuple[Verifier, ...] = (Traversal(), Recursive(), SpecTr(), Gbv(), Match())
 by_name = {"ids": lambda part: type(part).__name__}
@@ -76,12 +87,34 @@ QUICK = (
     (Recursive(), "siblings", Drawn.DISTINCT, WIDE),
     (SpecTr(), "siblings", Drawn.IID, PLAIN),
     (Gbv(), "siblings", Drawn.IID, PLAIN),
+    (Traversal(), "three siblings", Drawn.DISTINCT, WIDER),
+    (Recursive(), "three siblings", Drawn.DISTINCT, WIDER),
+    (Traversal(), "three siblings", Drawn.IID, WIDE),
+    (Recursive(), "three siblings", Drawn.IID, WIDE),
+    (SpecTr(), "three siblings", Drawn.IID, WIDE),
+    (SpecTr(), "two chains", Drawn.IID, PLAIN),
+    (Gbv(), "four siblings", Drawn.IID, WIDE),
+    (Gbv(), "two forks", Drawn.IID, Pair(2, 1, SURE)),
+    (Gbv(), "siblings", Drawn.IID, Pair(3, 2, ("equal",))),
 )
 
 
 @pytest.mark.parametrize(("rule", "shape", "drawn", "pair"), QUICK)
 def test_a_sample_of_sampled_trees(rule: Verifier, shape: str, drawn: Drawn, pair: Pair) -> None:
     assert proof(rule, SHAPES[shape], drawn, pair).exact
+
+
+@pytest.mark.parametrize("rule", [Traversal(), Recursive(), SpecTr(), Gbv()], **by_name)
+def test_the_tables_of_a_device_give_the_same_law(
+    rule: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No value is at hand there, so that every verdict is read off tables."""
+    for name in "block", "gbv", "recursive", "spectr", "traversal":
+        monkeypatch.setattr(f"spsbench.methods.verifiers.{name}.at_hand", lambda values: None)
+    if rule.refuses(Drawn.DISTINCT, True) is None:
+        assert proof(rule, SHAPES["three siblings"], Drawn.DISTINCT, WIDER).exact
+    assert proof(rule, SHAPES["three siblings"], Drawn.IID, WIDE).exact
+    assert proof(rule, SHAPES["fork"], Drawn.IID, PLAIN).exact
 
 
 @pytest.mark.slow
@@ -245,23 +278,210 @@ class OneCandidate(SpecTr):
             return super().__call__(draft, q, noise)
 
 
+LAWS_OF_SIBLINGS = (Tree, "law"), (Ladder, "_law")  # the same in both forms of a rule
+
+
+class FirstGivenBack:
+    """The law of a third distinct sibling still holds the first token."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        with pytest.MonkeyPatch.context() as planted:
+            for form, name in LAWS_OF_SIBLINGS:
+                planted.setattr(form, name, with_the_first(getattr(form, name)))
+            return super().__call__(draft, q, noise)  # type: ignore[misc]  # a rule is beside it
+
+
+@dataclass(frozen=True)
+class ThirdHoldsTheFirst(FirstGivenBack, Recursive):
+    """From the root down."""
+
+
+@dataclass(frozen=True)
+class ThirdHoldsTheFirstUpwards(FirstGivenBack, Traversal):
+    """From the leaves up."""
+
+
+def with_the_first(law: Callable[..., Any]) -> Callable[..., Any]:
+    """A law of a sibling, of either twin, with the first one's mass given back to a third."""
+
+    def wrong(self: Any, nodes: Any, *rank: int) -> Any:
+        left, total = law(self, nodes, *rank)
+        some = [nodes] if isinstance(nodes, int) else nodes
+        family = [self.shape.children[self.shape.parents[node] + 1] for node in some]
+        if self.draft.drawn is not Drawn.DISTINCT or family[0].index(some[0]) < 2:
+            return left, total
+        rows = self.draft.probs[list(some)]
+        first = self.draft.tokens[[siblings[0] for siblings in family]][:, None]
+        left = left.view(rows.shape).scatter(1, first, rows.gather(1, first))
+        total = left.sum(-1)
+        return (left[0], float(total)) if isinstance(nodes, int) else (left, total)
+
+    return wrong
+
+
+@dataclass(frozen=True)
+class FourthChainLost(Gbv):
+    """The law of the best of four chains lacks a term of its sum."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        whole = chosen.quotient
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(chosen, "quotient", lambda a, b, k: whole(a, b, min(k, 3)))
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class OneLevelChosen(Gbv):
+    """The law of the best path counts a choice at the first place alone."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        whole = chosen.quotients
+
+        def first(a: Any, b: Any, low: Any, width: Any, branching: Any) -> Any:
+            return whole(a, b, low, width, [branching[0], *(1 for _ in branching[1:])])
+
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(chosen, "quotients", first)
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class OtherTies(Gbv):
+    """Of tokens whose q / p is equal it chooses the smallest id, and judges by the greatest."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        def smallest(draft: Draft, q: Tensor, shape: Shape) -> list[int]:
+            mirrored = replace(
+                draft, tokens=q.shape[-1] - 1 - draft.tokens, probs=draft.probs.flip(-1)
+            )
+            return best_path(mirrored, q.flip(-1), shape)
+
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr("spsbench.methods.verifiers.gbv.best_path", smallest)
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class TwoTries(SpecTr):
+    """Where all were refused, what is left of q counts two tries, however many there were."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        right = spectr.tries
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(spectr, "rho_of", copied_with(spectr.rho_of, tries=right))
+            planted.setattr(spectr, "rhos", copied_with(spectr.rhos, tries=right))
+            planted.setattr(spectr, "tries", lambda beta, k: right(beta, k.clamp(max=2)))
+            return super().__call__(draft, q, noise)
+
+
+def copied_with(function: Any, **names: Any) -> Any:
+    """A function of a module that sees some names of it as they are given."""
+    return FunctionType(function.__code__, {**function.__globals__, **names})
+
+
+@dataclass(frozen=True)
+class FullWeightBelow(Traversal):
+    """A subtree begins with the weight 1, whatever the chance of its root."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        settle = Ladder.settle
+
+        def whole(self: Ladder, first: int, rows: Sequence[int], weights: Tensor) -> None:
+            settle(self, first, rows, torch.ones_like(weights))
+
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(Tree, "rung", lambda self, at, weight=1.0: Rung(self, at, 1.0))
+            planted.setattr(Ladder, "settle", whole)
+            return super().__call__(draft, q, noise)
+
+
+@dataclass(frozen=True)
+class OneDrawPerPath(Match):
+    """A row below the second draws the target's token with the uniform of its grandparent."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        above = shape_of(draft).parents
+        rows = [
+            0,
+            *(1 + (above[above[node]] if above[node] >= 0 else node) for node in range(len(above))),
+        ]
+        u = noise.uniform(Purpose.PLAIN, len(rows))[rows]
+        return super().__call__(draft, q, Uniforms(u))
+
+
+@dataclass(frozen=True)
+class Uniforms:
+    """The same numbers for each purpose."""
+
+    values: Tensor
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        return self.values[:n]
+
+
+@dataclass(frozen=True)
+class SecondByRuleKept(Recursive):
+    """A token by rule leaves what q had for it to the siblings after it."""
+
+    def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
+        if draft.probs is not None:
+            return super().__call__(draft, q, noise)
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(Rung, "refuse", lambda self, node: None)
+            return super().__call__(draft, q, noise)
+
+
+PLANTED = (
+    (WrongSiblings(), "(i.i.d. siblings)"),
+    (WrongSiblings(), "(distinct siblings)"),
+    (LosesTheOrder(), "(distinct siblings)"),
+    (KeepsTheWeight(), "(i.i.d. tree)"),
+    (ForgetsTheRefused(), "(i.i.d. siblings)"),
+    (BonusOfAnother(), "(i.i.d. siblings)"),
+    (PlainChains(), "(i.i.d. siblings)"),
+    (OneCandidate(), "(i.i.d. siblings)"),
+    (ThirdHoldsTheFirst(), "(distinct three siblings)"),
+    (ThirdHoldsTheFirstUpwards(), "(distinct three siblings)"),
+    (FourthChainLost(), "(i.i.d. four siblings)"),
+    (OneLevelChosen(), "(i.i.d. two forks)"),
+    (OtherTies(), "(i.i.d. siblings)"),
+    (TwoTries(), "(i.i.d. three siblings)"),
+    (FullWeightBelow(), "(i.i.d. tree)"),
+    (OneDrawPerPath(), "(fixed tree)"),
+    (SecondByRuleKept(), "(fixed siblings)"),
+)
+"""Rules that are wrong, and a kind of draft that `sps verify rules` walks unasked."""
+
+
+@pytest.mark.parametrize(("rule", "name"), PLANTED, ids=str)
+def test_a_planted_bug_is_seen_by_what_is_walked_unasked(
+    rule: Verifier, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "smallest", lambda make: [])
+    kind = next(kind for kind in rules.drafter_kinds() if kind.name == name)
+    assert rules.is_apt(rule, Spec("mine"), kind)
+    found = rules.pairing("mine", rule, kind, "constant", lambda: Constant(2))
+    assert found.verdict == "BIASED"
+    assert (found.distance or 0) > 1e-3
+
+
 @pytest.mark.parametrize(
-    ("rule", "drawn", "parents"),
+    ("rule", "drawn", "parents", "pair"),
     [
-        (WrongSiblings(), Drawn.IID, (-1, -1)),
-        (WrongSiblings(), Drawn.DISTINCT, (-1, -1)),
-        (LosesTheOrder(), Drawn.DISTINCT, (-1, -1)),
-        (KeepsTheWeight(), Drawn.IID, (-1, 0)),
-        (ForgetsTheRefused(), Drawn.IID, (-1, -1)),
-        (OnlyTheWeight(), Drawn.IID, (-1, 0)),
-        (BonusOfAnother(), Drawn.IID, (-1, -1)),
-        (PlainChains(), Drawn.IID, (-1, -1)),
-        (OneCandidate(), Drawn.IID, (-1, -1)),
+        (ThirdHoldsTheFirst(), Drawn.DISTINCT, (-1, -1, -1), WIDER),
+        (FourthChainLost(), Drawn.IID, (-1, -1, -1, -1), PLAIN),
+        (OneLevelChosen(), Drawn.IID, (-1, -1, 0, 0, 1, 1), Pair(2, 1, SURE)),
+        (OtherTies(), Drawn.IID, (-1, -1), Pair(3, 2, ("equal",))),
+        (TwoTries(), Drawn.IID, (-1, -1, -1), WIDE),
+        (KeepsTheWeight(), Drawn.IID, (-1, 0), PLAIN),
+        (OnlyTheWeight(), Drawn.IID, (-1, 0), PLAIN),
     ],
     **by_name,
 )
-def test_a_planted_bug_is_seen(rule: Verifier, drawn: Drawn, parents: tuple[int, ...]) -> None:
-    found = proof(rule, parents, drawn, WIDE if drawn is Drawn.DISTINCT else PLAIN)
+def test_a_planted_bug_is_seen_in_one_round(
+    rule: Verifier, drawn: Drawn, parents: tuple[int, ...], pair: Pair
+) -> None:
+    found = proof(rule, parents, drawn, pair)
     assert not found.exact
     assert found.distance > 1e-3
 

@@ -6,10 +6,11 @@ is found is then run as it is.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,6 +90,32 @@ class Asked:
 
         paths, tokens = torch.func.vmap(ruled)(uniforms.flatten(0, 2))
         return torch.cat([paths, tokens[:, None]], 1).view(*uniforms.shape[:3], -1)
+
+
+@dataclass
+class AskedDrafter:
+    """A drafter after one text, asked as `Asked` is: a ruling is the number of a draft."""
+
+    redraft: Callable[[Noise], Draft]
+    at_once: bool = field(init=False, default=False)
+    _numbers: dict[tuple[Any, ...], int] = field(init=False, default_factory=dict)
+
+    def one(self, fixed: Fixed, later: int) -> Ruling:
+        """The number of the draft with some uniforms fixed."""
+        draft = self.redraft(Probe(fixed, later))
+        parents = None if draft.parents is None else tuple(draft.parents.tolist())
+        made = tuple(draft.tokens.tolist()), parents
+        return (self._numbers.setdefault(made, len(self._numbers)),)
+
+    def after(self, uniform: Uniform) -> list[Uniform]:
+        """None: it is asked setting by setting."""
+        return []
+
+    def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
+        """[1, LATER, points, 1] the numbers while one uniform moves along `points`."""
+        fixed, moved = moves[0]
+        found = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
+        return torch.tensor([found])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import IO
 
 import torch
 
-from spsbench.audit.law.rules import Pairing, RuleRow, failed, row_of
+from spsbench.audit.law.rules import Pairing, RuleRow, failed, needs_no_table, row_of
 from spsbench.spec import Spec
 
 PROGRAM = ("-m", "spsbench.audit.law.crew")  # of a worker
@@ -43,9 +43,12 @@ def rows_of(
     if workers == 1:
         return [_told(each, _row(each, begun), told) for each in pairings]
     waiting: SimpleQueue[int] = SimpleQueue()
-    for index in range(len(pairings)):
-        waiting.put(index)
     rows: dict[int, RuleRow] = {}
+    for index, each in enumerate(pairings):
+        if needs_no_table(each):  # the drafter's modules are imported here alone
+            rows[index] = _told(each, row_of(each), told)
+        else:
+            waiting.put(index)
     errors: list[Exception] = []
     done = threading.Condition()
 
@@ -63,7 +66,7 @@ def rows_of(
         except Exception as error:
             errors.append(error)
 
-    with crew(min(workers, len(pairings))) as hands:
+    with crew(min(workers, waiting.qsize())) as hands:
         threads = [threading.Thread(target=serve, args=(hand,), daemon=True) for hand in hands]
         for thread in threads:
             thread.start()
@@ -166,10 +169,10 @@ def work() -> None:
 
 def answer(line: str) -> str:
     """The row of the pairing in a line, as a line."""
-    spec, drafter, schedule = json.loads(line)
+    spec, *rest = json.loads(line)
     args = tuple((key, value) for key, value in spec["args"])
     verifier = Spec(spec["name"], args, spec.get("source", ""))
-    return json.dumps(asdict(row_of(Pairing(verifier, drafter, schedule))))
+    return json.dumps(asdict(row_of(Pairing(verifier, *rest))))
 
 
 if __name__ == "__main__":

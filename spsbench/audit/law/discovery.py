@@ -17,10 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.asking import LATER, Asked, Fixed, Move, Ruling, Uniform
-from spsbench.audit.law.guesses import guesses
+from spsbench.audit.law.asking import (
+    LATER,
+    Asked,
+    AskedDrafter,
+    Fixed,
+    Move,
+    Probe,
+    Ruling,
+    Uniform,
+)
+from spsbench.audit.law.guesses import edges, guesses
 from spsbench.audit.law.thresholds import Facts, Rule
-from spsbench.loop.types import Draft, Purpose, Verifier
+from spsbench.loop.types import Draft, Drawn, Purpose, Verifier
+from spsbench.methods.verifiers.chosen import chosen_laws
+from spsbench.methods.verifiers.gbv import best_path, even
+from spsbench.methods.verifiers.shape import shape_of
 
 GRID = tuple(i / 12 for i in range(12))
 MOST = 24  # changes along one uniform: more cannot be walked
@@ -41,7 +53,7 @@ Place = tuple[tuple[tuple[Uniform, float], ...], Uniform]
 class Question:
     """What is asked about one draft: the verifier, and where its thresholds are likely to be."""
 
-    asked: Asked
+    asked: Asked | AskedDrafter
     likely: list[float]
     known: dict[Place, list[float]] = field(default_factory=dict)  # the widths of the cells there
 
@@ -67,19 +79,46 @@ class Question:
 
 @dataclass
 class DiscoveredRule(Rule):
-    """Cells of `verifier`, whatever it does; those of a draft as the draft's law says."""
+    """Cells of `verifier`, whatever it does; those of a draft as its law says.
+
+    Where no law of the draft is given, the drafter is asked likewise. A drafter that drafts anew
+    after the same text, because of what was rejected before, is seen at the ends of the cells.
+    """
 
     verifier: Verifier
-    drawn: Callable[[Facts, int], list[float]] = Facts.drawn
+    drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn
     _questions: dict[Any, Question] = field(default_factory=dict, repr=False)
+    _drafts: dict[Any, list[float]] = field(default_factory=dict, repr=False)
     _latest: tuple[Facts, Draft | None, Question] | None = field(default=None, repr=False)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
         """The widths of the cells of one uniform, from 0 up."""
         if purpose is Purpose.DRAFT:
-            return self.drawn(facts, slot)
+            return self._redrawn(facts, slot) if self.drawn is None else self.drawn(facts, slot)
         before = {at: u for at, u in facts.middle.items() if at[0] is not Purpose.DRAFT}
         return self._question(facts).cells(before, (purpose, slot))
+
+    @property
+    def redrafts(self) -> bool:  # type: ignore[override]  # by case
+        """Whether it asks the drafter."""
+        return self.drawn is None
+
+    def _redrawn(self, facts: Facts, slot: int) -> list[float]:
+        """The widths of the cells of a draft's uniform, found by drafting with others."""
+        if facts.redraft is None:
+            raise ValueError("a draft without a drafter to ask")
+        before = {at: u for at, u in facts.middle.items() if at[0] is Purpose.DRAFT}
+        place = facts.text, *placed(before, (Purpose.DRAFT, slot))
+        if place not in self._drafts:
+            asked = AskedDrafter(facts.redraft)
+            tokens = facts.redraft(Probe(before, 0)).tokens.tolist()
+            texts = ((*facts.text, *tokens[:n]) for n in range(len(tokens) + 1))
+            likely = sorted(
+                {edge for text in texts for edge in edges(facts.p(text)) if 0 < edge < 1}
+            )
+            question = Question(asked, likely)
+            self._drafts[place] = question.cells(before, (Purpose.DRAFT, slot))
+        return self._drafts[place]
 
     def _question(self, facts: Facts) -> Question:
         """That of the draft at hand; a draft that came before after the same text has its own."""
@@ -98,8 +137,22 @@ def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
     q = laws_after(facts, draft)
     p = [] if draft.probs is None else draft.probs.tolist()
     above = None if draft.parents is None else draft.parents.tolist()
-    likely = guesses(q.tolist(), p, draft.tokens.tolist(), above)
-    return Question(Asked(verifier, draft, q), likely)
+    likely = set(guesses(q.tolist(), p, draft.tokens.tolist(), above))
+    if draft.probs is not None and draft.parents is not None and draft.drawn is Drawn.IID:
+        likely.update(of_chosen(draft, q))
+    return Question(Asked(verifier, draft, q), sorted(likely))
+
+
+def of_chosen(draft: Draft, q: Tensor) -> list[float]:
+    """Where decisions are likely to change that are about the best of several paths, as a chain."""
+    shape = shape_of(draft)
+    if not (levels := even(shape)):
+        return []
+    nodes = best_path(draft, q, shape)
+    tokens, rows = draft.tokens[nodes], q[[0, *(node + 1 for node in nodes)]]
+    branching = [level.branching for level in levels]
+    law = chosen_laws(rows[:-1], draft.probs[nodes], tokens, branching)  # type: ignore[index]
+    return guesses(rows.tolist(), law.tolist(), tokens.tolist())
 
 
 def placed(before: Fixed, moved: Uniform) -> Place:

@@ -11,7 +11,7 @@ their uniform, so equal rounds at both ends prove that nothing changes between. 
 comes out right at both ends is the law, and a rule whose thresholds are elsewhere is found out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spsbench.audit.law.cases import Case
 from spsbench.audit.law.oracle import Outcome, law_of_outputs, warped
@@ -33,6 +33,7 @@ class Proof:
     paths: int
     emitted: float  # expected tokens of the first round, before the cut
     kinds: set[str]  # of rounds: plain, none, some or all accepted
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # parents of the drafted trees
 
     @property
     def distance(self) -> float:
@@ -76,6 +77,7 @@ def prove(case: Case) -> Proof:
         high[outcome_again] = high.get(outcome_again, 0.0) + walk.weight
         proof.constant &= rounds == rounds_again and walk.trail == again.trail
         proof.mass += walk.weight
+        proof.shapes |= walk.shapes
         proof.paths += 1
         if rounds:
             proof.emitted += walk.weight * (rounds[0][1] + 1)

@@ -11,6 +11,8 @@ from itertools import accumulate
 
 Law = Sequence[float]
 
+STEPS = 6  # of `methods.verifiers.spectr` towards rho
+
 
 def guesses(
     q: Sequence[Law],
@@ -27,9 +29,12 @@ def guesses(
     """
     found = {edge for law in q for edge in edges(law)}
     weight = 1.0
-    if parents is not None:
-        found.update(of_trees(q, p, tokens, parents))
-    elif p:
+    if parents is not None or not p:  # the walk of a chain by rule is that of a tree
+        above = range(-1, len(tokens) - 1) if parents is None else parents
+        found.update(of_trees(q, p, tokens, above))
+        if p:
+            found.update(of_tries(q, p, tokens, above))
+    else:
         for slot, token in enumerate(tokens):
             found.update(edge for w in {1.0, weight} for edge in edges(over(w, q[slot], p[slot])))
             quotient = q[slot][token] / p[slot][token] if p[slot][token] > 0 else 0.0
@@ -70,6 +75,30 @@ def of_trees(
                     yield chance[child]
                 yield weight
                 yield from edges(left)
+
+
+def of_tries(
+    q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
+) -> Iterator[float]:
+    """What k independent siblings leave, each tested with min(1, q / (rho p)), first to last.
+
+    Rho comes down from k as in `methods.verifiers.spectr`. Nodes after equal texts are siblings.
+    """
+    texts: list[tuple[int, ...]] = [()]
+    for token, parent in zip(tokens, parents, strict=True):
+        texts.append((*texts[parent + 1], token))
+    for text in dict.fromkeys(texts):
+        below = [node for node, parent in enumerate(parents) if texts[parent + 1] == text]
+        if not below:
+            continue
+        own, law, rho, worth = q[texts.index(text)], p[below[0]], float(len(below)), 0.0
+        for _ in range(STEPS + 1):
+            kept = [min(a, b / rho) for a, b in zip(law, own, strict=True)]
+            beta = min(sum(kept), 1.0)
+            worth = (1 - (1 - beta) ** len(below)) / beta if beta > 0 else float(len(below))
+            last, rho = rho, worth
+        yield from (own[x] / (last * law[x]) for x in {tokens[i] for i in below} if law[x] > 0)
+        yield from edges(over(1.0, own, [worth * x for x in kept]))
 
 
 def one_hot(token: int, size: int) -> list[float]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.rounds import GREEDY, OneRound
+from spsbench.audit.law.rounds import GREEDY, MOST, SURE, OneRound
 from spsbench.audit.law.tables import Pair
 from spsbench.audit.law.thresholds import Facts
 from spsbench.loop.sampling import sample
@@ -164,45 +164,78 @@ class DraftKind(NamedTuple):
 
     name: str
     make: Callable[[LM], Drafter]
-    drawn: Callable[[Facts, int], list[float]] = Facts.drawn
+    drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn  # None: the drafter is asked
     rounds: tuple[OneRound, ...] = ()  # walked in place of whole texts, which would be too many
     rule: str | None = None  # the verifier it is walked with unasked; None = every one
+    upto: int = MOST  # the largest K of the single rounds that follow whole texts, unasked
+    wide: bool = False  # beyond two siblings: walked unasked with rules that look at their laws
+    how: Drawn | None = None  # the nodes of a tree are drawn; None of chains
 
 
 def sampled(
-    name: str, parents: Sequence[int], drawn: Drawn, rounds: tuple[OneRound, ...] = ()
+    name: str,
+    parents: Sequence[int],
+    drawn: Drawn,
+    rounds: tuple[OneRound, ...] = (),
+    *,
+    wide: bool = False,
 ) -> DraftKind:
     """A tree of one shape; its nodes level by level, so that none is cut before one above it."""
     make = partial(TreeDrafter, parents=parents, drawn=drawn)
-    return DraftKind(name, make, TreeDrawn(parents, drawn), rounds)
+    return DraftKind(name, make, TreeDrawn(parents, drawn), rounds, wide=wide, how=drawn)
 
 
-def both(name: str, parents: Sequence[int], rounds: tuple[OneRound, ...] = ()) -> list[DraftKind]:
+def both(
+    name: str, parents: Sequence[int], rounds: tuple[OneRound, ...] = (), *, wide: bool = False
+) -> list[DraftKind]:
     """A shape with independent and with distinct siblings."""
     return [
-        sampled(f"(i.i.d. {name})", parents, Drawn.IID, rounds),
-        sampled(f"(distinct {name})", parents, Drawn.DISTINCT, rounds),
+        sampled(f"(i.i.d. {name})", parents, Drawn.IID, rounds, wide=wide),
+        sampled(f"(distinct {name})", parents, Drawn.DISTINCT, rounds, wide=wide),
     ]
 
 
-OF_TREES = (
-    OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1)),
-    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0)),
-    OneRound("warped", Pair(2, 5, ("plain",)), 2, {"warp": {"temperature": 1.5}}, (0,)),
-    OneRound("greedy", Pair(3, 4), 2, GREEDY, (0, 1)),
+TWO = OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1))
+MIXED = OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0))
+WARPED = OneRound("warped", Pair(2, 5, ("plain",)), 2, {"warp": {"temperature": 1.5}}, (0,))
+ALONE = OneRound("greedy", Pair(3, 4), 2, GREEDY, (0, 1))
+
+OF_SIBLINGS = (
+    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
+    OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (0, 1)),
+    OneRound("three tokens, warped", Pair(3, 5, ("plain",)), 2, {"warp": {"top_k": 2}}, (0,)),
+    OneRound("greedy", Pair(3, 4), 1, GREEDY, (0, 1)),
 )
 
-OF_DEEP_TREES = (
-    OneRound("two tokens", Pair(2, 3, ("plain",)), 3, {}, (0, 1)),
-    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 3, {}, (1, 0, 0)),
-    OneRound("greedy", Pair(3, 4), 3, GREEDY, (0, 1)),
+OF_THREE = (
+    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
+    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0)),
 )
+
+OF_THREE_DISTINCT = (
+    OneRound("four tokens", Pair(4, 4, ("plain",)), 2, {}, (0, 1)),
+    OneRound("four tokens: ties, zeros, disjoint laws", Pair(4, 4), 2, {}, (0, 1)),
+)
+"""Of three tokens the third distinct one is certain: its law shows over four, where two refusals
+leave more than one of them."""
+
+OF_FOUR = (OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),)
+
+OF_FIVE = (OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1)),)
+
+OF_FORKS = (OneRound("two tokens, at times a sure one", Pair(2, 1, SURE), 2, {}, (0, 1)),)
+
+OF_TREES = (TWO, MIXED, ALONE)
+
+OF_DEEP_TREES = tuple(one._replace(lookahead=3) for one in OF_TREES)
 
 OF_WIDE_TREES = (
     OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
     OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (2, 0)),
 )
 
+SIBLINGS, TREE, FORKS = (-1, -1), (-1, -1, 0, 0, 1), (-1, -1, 0, 0, 1, 1)
+LEAVES = (-1, -1, -1, -1)
 BELOW = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
 
 REFERENCE = (
@@ -210,16 +243,27 @@ REFERENCE = (
     DraftKind(
         "(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *BELOW), (-1, -1, 0, 2, 2, 3, 5, 6))
     ),
-    *both("siblings", (-1, -1)),
-    *both("tree", (-1, -1, 0, 0, 1), OF_TREES),
+    DraftKind(
+        "(fixed siblings)", lambda lm: FixedDrafter((2, 0, 3), LEAVES[:3]), rounds=OF_THREE_DISTINCT
+    ),
+    *both("siblings", SIBLINGS, OF_SIBLINGS),
+    *both("tree", TREE, OF_TREES, wide=True),
+    sampled("(i.i.d. three siblings)", LEAVES[:3], Drawn.IID, OF_THREE, wide=True),
+    sampled("(distinct three siblings)", LEAVES[:3], Drawn.DISTINCT, OF_THREE_DISTINCT, wide=True),
+    sampled("(i.i.d. four siblings)", LEAVES, Drawn.IID, OF_FOUR, wide=True),
+    sampled("(i.i.d. two forks)", FORKS, Drawn.IID, OF_FORKS, wide=True),
 )
-"""Stand-ins for kinds that the registry may lack; their names are in brackets."""
+"""Stand-ins for kinds that the registry may lack; their names are in brackets. They keep nothing
+from round to round, and neither does a rule, so that trees are walked in single rounds."""
 
 DEEP = (
-    *both("three siblings", (-1, -1, -1), OF_WIDE_TREES),
+    *both("siblings, whole texts", SIBLINGS),
+    *both("wide siblings", LEAVES[:3], OF_WIDE_TREES),
+    sampled("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, OF_FIVE),
+    *both("warped tree", TREE, (WARPED,)),
     *both("two chains", (-1, -1, 0, 1), OF_WIDE_TREES),
     *both("two long chains", (-1, -1, 0, 1, 2, 3), OF_DEEP_TREES),
     *both("stem and fork", (-1, 0, 0, 1, 1, 2), OF_DEEP_TREES),
-    *both("three chains", (-1, -1, -1, 0, 1, 2), OF_TREES),
+    *both("three chains", (-1, -1, -1, 0, 1, 2), (*OF_TREES, WARPED)),
 )
 """Larger ones: half an hour of walking for all rules."""

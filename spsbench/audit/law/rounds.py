@@ -32,8 +32,14 @@ class OneRound(NamedTuple):
         return {"tokens": self.lookahead + 1, "one_round": True, **self.fields}
 
 
+SURE = ("plain", "sure", "sure")
+
 ROUNDS = (
-    *(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in range(3, MOST + 1)),
+    *(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (3, 4)),
+    *(
+        OneRound("a sure draft model", Pair(2, seed, SURE), k, {})
+        for k, seed in ((5, 65), (MOST, 53))
+    ),
     *(
         OneRound("ties, zeros, disjoint laws", Pair(2, 60 + k), k, {}, (1, 0, 0, 1, 0, 0, 1))
         for k in range(3, MOST)
@@ -47,19 +53,31 @@ ROUNDS = (
     ),
     OneRound("greedy", Pair(3, 9), MOST, GREEDY),
 )
-"""In the order of K, so that a rule which is wrong from some slot on is found at its first K."""
+"""Walked in the order of K, so that a rule which is wrong from some slot on is found at its first
+K. Most paths of a long draft differ in tokens alone: a sure draft model leaves those out."""
+
+DEEP = tuple(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (5, MOST))
+"""With every value of long drafts: hundreds of paths for each rule."""
 
 
 def one_rounds(
-    claim: Guarantee, schedule: Callable[[], Schedule]
+    claim: Guarantee,
+    schedule: Callable[[], Schedule],
+    most: int = MOST,
+    *,
+    deep: bool = False,
+    small: bool = False,
 ) -> Iterator[tuple[OneRound, Schedule]]:
-    """The cases for a rule of some promise, each with its schedule.
+    """The cases up to K = `most` for a rule of some promise, each with its schedule.
 
-    A schedule that is not constant chooses K itself, up to the largest.
+    With `deep` there are more, with `small` those over two tokens alone. A schedule that is not
+    constant chooses K itself, up to the largest.
     """
     constant = isinstance(schedule(), Constant)
-    for one in sorted(ROUNDS, key=lambda one: one.lookahead):
+    for one in sorted((*ROUNDS, *(DEEP if deep else ())), key=lambda one: one.lookahead):
         if claim is Guarantee.GREEDY and one.fields != GREEDY:
+            continue
+        if (one.lookahead > most or (small and one.pair.vocab > 2)) and one.fields != GREEDY:
             continue
         if constant:
             yield one, Constant(one.lookahead)

@@ -2,8 +2,11 @@
 
 A pair of tables visits on purpose what random models rarely do: exact ties, tokens of probability
 zero on either side, prefixes where both laws are equal, and prefixes where they share no token.
+Where the draft model is sure of its token a long draft has few values, and each of its tests is
+still one of a random token.
 """
 
+import copy
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -66,6 +69,8 @@ class Pair:
         elif kind == "disjoint":
             q = [w if token == a else 0.0 for token, w in enumerate(q)]
             p = [w if token != a else 0.0 for token, w in enumerate(p)]
+        elif kind == "sure":
+            p = [float(token == a) for token in range(self.vocab)]
         return normalised(q), normalised(p)
 
 
@@ -102,6 +107,13 @@ class TableLM:
         self._cache: list[int] = []
         self._tree: list[tuple[int, ...]] | None = None  # path to each uncommitted node
         self._logits: dict[tuple[int, ...], Tensor] = {}
+
+    def __deepcopy__(self, memo: object) -> "TableLM":
+        """Another session over the same table, with the same cache."""
+        other = copy.copy(self)
+        other._cache = list(self._cache)
+        other._tree = None if self._tree is None else list(self._tree)
+        return other
 
     @property
     def length(self) -> int:

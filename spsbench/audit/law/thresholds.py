@@ -4,10 +4,12 @@ A `Rule` says it for one acceptance rule, given the decisions made before. It is
 Python, apart from the verifiers; rules that nobody wrote down are found out in `discovery`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from spsbench.audit.law.tables import Law
-from spsbench.loop.types import Draft, Purpose
+from spsbench.loop.types import Draft, Noise, Purpose
 
 
 @dataclass
@@ -20,6 +22,7 @@ class Facts:
     picked: dict[tuple[Purpose, int], int] = field(default_factory=dict)  # cell of each uniform
     middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # and its middle
     draft: Draft | None = None  # as the drafter under test handed it over
+    redraft: Callable[[Noise], Draft] | None = None  # what it drafts here with other noise
 
     @property
     def draft_tokens(self) -> tuple[int, ...]:
@@ -38,6 +41,8 @@ class Facts:
 
 class Rule:
     """Cells of an acceptance rule; a decision that nothing depends on has one cell."""
+
+    redrafts: ClassVar[bool] = False  # whether it asks the drafter for other drafts
 
     def order(self, purpose: Purpose, n: int) -> range:
         """The slots, in the order in which their cells become known."""

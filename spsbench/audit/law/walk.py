@@ -1,6 +1,7 @@
 """One path through the cells of a case: a run of the real code, whose uniforms follow a script."""
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,6 +46,7 @@ class Walk:
         self.boxes: dict[Hashable, tuple[float, float]] = {}  # what is known of each uniform
         self.facts = Facts(q, p, case.prompt)
         self.drafted: Drafted | None = None  # in a single round
+        self.shapes: set[tuple[int, ...]] = set()  # parents of the trees that were drafted
 
     def after(self, before: "Walk | None", same: int) -> "Walk":
         """Itself, and where the first `same` choices made a draft in the path before, with that.
@@ -156,11 +158,22 @@ class Watched(Drafter):
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
         """As it is, and noted as the loop hands it on."""
+        if self._walk.case.rule.redrafts:
+            before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
+
+            def redraft(other: Noise) -> Draft:
+                drafter, asked = deepcopy(before)
+                return drafter.draft(context, k, other, asked)
+
+            self._walk.facts.redraft = redraft
 
         def make() -> Draft:
             return replace(self._drafter.draft(context, k, noise, go_on), drawn=self.drawn)
 
-        return self._walk.draft(make)
+        draft = self._walk.draft(make)
+        if draft.parents is not None:
+            self._walk.shapes.add(tuple(draft.parents.tolist()))
+        return draft
 
 
 def copied(draft: Draft) -> Draft:

@@ -49,11 +49,14 @@ def rules(
     verifier: Annotated[
         list[str] | None, o.option(METHOD, "--verifier", help="Only these; repeatable.")
     ] = None,
+    drafter: Annotated[
+        list[str] | None, o.option(METHOD, "--drafter", help="Only these; repeatable.")
+    ] = None,
     schedule: Annotated[
         list[str] | None, o.option(METHOD, "--schedule", help="Only these; repeatable.")
     ] = None,
     deep: Annotated[
-        bool, o.option(METHOD, "--deep", help="Larger sampled trees, too: minutes a rule.")
+        bool, o.option(METHOD, "--deep", help="Larger trees, longer rounds: minutes a rule.")
     ] = False,
     format: o.TableFormat = "table",
     json: o.Json = False,
@@ -61,12 +64,14 @@ def rules(
 ) -> None:
     """Enumerate every verifier with every kind of draft: the exact law over tiny vocabularies."""
     specs = [OF_CELL["verifier"].fitted(name) for name in verifier or ()]
+    drafts = [OF_CELL["drafter"].fitted(name) for name in drafter or ()]
     only = [OF_CELL["schedule"].fitted(name) for name in schedule or ()]
 
     with working(LIBRARIES):
         from spsbench.cli.verify.rules import enumerate_rules
 
-    raise typer.Exit(enumerate_rules(specs, only, deep=deep, json=o.wants_json(format, json)))
+    as_json = o.wants_json(format, json)
+    raise typer.Exit(enumerate_rules(specs, only, drafts, deep=deep, json=as_json))
 
 
 @verify.command("run")

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.audit.law.crew import rows_of
+from spsbench.audit.law.reach import Reach
 from spsbench.audit.law.rules import LOOKAHEAD, Pairing, RuleRow, pairings
 from spsbench.cli.notes import say
 from spsbench.cli.progress import progress
@@ -29,6 +30,7 @@ NAMES = ("verifier", "drafter", "schedule", "claims", "verdict")
 HEADINGS = (*NAMES, "K to", "total variation", "where")
 RIGHT = ("K to", "total variation")
 EVERY = 10.0  # seconds between two lines where there is no terminal
+FEW = 4  # processes: the start of one costs as much as five pairings
 PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)
 
 
@@ -59,9 +61,16 @@ def _named(each: Pairing) -> str:
     return f"{each.verifier} x {each.drafter} x {each.schedule}"
 
 
-def enumerate_rules(specs: Sequence[Spec], only: Sequence[Spec], *, deep: bool, json: bool) -> int:
+def enumerate_rules(
+    specs: Sequence[Spec],
+    only: Sequence[Spec],
+    drafts: Sequence[Spec] = (),
+    *,
+    deep: bool,
+    json: bool,
+) -> int:
     """Enumerate, print, and judge; the exit code."""
-    work = pairings(specs, only, deep=deep)
+    work = pairings(specs, only, drafts, deep=deep)
     count = Count(len(work))
     if not is_terminal(sys.stderr):
         say(f"enumerating {len(work)} pairings, with a line each {EVERY:g} s")
@@ -71,7 +80,7 @@ def enumerate_rules(specs: Sequence[Spec], only: Sequence[Spec], *, deep: bool, 
             count.add(each, row)
             shown.show()
 
-        rows = rows_of(work, usable_cores(), told, count.begin)
+        rows = rows_of(work, usable_cores() if deep else min(usable_cores(), FEW), told, count.begin)
     code = judge(rows)
     if json:
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]
@@ -98,7 +107,9 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     """What was shown, in a line."""
     biased = sorted({row.verifier for row in rows if row.verdict == "BIASED"})
     if biased:
-        return f"BIAS FOUND: {', '.join(biased)} claims what its law does not keep"
+        drafters = {row.drafter for row in rows if row.verdict == "BIASED"}
+        alone = f", with drafter {drafters.pop()} alone" if len(drafters) == 1 else ""
+        return f"BIAS FOUND: {', '.join(biased)} claims what its law does not keep{alone}"
     if hidden := sorted({row.verifier for row in rows if row.verdict == "not shown"}):
         return f"NOT VALID: could not enumerate {', '.join(hidden)}"
     if all(row.left_out is not None for row in rows):
@@ -106,8 +117,8 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     proved = [row for row in rows if row.verdict in PROVED]
     refused = [row for row in rows if row.refused is not None]
     rightly = sum(row.wrong for row in refused)
-    further = (row.lookahead for row in proved if row.lookahead > LOOKAHEAD)  # sampled trees: no
-    upto = min(further, default=LOOKAHEAD)
+    chains = (row.lookahead for row in proved if not row.reach.depth)
+    upto = min((k for k in chains if k > LOOKAHEAD), default=LOOKAHEAD)
     parts = [
         f"held: {len(proved)} pairings keep their promise to 1e-12, whole texts up to K = "
         f"{LOOKAHEAD} and single rounds up to K = {upto}",
@@ -115,7 +126,33 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     ]
     if left := sum(row.left_out is not None for row in rows):
         parts.append(f"{left} left out, see above")
+    parts.append(f"not walked: {beyond(proved)}")
     return "; ".join(parts)
+
+
+def beyond(proved: Sequence[RuleRow]) -> str:
+    """What is larger than all that was walked, of each kind of draft that was."""
+    reach = Reach()
+    for row in proved:
+        reach = reach.joined(row.reach)
+    siblings = [
+        f"{largest} {how}"
+        for largest, how in (
+            (reach.independent, "independent"),
+            (reach.distinct, "distinct"),
+            (reach.by_rule, "by rule"),
+        )
+        if largest
+    ]
+    parts = [
+        f"K above {max((row.lookahead for row in proved), default=LOOKAHEAD)}",
+        f"vocabularies above {reach.vocab} tokens",
+        f"siblings above {', '.join(siblings)}" if siblings else "trees",
+        f"sampled trees deeper than {reach.depth} or of more than {reach.chains} paths"
+        if reach.depth > 1
+        else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def drawn(rows: Sequence[RuleRow]) -> str:

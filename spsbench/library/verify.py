@@ -10,7 +10,7 @@ from spsbench.audit.text.pair import TASKS, audit_pair, greedy_pair, prompts_of
 from spsbench.audit.text.replay import replay
 from spsbench.audit.text.workbench import workers_for
 from spsbench.errors import DataError, UsageError
-from spsbench.library.verified import Held
+from spsbench.library.verified import Held, advice_on
 from spsbench.models.shelf import Shelf
 from spsbench.runs.models import Models
 from spsbench.settings.access import Access
@@ -62,7 +62,7 @@ def verify_pair(pair: Any, *, say: Say = quiet, **asked: Any) -> Held:
         offline=pair.access.offline,
         say=say,
     )
-    return Held(named(cell), known, finding)
+    return Held(named(cell), known, finding, advice_on(cell, finding))
 
 
 def verify_run(run: Path, access: Access, *, say: Say = quiet, **asked: Any) -> Iterator[Held]:
@@ -86,7 +86,7 @@ def verify_run(run: Path, access: Access, *, say: Say = quiet, **asked: Any) -> 
             "failures": done.failures,
             "records": done.records,
         }
-        yield Held(named(done.cell), known, done.result)
+        yield Held(named(done.cell), known, done.result, advice_on(done.cell, done.result))
 
 
 def named(cell: Cell) -> str:

@@ -72,6 +72,9 @@ def test_a_planted_bias_exits_7_and_a_short_audit_6(pair_audit: Callable[..., Ra
         ran = pair_audit("--bias", "0.05")
     assert ran.code == Exit.BIAS
     assert "BIAS FOUND" in ran.err
+    advice = " ".join(ran.out.split())
+    assert "A drafter that misreports p, a wrong residual and a row of q or p" in advice
+    assert "`sps verify rules --verifier sps --drafter model`" in advice
     ran = pair_audit("--bias", "0.001", "--max-tokens", "100")
     assert ran.code == Exit.NOT_VALID
     assert "not valid" in ran.err
@@ -165,6 +168,7 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     assert ran.code == 0, ran.err
     assert "held: " in ran.err
     assert "single rounds up to K = 6" in ran.err.splitlines()[-1]
+    assert "; not walked: K above 6, " in ran.err.splitlines()[-1]
     assert "lossy" in ran.out
     with patch(RULE, HalfLenient):
         ran = sps("verify", "rules", "--verifier", "sps", *only[:2], "--format", "json")
@@ -174,6 +178,8 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     assert "2 tokens, K = 1; after every text q = (1/3, 2/3)" in first["smallest"][0]
     assert sps("verify", "rules", "--verifier", "beam").code == Exit.USAGE
     assert sps("verify", "rules", "--schedule", "beam").code == Exit.USAGE
+    assert sps("verify", "rules", "--drafter", "beam").code == Exit.USAGE
+    assert sps("verify", "rules", "--drafter", "./none.py:Mine").code == Exit.MISSING
 
 
 @pytest.mark.parametrize(

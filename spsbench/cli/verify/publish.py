@@ -48,7 +48,9 @@ def publish(audited: Sequence[Held], form: Form) -> int:
     if form.plot is not None:
         save_plot(figure(audited), form.plot)
     audits = [
-        {"name": each.name, "settings": each.settings, **values(each.result)} for each in audited
+        {"name": each.name, "settings": each.settings, **values(each.result)}
+        | ({"advice": each.advice} if each.advice else {})
+        for each in audited
     ]
     if form.keep and form.run is not None:
         say(f"kept in {write_audits(form.run, audits)}: reports of the run show it")
@@ -95,6 +97,8 @@ def shown(audited: Held) -> str:
     else:
         _sampled(console, audited.name, audited.result)
     console.print(Text(one_line(audited.result.line)))
+    if audited.advice:
+        console.print(Text(one_line(audited.advice)))
     return file.getvalue()
 
 

@@ -80,7 +80,9 @@ def enumerate_rules(
             count.add(each, row)
             shown.show()
 
-        rows = rows_of(work, usable_cores() if deep else min(usable_cores(), FEW), told, count.begin)
+        rows = rows_of(
+            work, usable_cores() if deep else min(usable_cores(), FEW), told, count.begin
+        )
     code = judge(rows)
     if json:
         listed = [asdict(row) | {"verdict": row.verdict} for row in rows]

@@ -26,14 +26,17 @@ test-all: $(READY)  ## with the tests marked slow
 	$(PYTEST) -m "not network and not gpu"
 
 # What computes numbers, as on lesser processors: torch, oneDNN and own kernels are each kept from newer instructions.
-NUMERIC = tests/engines tests/loop tests/heads tests/train/test_features.py tests/train/test_students.py tests/train/test_recompute.py tests/test_greedy.py
-LESSER = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
+# Not again: kernels (test_kernels.py compiles them for three processors in any run), and what simulates a GPU.
+BY_SIZE = tests/engines/test_fast.py tests/engines/test_packing.py tests/engines/test_programs.py tests/engines/test_quantised.py
+NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py blocks.py views.py experts.py eager.py checking.py \
+	operations.py merging.py norms.py rotations.py cache.py tracing.py longrope.py) tests/loop/test_sampling.py tests/heads/test_networks.py \
+	tests/heads/test_drafting.py $(addprefix tests/train/test_,features.py students.py recompute.py)
+AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 
 test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call LESSER,x86-64) SPSBENCH_TEST_THREADS=1 $(PYTEST) $(NUMERIC)
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call LESSER,x86-64-v3) SPSBENCH_TEST_THREADS=3 $(PYTEST) $(NUMERIC)
-	SPSBENCH_TEST_THREADS=2 $(PYTEST) $(NUMERIC) --deselect tests/engines/test_kernels.py
-	$(PYTEST) -m portable tests/engines
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call AS_IF,x86-64-v3) SPSBENCH_TEST_THREADS=3 OMP_WAIT_POLICY=passive $(PYTEST) $(NUMERIC) tests/engines/test_architectures.py
+	SPSBENCH_TEST_THREADS=2 OMP_WAIT_POLICY=passive $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/engines/test_compilers.py
 
 check: $(READY)  ## format, lint, types; then the size of each module
 	$(BIN)/ruff format --check .

@@ -188,6 +188,7 @@ def test_the_number_of_threads_changes_only_for_a_clear_gain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = FastLM(tiny("llama"))
+    monkeypatch.setattr(trials, "SLOW", float("inf"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], None):

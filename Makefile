@@ -34,8 +34,8 @@ NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py blocks.py views
 AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 
 test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC)
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call AS_IF,x86-64-v3) SPSBENCH_TEST_THREADS=3 OMP_WAIT_POLICY=passive $(PYTEST) $(NUMERIC) tests/engines/test_architectures.py
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(call AS_IF,x86-64) $(PYTEST) $(NUMERIC) tests/engines/test_architectures.py
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(call AS_IF,x86-64-v3) SPSBENCH_TEST_THREADS=3 OMP_WAIT_POLICY=passive $(PYTEST) $(NUMERIC)
 	SPSBENCH_TEST_THREADS=2 OMP_WAIT_POLICY=passive $(PYTEST) -m "portable or not slow" $(BY_SIZE) tests/engines/test_compilers.py
 
 check: $(READY)  ## format, lint, types; then the size of each module

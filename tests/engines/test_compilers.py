@@ -78,7 +78,8 @@ def built(folder: Path, *command: str, fault: str | None = None) -> str:
 
 
 def ran(*command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+    quiet = os.environ | {"OMP_WAIT_POLICY": "passive"}  # an emulated thread that spins is slow
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=quiet)
 
 
 @slow
@@ -124,7 +125,7 @@ def test_kernels_on_older_processors(processor: str, tmp_path: Path) -> None:
 def test_an_instruction_that_a_processor_lacks_is_seen(tmp_path: Path) -> None:
     if shutil.which("qemu-x86_64") is None:
         pytest.skip("needs qemu-x86_64")
-    program = built(tmp_path, "gcc", *FAST, "-march=x86-64-v4")
+    program = built(tmp_path, "gcc", "-O1", "-march=x86-64-v4")
     assert ran("qemu-x86_64", "-cpu", "Haswell", program, "few").returncode != 0
 
 

@@ -56,7 +56,7 @@ def answer(
     candidates: int,
     doubt: str = "",
 ) -> Answer:
-    """Of the best candidate: by what was measured. A prediction alone decides nothing.
+    """Answer for the best candidate, by what was measured: a prediction decides nothing.
 
     Without an interval a measurement decides only on a quiet machine, and where the prediction is
     of the same verdict.
@@ -89,7 +89,7 @@ def answer(
 def unmeasured(
     best: Forecast, foretold: Verdict, needs: BreakEven, candidates: int, doubt: str
 ) -> Answer:
-    """Of a candidate that is only predicted."""
+    """Answer for a candidate that is only predicted."""
     if doubt:
         reason = f"The costs contradict each other: {doubt}."
     elif foretold in (Verdict.SPECULATE, Verdict.UNDECIDED):
@@ -113,7 +113,7 @@ def among(candidates: int) -> str:
 
 
 def untold(name: str, measured: Measured) -> Answer:
-    """Of a candidate that was measured without a prediction."""
+    """Answer for a candidate that was measured without a prediction."""
     verdict = decided(measured.speedup)
     told = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
     if measured.speedup.low is None or verdict is Verdict.UNDECIDED:

@@ -4,7 +4,7 @@ Of all that the file may hold, these three belong to a law that is kept exactly.
 `do_sample: false` names greedy texts.
 """
 
-from collections.abc import Mapping
+from functools import cache, partial
 from typing import Any
 
 from spsbench.models.jsonfile import read_object
@@ -35,12 +35,5 @@ def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[s
 
 
 def sampler(*, offline: bool, allow_pickle: bool) -> OwnSampling:
-    """`own_sampling` that remembers."""
-    known: dict[ModelSpec, dict[str, Any]] = {}
-
-    def ask(ref: ModelSpec) -> Mapping[str, Any]:
-        if ref not in known:
-            known[ref] = own_sampling(ref, offline=offline, allow_pickle=allow_pickle)
-        return known[ref]
-
-    return ask
+    """Return `own_sampling` under this access, reading each model's file once."""
+    return cache(partial(own_sampling, offline=offline, allow_pickle=allow_pickle))

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from spsbench.errors import WriteError
+from spsbench.machine.cache_home import sync
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -27,7 +28,7 @@ def replace_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     except BaseException as error:  # an interrupt, too, leaves nothing behind
         with contextlib.suppress(OSError, ValueError):  # a name that cannot be
             draft.unlink(missing_ok=True)
@@ -83,15 +84,6 @@ def remove_drafts(folder: Path, pattern: str) -> None:
     with contextlib.suppress(OSError):
         for draft in folder.glob(f".{pattern}.*.tmp"):
             draft.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the entries of a folder durable."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def next_free(path: Path, suffix: str) -> Path:

@@ -28,6 +28,7 @@ SHAPE = ObjectOf(
             "beside": Is(int, least=0),
             "reading": Is(str),
             "cache": Is(int, least=0),
+            "row_bits": Is(bool),
         }
     )
 )

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spsbench.errors import CannotCreateError, PermissionDeniedError, SpsError
+from spsbench.machine.cache_home import sync
 from spsbench.settings.records import Key
-from spsbench.store.atomic import next_free, sync_folder
+from spsbench.store.atomic import next_free
 from spsbench.store.lock import Lock
 
 Shard = tuple[int, int]  # number, of how many
@@ -101,7 +102,7 @@ def make(folder: Path) -> None:
     check_writable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder.parent)
+        sync(folder.parent)
         foreign = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
     except OSError as error:
         raise cannot_create(error, folder) from error
@@ -124,7 +125,7 @@ def move_aside(folder: Path) -> Path:
     old = next_free(folder, "old")
     try:
         folder.rename(old)
-        sync_folder(folder.parent)
+        sync(folder.parent)
     except OSError as error:
         raise cannot_create(error, folder) from error
     return old

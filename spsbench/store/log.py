@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, WriteError
+from spsbench.machine.cache_home import sync
 from spsbench.machine.files import open_file
-from spsbench.store.atomic import next_free, replace_file, sync_folder
+from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
 
 MARK = b',"crc":"'
@@ -42,7 +43,7 @@ class Log:
         self._file = -1
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-            sync_folder(path.parent)
+            sync(path.parent)
             self._size = 0
             for end, values in entries(path):
                 self._size, self.count = end, self.count + 1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import CannotCreateError, DataError, MissingError, UsageError, WriteError
+from spsbench.machine.cache_home import sync
 from spsbench.settings.records import Key, Record
-from spsbench.store.atomic import sync_folder
 from spsbench.store.folder import WHOLE, check_writable, record_logs, records_path, shard_name
 from spsbench.store.log import encode, iterate
 from spsbench.store.manifest import Manifest, refuse_differences
@@ -216,7 +216,7 @@ def merge(folders: Sequence[Path], out: Path) -> Manifest:
         merged = replace(first, cells=cells, segments=tuple(segments))
         merged.save(draft)
         draft.rename(out)
-        sync_folder(out.parent)
+        sync(out.parent)
     except OSError as error:
         raise WriteError.of(error, out) from error
     finally:

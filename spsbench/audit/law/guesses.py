@@ -80,7 +80,7 @@ def of_trees(
 def of_tries(
     q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """What k independent siblings leave, each tested with min(1, q / (rho p)), first to last.
+    """Yield what k independent siblings leave, each tested with min(1, q / (rho p)), first to last.
 
     Rho comes down from k as in `methods.verifiers.spectr`. Nodes after equal texts are siblings.
     """

@@ -216,8 +216,8 @@ OF_THREE_DISTINCT = (
     OneRound("four tokens", Pair(4, 4, ("plain",)), 2, {}, (0, 1)),
     OneRound("four tokens: ties, zeros, disjoint laws", Pair(4, 4), 2, {}, (0, 1)),
 )
-"""Of three tokens the third distinct one is certain: its law shows over four, where two refusals
-leave more than one of them."""
+"""Four tokens, since of three the third distinct sibling is certain: after two refusals more than
+one of four is left, and the law of the third shows."""
 
 OF_FOUR = (OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),)
 

@@ -405,7 +405,7 @@ class Whole(Rule):
 
 
 def enumerated(subject: Subject, known: dict[str, Any]) -> RuleRow:
-    """Whole texts in every setting; for what holds its promise there, rounds of larger K.
+    """Enumerate whole texts in every setting, then larger K where the promise holds.
 
     What is refused is walked until it is shown to be wrong.
     """

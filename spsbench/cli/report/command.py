@@ -80,7 +80,9 @@ def report(
     if out is not None:
         check_replaceable(out)
     if plot is not None:
-        check_replaceable(plot.with_suffix(".png") if plot.name else plot)
+        from spsbench.cli.plotting import check_plot
+
+        check_plot(plot)
 
     from spsbench.cli.report.show import publish, show_changes
     from spsbench.figures.terms import TERMS

@@ -133,7 +133,7 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
 
 
 def beyond(proved: Sequence[RuleRow]) -> str:
-    """What is larger than all that was walked, of each kind of draft that was."""
+    """Return what is larger than all that was walked, of each kind of draft that was."""
     reach = Reach()
     for row in proved:
         reach = reach.joined(row.reach)

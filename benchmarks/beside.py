@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spsbench.library.bench import bench
+from spsbench.api.bench import bench
 
 TOKENS = 64
 

@@ -28,8 +28,8 @@ from statistics import median
 from typing import Any
 
 from spsbench.engines.native import SOURCES
-from spsbench.machine.crowd import at_work
-from spsbench.machine.environment import cpu_name, usable_cores
+from spsbench.hardware.crowd import at_work
+from spsbench.hardware.environment import cpu_name, usable_cores
 
 RESULTS = Path(__file__).parent / "results"
 SPS = Path(sys.executable).with_name("sps")

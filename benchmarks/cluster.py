@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spsbench.cluster.protocol import Done, Event, Hello, Joined, Lost, Piece, Work
-from spsbench.cluster.scheduler import Group, Ledger, Scheduler
+from spsbench.distributed.protocol import Done, Event, Hello, Joined, Lost, Piece, Work
+from spsbench.distributed.scheduler import Group, Ledger, Scheduler
 from spsbench.settings.records import Record, RoundRecord
 
 SECONDS = 20.0  # a sample and its two arms, in the mean
@@ -210,11 +210,11 @@ def results(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {"written": written(asked.write)}
     if asked.pipes:
         from cluster import Pretending as Importable  # not of __main__: workers have another
-        from spsbench.cluster.processes import Processes
+        from spsbench.distributed.processes import Processes
 
         yield {"processes": carried(Processes(partial(Importable), 2), asked.pipes)}
     if asked.ray:
-        from spsbench.cluster.on_ray import RayWorkers
+        from spsbench.distributed.on_ray import RayWorkers
         from spsbench.settings.crew import Crew
 
         crew = Crew(on="ray", cpus_per_worker=1)

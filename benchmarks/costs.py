@@ -17,10 +17,10 @@ from random import Random
 import numpy as np
 
 import spsbench
-from spsbench.forecast.costs import Costs
-from spsbench.forecast.surface import typical
-from spsbench.library.costs import measure_costs
-from spsbench.plan.rounds import Rounds
+from spsbench.api.costs import measure_costs
+from spsbench.planning.forecast.costs import Costs
+from spsbench.planning.forecast.surface import typical
+from spsbench.planning.rounds import Rounds
 from spsbench.settings.names import drafting
 from spsbench.tasks.corpora import news
 

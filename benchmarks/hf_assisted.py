@@ -20,9 +20,9 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spsbench.audit.text.pair import audit_pair
-from spsbench.audit.text.report import of_finding
-from spsbench.audit.text.workbench import Prompt
+from spsbench.audit.statistical.pair import audit_pair
+from spsbench.audit.statistical.report import of_finding
+from spsbench.audit.statistical.workbench import Prompt
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Shelf

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from spsbench.library.bench import bench
-from spsbench.library.load import load
+from spsbench.api.bench import bench
+from spsbench.api.load import load
+from spsbench.benchmark.generation import Generation
+from spsbench.benchmark.tracing import DraftTracer, TextTracer
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
 from spsbench.plugins import make
-from spsbench.runs.generation import Generation
-from spsbench.runs.tracing import DraftTracer, TextTracer
 from spsbench.settings.asked import make_cell
 from spsbench.settings.experiment import task_spec
 from spsbench.settings.sweep import Sweep

@@ -23,8 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.figures.intervals import Estimate
-from spsbench.library.bench import conduct, planned
+from spsbench.api.bench import conduct, planned
+from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.access import Access

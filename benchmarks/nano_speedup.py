@@ -21,15 +21,15 @@ import torch
 import transformers
 
 import spsbench
-from spsbench.figures.summaries import summaries
-from spsbench.figures.summary import Summary
-from spsbench.figures.sums import LOADED
-from spsbench.machine.load import loaded as is_loaded
-from spsbench.machine.load import read_clocks
+from spsbench.benchmark.generation import Generation, interleave
+from spsbench.hardware.load import loaded as is_loaded
+from spsbench.hardware.load import read_clocks
 from spsbench.methods.resolve import resolve
+from spsbench.metrics.summaries import summaries
+from spsbench.metrics.summary import Summary
+from spsbench.metrics.sums import LOADED
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded, Shelf
-from spsbench.runs.generation import Generation, interleave
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record

@@ -18,10 +18,10 @@ import transformers
 from torch import Tensor
 
 from hf_assisted import CODE, PROMPTS, PROSE, SEED, model, noisy, tokenizer, translated
+from spsbench.benchmark.generation import Generation
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded, Shelf
-from spsbench.runs.generation import Generation
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec

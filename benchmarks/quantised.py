@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import spsbench
-from spsbench.runs.text_laws import TextTracer
+from spsbench.benchmark.text_laws import TextTracer
 from spsbench.settings.models import CHECKPOINT, QUANTISED
 from spsbench.tasks.corpora import news
 

@@ -99,7 +99,7 @@ def be(rank: int, port: int, folder: Path) -> None:
     os.environ["TORCHELASTIC_ERROR_FILE"] = str(folder / f"error-{rank}")
     for number, name in ((1, f"out-{rank}"), (2, f"err-{rank}")):
         os.dup2(os.open(folder / name, os.O_CREAT | os.O_WRONLY), number)
-    from spsbench.library import ranks
+    from spsbench.api import ranks
 
     ranks.TOGETHER = TOGETHER
     code = sps([*ASKED, "--parallel", "tp"])
@@ -169,8 +169,8 @@ def main() -> None:
     asked = parser.parse_args()
     import torch
 
+    import spsbench.api.pair
     import spsbench.engines.shared
-    import spsbench.library.pair
     import spsbench.models.shares  # noqa: F401
 
     torch.set_num_threads(1)

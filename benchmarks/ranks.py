@@ -83,10 +83,10 @@ def work(folder: Path) -> None:
     import torch
     from transformers import LlamaForCausalLM  # noqa: F401 (an import that all of them pay)
 
+    from spsbench.api.ranks import follow
     from spsbench.engines.channel import channel, end
     from spsbench.engines.eager import Eager
-    from spsbench.library.ranks import follow
-    from spsbench.machine.ranks import ranks
+    from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model
     from spsbench.models.shares import load_shared
 

@@ -26,15 +26,15 @@ def work(folder: Path) -> None:
     """One rank."""
     import torch
 
+    from spsbench.api.ranks import follow
     from spsbench.engines.channel import channel, end
     from spsbench.engines.eager import Eager
-    from spsbench.forecast.link import Measured
-    from spsbench.forecast.shared import Sizes
-    from spsbench.library.ranks import follow
-    from spsbench.machine.ranks import ranks
+    from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model
     from spsbench.models.shares import load_shared
-    from spsbench.plan.reduces import reduces
+    from spsbench.planning.forecast.link import Measured
+    from spsbench.planning.forecast.shared import Sizes
+    from spsbench.planning.reduces import reduces
 
     torch.set_num_threads(1)
     channel()

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 import spsbench
-from spsbench.audit.law.asking import Given, quietly
-from spsbench.audit.law.kinds import TreeDrafter, along
+from spsbench.audit.exact.asking import Given, quietly
+from spsbench.audit.exact.kinds import TreeDrafter, along
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample

@@ -22,18 +22,18 @@ import numpy as np
 import torch
 
 from nano_speedup import stdlib_prompts
-from spsbench.forecast.disco import Fitted, fit_along
-from spsbench.forecast.oracle import hindsight, informed
-from spsbench.forecast.policies import Always, Follows
-from spsbench.forecast.replay import Span, replay, thrown
-from spsbench.forecast.traces import Drawn, Written, chances
+from spsbench.benchmark.generation import Generation
+from spsbench.benchmark.tracing import DraftTracer, TextTracer
 from spsbench.loop.decode import room
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded, Shelf
+from spsbench.planning.forecast.disco import Fitted, fit_along
+from spsbench.planning.forecast.oracle import hindsight, informed
+from spsbench.planning.forecast.policies import Always, Follows
+from spsbench.planning.forecast.replay import Span, replay, thrown
+from spsbench.planning.forecast.traces import Drawn, Written, chances
 from spsbench.plugins import make
-from spsbench.runs.generation import Generation
-from spsbench.runs.tracing import DraftTracer, TextTracer
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spsbench.machine.environment import cpu_name, usable_cores
+from spsbench.hardware.environment import cpu_name, usable_cores
 from spsbench.sandbox import orphans
 from spsbench.sandbox.choice import survey
 from spsbench.sandbox.runner import run

@@ -17,19 +17,19 @@ from typing import Any
 
 import torch
 
+from spsbench.hardware.memory_kept import keep_memory
 from spsbench.loop.sampling import Warp
-from spsbench.machine.memory_kept import keep_memory
 from spsbench.models.loader import load_model
 from spsbench.settings.bundled import fetched_folder
 from spsbench.settings.training import DraftTraining, HeadTraining
-from spsbench.train.course.batches import Batches
-from spsbench.train.course.course import Course, Rules
-from spsbench.train.course.precision import BFLOAT16, FLOAT32
-from spsbench.train.course.teacher import Teacher
-from spsbench.train.losses.hybrid import hybrid
-from spsbench.train.students.table import made_student
-from spsbench.train.text.many import continued
-from spsbench.train.text.texts import read
+from spsbench.training.course.batches import Batches
+from spsbench.training.course.course import Course, Rules
+from spsbench.training.course.precision import BFLOAT16, FLOAT32
+from spsbench.training.course.teacher import Teacher
+from spsbench.training.losses.hybrid import hybrid
+from spsbench.training.students.table import made_student
+from spsbench.training.text.many import continued
+from spsbench.training.text.texts import read
 
 OUT = Path(__file__).parents[1] / "results" / "training-speed.json"
 KINDS: dict[str, DraftTraining | HeadTraining] = {

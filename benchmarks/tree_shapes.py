@@ -19,14 +19,14 @@ import torch
 from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen2Config
 
 from arena.pairs import random_target
-from spsbench.audit.law.table_site import open_over
+from spsbench.audit.exact.table_site import open_over
 from spsbench.engines.fast import Fast
-from spsbench.figures.intervals import student
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Limits, Round
 from spsbench.methods.schedules.constant import Constant
+from spsbench.metrics.intervals import student
 from spsbench.plugins import make
 from spsbench.spec import Spec
 

@@ -25,8 +25,8 @@ import torch
 
 import spsbench
 from nano_speedup import stdlib_prompts
-from spsbench.figures.sums import by_sibling, totals
 from spsbench.loop.types import LM
+from spsbench.metrics.sums import by_sibling, totals
 from spsbench.plugins import make
 from spsbench.settings.records import RoundRecord
 from tree_shapes import DRAFT, SHAPES, shapes

@@ -51,15 +51,15 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The library on first use, so that `sps --help` need not load torch."""
     if name in ("generate", "load"):
-        from spsbench.library import load
+        from spsbench.api import load
 
         return getattr(load, name)
     if name == "Pair":
-        from spsbench.library.pair import Pair
+        from spsbench.api.pair import Pair
 
         return Pair
     if name == "bench":
-        from spsbench.library.bench import bench
+        from spsbench.api.bench import bench
 
         return bench
     raise AttributeError(f"module 'spsbench' has no attribute {name!r}")

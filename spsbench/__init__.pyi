@@ -3,6 +3,11 @@
 from collections.abc import Callable
 from typing import Unpack
 
+from spsbench.api.pair import Pair
+from spsbench.api.prompts import Prompt
+from spsbench.api.run import Run
+from spsbench.api.text import Text
+from spsbench.benchmark.pace import Pace
 from spsbench.errors import (
     CannotCreateError,
     DataError,
@@ -18,11 +23,6 @@ from spsbench.errors import (
     UsageError,
     WriteError,
 )
-from spsbench.library.pair import Pair
-from spsbench.library.prompts import Prompt
-from spsbench.library.run import Run
-from spsbench.library.text import Text
-from spsbench.runs.pace import Pace
 from spsbench.settings.keywords import BenchOptions, LoadOptions
 
 __version__: str

@@ -1,6 +1,6 @@
 """Losslessness, proved: whole generations of the shipping loop have the target's own law.
 
-By enumeration of every uniform (`spsbench.audit.law.enumeration`), over tables that visit ties,
+By enumeration of every uniform (`spsbench.audit.exact.enumeration`), over tables that visit ties,
 zeros, equal laws and disjoint supports, for every exact verifier of the registry, with every warp
 and every way to end. Equal means within 1e-12 in total variation, at both ends of every cell.
 """
@@ -11,12 +11,12 @@ from itertools import product
 
 import pytest
 
-from spsbench.audit.law.cases import Case, case
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter
-from spsbench.audit.law.rules import STOPPING, made_schedule, schedules
-from spsbench.audit.law.tables import KINDS, Pair
-from spsbench.audit.law.thresholds import RULES
+from spsbench.audit.exact.cases import Case, case
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.kinds import ArgmaxDrafter, FixedDrafter
+from spsbench.audit.exact.rules import STOPPING, made_schedule, schedules
+from spsbench.audit.exact.tables import KINDS, Pair
+from spsbench.audit.exact.thresholds import RULES
 from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.audit.law.kinds import FixedDrafter
+from spsbench.audit.exact.kinds import FixedDrafter
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
 from spsbench.loop import decode as loop

@@ -20,13 +20,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from spsbench.audit.law import rules
-from spsbench.audit.law.cases import Case, case
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import ArgmaxDrafter, FixedDrafter, sampled
-from spsbench.audit.law.tables import InconsistentFeedError, Pair, TableLM
-from spsbench.audit.law.thresholds import Facts, MatchRule
+from spsbench.audit.exact import rules
+from spsbench.audit.exact.cases import Case, case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.kinds import ArgmaxDrafter, FixedDrafter, sampled
+from spsbench.audit.exact.tables import InconsistentFeedError, Pair, TableLM
+from spsbench.audit.exact.thresholds import Facts, MatchRule
 from spsbench.loop import decode as loop
 from spsbench.loop import sampling
 from spsbench.loop.sampling import Warp

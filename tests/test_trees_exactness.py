@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law import rules
-from spsbench.audit.law.cases import Case
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Proof, prove
-from spsbench.audit.law.kinds import FixedDrafter, along, sampled
-from spsbench.audit.law.rounds import SURE
-from spsbench.audit.law.tables import Pair
+from spsbench.audit.exact import rules
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import Proof, prove
+from spsbench.audit.exact.kinds import FixedDrafter, along, sampled
+from spsbench.audit.exact.rounds import SURE
+from spsbench.audit.exact.tables import Pair
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
 from spsbench.methods.schedules.constant import Constant

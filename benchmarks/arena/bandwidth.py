@@ -9,7 +9,7 @@ from torch import Tensor
 
 from arena.contenders.contender import timed
 from spsbench.engines.pages import empty, huge_pages
-from spsbench.machine.bandwidth import read_bandwidth
+from spsbench.hardware.bandwidth import read_bandwidth
 
 SIZE = 2**30  # bytes, read by all threads together
 PASSES = 3

@@ -125,7 +125,7 @@ def load() -> None:
 
 def command(arguments: list[str], place: str, told: int) -> int:
     """`sps` with these arguments; its workers come from the nursery."""
-    import spsbench.cluster.processes as processes
+    import spsbench.distributed.processes as processes
 
     os.setsid()
     for stream in (1, 2):
@@ -191,7 +191,7 @@ def nurse(listening: socket.socket) -> int:
 
 def worked(name: str, driver: str, descriptor: int, sockets: tuple[socket.socket, ...]) -> int:
     """A worker, until its pipe ends."""
-    from spsbench.cluster.child import main
+    from spsbench.distributed.child import main
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for each in sockets:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 MARK = "SPS_KILLS"  # a variable in the environment of a command and of all that it starts
 OF_RAY = ("raylet/raylet ", "gcs/gcs_server ")
-WORKING = ("ray::Post", "spsbench.cluster.child")
+WORKING = ("ray::Post", "spsbench.distributed.child")
 
 
 class Life(NamedTuple):

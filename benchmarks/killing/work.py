@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.compared import bare, traced
+from tests.distributed.compared import bare, traced
 from tests.folders import byte_tokenizer, random_model, save
 
 PROMPTS = 8

@@ -21,7 +21,7 @@ from spsbench.errors import (
     is_out_of_memory,
     is_panic,
 )
-from spsbench.machine.ranks import MissingRanksError, ranks
+from spsbench.hardware.ranks import MissingRanksError, ranks
 
 LONGEST = 80  # characters of a name that a line shows
 SIGPIPE = 141  # as the shell reports a program whose reader has gone

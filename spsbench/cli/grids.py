@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from io import StringIO
 
 from spsbench.cli.safe import is_terminal, one_line
-from spsbench.forecast.grid import Grid
+from spsbench.planning.forecast.grid import Grid
 
 WIDTH = 160  # columns where nobody's window sets them
 

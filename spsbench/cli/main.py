@@ -20,7 +20,7 @@ from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
 from spsbench.cli.train.command import train
 from spsbench.cli.verify.command import verify
-from spsbench.machine.ranks import ranks
+from spsbench.hardware.ranks import ranks
 from spsbench.settings.telling import listening, quiet, working
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from spsbench.cli.notes import say
 from spsbench.cli.safe import is_terminal
-from spsbench.machine.sizes import clock
+from spsbench.hardware.sizes import clock
 
 EVERY = 60.0  # seconds between two lines where there is no terminal
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
+from spsbench.api.ranks import agree, dismiss, follow, meet
 from spsbench.cli.failures import debugging, described, exit_code
 from spsbench.cli.safe import one_line
 from spsbench.errors import Exit
-from spsbench.library.ranks import agree, dismiss, follow, meet
-from spsbench.machine.ranks import (
+from spsbench.hardware.ranks import (
     LOST,
     OURS,
     MissingRanksError,

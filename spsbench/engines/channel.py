@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from spsbench.engines.company import Company, LostRankError, line
-from spsbench.machine.ranks import ranks
+from spsbench.hardware.ranks import ranks
 
 INLINE = 64  # numbers of a message; longer ones take a second one
 

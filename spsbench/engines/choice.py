@@ -9,7 +9,7 @@ from torch import nn
 
 from spsbench.engines.tape import Tape
 from spsbench.errors import DataError
-from spsbench.machine.sizes import in_words
+from spsbench.hardware.sizes import in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from spsbench.engines.meeting import Meeting
 from spsbench.errors import UnavailableError, first_line
-from spsbench.machine.ranks import LOST, ranks
+from spsbench.hardware.ranks import LOST, ranks
 
 GRACE = 10.0  # seconds that a process has for ending by itself when another rank is lost
 

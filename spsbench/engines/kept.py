@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from spsbench.engines.native import folder, library, processor
-from spsbench.machine.cache_home import beside
+from spsbench.hardware.cache_home import beside
 
 
 def recall(name: str) -> Any:

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from spsbench.errors import UsageError
-from spsbench.machine.heart import Heart, call, listen, take
-from spsbench.machine.ranks import Ranks
+from spsbench.hardware.heart import Heart, call, listen, take
+from spsbench.hardware.ranks import Ranks
 
 PLACE = "spsbench/heart"  # of the store: where rank 0 listens
 PATIENCE = timedelta(days=30)  # of the group: a conversation may pause; hearts tell who has gone

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from spsbench.machine.cache_home import own_folder, sync
+from spsbench.hardware.cache_home import own_folder, sync
 from spsbench.settings.telling import working
 
 SOURCES = sorted(Path(__file__).with_name("kernels").glob("*.c"))

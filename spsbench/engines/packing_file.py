@@ -19,7 +19,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from spsbench.machine.cache_home import beside
+from spsbench.hardware.cache_home import beside
 
 HEADER = 4096  # bytes: a page
 POPULATE_READ = 22  # of madvise(2), since Linux 5.14

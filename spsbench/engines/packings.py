@@ -24,8 +24,8 @@ from spsbench.engines.packing_file import DamagedError
 from spsbench.engines.pages import Room
 from spsbench.engines.trials import threads, typical
 from spsbench.engines.verdict import sources
-from spsbench.machine.cache_home import own_folder
-from spsbench.machine.disks import allowed, is_local
+from spsbench.hardware.cache_home import own_folder
+from spsbench.hardware.disks import allowed, is_local
 
 LEAST = 64 * 2**20  # bytes: less is laid out in no time
 SPARE = 4 * 10**9  # bytes of the disk that are left to others, beside as much as a packing takes

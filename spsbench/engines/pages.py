@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from spsbench.machine.huge_pages import huge_mapping
+from spsbench.hardware.huge_pages import huge_mapping
 
 ALIGNED = 64  # bytes: a line of the cache
 HUGE = 2 * 2**20  # bytes of a huge page on x86-64 and, mostly, on aarch64

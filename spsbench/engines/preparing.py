@@ -32,7 +32,7 @@ from spsbench.engines.quantised_panels import QuantisedPanels
 from spsbench.engines.session import FastLM
 from spsbench.engines.trials import best_threads
 from spsbench.engines.verdict import as_kept, forget, keep_bounds, name_of, recall_bounds
-from spsbench.machine import crowd
+from spsbench.hardware import crowd
 
 
 def unsuitable(model: PreTrainedModel) -> str | None:

@@ -27,7 +27,7 @@ from spsbench.engines.eager import ordinary
 from spsbench.engines.origins import origin_of
 from spsbench.engines.quantised import format_of
 from spsbench.engines.session import FastLM
-from spsbench.machine.cache_home import keep_newest
+from spsbench.hardware.cache_home import keep_newest
 
 SMALL = 2**20  # bytes of weights
 MOST = 32  # models whose verdicts are kept

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from spsbench.errors import UnavailableError
-from spsbench.machine.memory import ram
+from spsbench.hardware.memory import ram
 
 
 class Device(NamedTuple):

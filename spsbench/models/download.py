@@ -15,7 +15,7 @@ from spsbench.errors import (
     UnavailableError,
     first_line,
 )
-from spsbench.machine.sizes import in_words
+from spsbench.hardware.sizes import in_words
 from spsbench.models.jsonfile import read_object
 from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX
 from spsbench.settings.models import ModelSpec

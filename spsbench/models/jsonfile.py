@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.machine.files import read_file
+from spsbench.hardware.files import read_file
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.machine.sizes import in_words
+from spsbench.hardware.sizes import in_words
 from spsbench.models.devices import free_bytes
 from spsbench.models.weights import TensorHeader, read_headers
 from spsbench.settings.telling import Say

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.channel import channel
 from spsbench.engines.shared import ask_to_load, lead
 from spsbench.errors import UsageError
-from spsbench.machine.ranks import MissingRanksError, ranks
+from spsbench.hardware.ranks import MissingRanksError, ranks
 from spsbench.models.loader import load_model
 from spsbench.settings.telling import Say
 

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.errors import DataError
-from spsbench.machine.cache_home import keep_newest, own_folder
+from spsbench.hardware.cache_home import keep_newest, own_folder
 
 LARGEST = 65504.0  # of a weight: float16's own; those of trained models stay far below it
 LARGE = 64 * 2**20  # bytes of weights

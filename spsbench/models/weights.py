@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.machine.files import open_file
+from spsbench.hardware.files import open_file
 from spsbench.models.jsonfile import read_object
 
 INDEX = "model.safetensors.index.json"

@@ -22,8 +22,8 @@ from spsbench.errors import (
     UnavailableError,
     UsageError,
 )
-from spsbench.machine.files import open_file
-from spsbench.machine.sizes import in_words
+from spsbench.hardware.files import open_file
+from spsbench.hardware.sizes import in_words
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
 from spsbench.models.jsonfile import read_object
 from spsbench.models.own_sampling import GENERATION, LIMIT

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from spsbench.figures.quality import PERCENT
-from spsbench.figures.summary import Summary
+from spsbench.metrics.quality import PERCENT
+from spsbench.metrics.summary import Summary
 from spsbench.reports.columns import ABSENT, OPTIONS, Column, Show, counted, full, names
 from spsbench.reports.paper import DRAFT, TARGET, PaperRow
 from spsbench.reports.reporter import Table

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spsbench.errors import UsageError
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.quality import PERCENT
-from spsbench.figures.summary import Summary
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.quality import PERCENT
+from spsbench.metrics.summary import Summary
 from spsbench.settings.cell import Cell
 from spsbench.settings.names import NAMED, Names
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.summary import Summary
-from spsbench.figures.terms import Counts, Dialect, counts
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summary import Summary
+from spsbench.metrics.terms import Counts, Dialect, counts
 from spsbench.reports.columns import Column
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.summary import Summary
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summary import Summary
 from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import AUTO, constant

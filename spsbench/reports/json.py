@@ -2,7 +2,7 @@
 
 import json as encoder
 
-from spsbench.figures.summary import Summary
+from spsbench.metrics.summary import Summary
 from spsbench.reports.paper import PaperRow
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.records import SCHEMA

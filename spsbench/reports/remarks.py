@@ -3,13 +3,13 @@
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.loops import Repetition
-from spsbench.figures.parity import Parity, parities
-from spsbench.figures.quality import PERCENT, Combine, Qualities, qualities
-from spsbench.figures.sameness import GreedyTexts
-from spsbench.figures.summary import Summary
-from spsbench.machine.bandwidth import Ceiling
+from spsbench.hardware.bandwidth import Ceiling
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.loops import Repetition
+from spsbench.metrics.parity import Parity, parities
+from spsbench.metrics.quality import PERCENT, Combine, Qualities, qualities
+from spsbench.metrics.sameness import GreedyTexts
+from spsbench.metrics.summary import Summary
 from spsbench.reports.columns import MARK
 from spsbench.reports.paper import SOURCE, beside
 from spsbench.settings.cell import Cell

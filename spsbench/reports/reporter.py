@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.figures.intervals import FEWEST
-from spsbench.figures.parity import Parity
-from spsbench.figures.quality import Qualities
-from spsbench.figures.seeds import OverSeeds, over_seeds
-from spsbench.figures.summary import Summary
-from spsbench.machine.load import OTHERS_AT_MOST
+from spsbench.hardware.load import OTHERS_AT_MOST
+from spsbench.metrics.intervals import FEWEST
+from spsbench.metrics.parity import Parity
+from spsbench.metrics.quality import Qualities
+from spsbench.metrics.seeds import OverSeeds, over_seeds
+from spsbench.metrics.summary import Summary
 from spsbench.reports.columns import MARK, Column, columns, full
 from spsbench.reports.figure import Figure
 from spsbench.reports.figure1 import figure1

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
-from spsbench.figures.quality import Combine, average
-from spsbench.figures.summaries import summaries
-from spsbench.figures.summary import Summary
-from spsbench.figures.terms import Dialect
+from spsbench.metrics.quality import Combine, average
+from spsbench.metrics.summaries import summaries
+from spsbench.metrics.summary import Summary
+from spsbench.metrics.terms import Dialect
 from spsbench.plugins import plug_in
 from spsbench.reports.reporter import Title
 from spsbench.settings.cell import Cell

@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spsbench.figures.compare import MARGINS as MARGINS_OF_CHANGE
-from spsbench.figures.compare import RunComparison, compare
-from spsbench.figures.loops import Repetition
-from spsbench.figures.parity import MARGINS, Parity
-from spsbench.figures.quality import Qualities
-from spsbench.figures.sameness import GreedyTexts
-from spsbench.figures.summaries import arms
-from spsbench.figures.summary import Summary
-from spsbench.figures.terms import Dialect
+from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
+from spsbench.metrics.compare import RunComparison, compare
+from spsbench.metrics.loops import Repetition
+from spsbench.metrics.parity import MARGINS, Parity
+from spsbench.metrics.quality import Qualities
+from spsbench.metrics.sameness import GreedyTexts
+from spsbench.metrics.summaries import arms
+from spsbench.metrics.summary import Summary
+from spsbench.metrics.terms import Dialect
 from spsbench.reports.audits import audit_sheet
 from spsbench.reports.columns import chosen
 from spsbench.reports.dialect import TermsTally

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from spsbench.machine.cache_home import beside, cache_home
+from spsbench.hardware.cache_home import beside, cache_home
 from spsbench.sandbox import bubblewrap, landlock
 from spsbench.sandbox.interpreter import digest, interpreter
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.machine.ranks import ranks
+from spsbench.hardware.ranks import ranks
 from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import Method, constant

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from spsbench.machine.cache_home import cache_home
+from spsbench.hardware.cache_home import cache_home
 
 _MODELS = Path(__file__).parents[1] / "models"
 

@@ -1,6 +1,6 @@
 """What was measured: one record a generation, one row in it a round.
 
-Measurements only; every rate is computed from them in `figures/rates.py`.
+Measurements only; every rate is computed from them in `metrics/rates.py`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import MissingError, UsageError
-from spsbench.machine.files import read_file
+from spsbench.hardware.files import read_file
 
 LIMIT = 1 << 20  # bytes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.machine.files import read_file
+from spsbench.hardware.files import read_file
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file
 

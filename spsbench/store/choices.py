@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.machine.files import read_file
+from spsbench.hardware.files import read_file
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import Shard, shard_name
 from spsbench.store.shapes import Is, ObjectOf

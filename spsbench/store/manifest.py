@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import spsbench
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.machine.files import read_file
+from spsbench.hardware.files import read_file
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import SCHEMA
 from spsbench.store.atomic import replace_file

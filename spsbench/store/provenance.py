@@ -10,8 +10,8 @@ from typing import Any
 
 import spsbench
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.machine.environment import PACKAGES, cpu_name, package_version, usable_cores
-from spsbench.machine.files import open_file
+from spsbench.hardware.environment import PACKAGES, cpu_name, package_version, usable_cores
+from spsbench.hardware.files import open_file
 from spsbench.models.hub import set_here
 from spsbench.settings.telling import working
 

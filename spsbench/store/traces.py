@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError, MissingError, PermissionDeniedError
-from spsbench.forecast import traces as forms
-from spsbench.forecast.traces import VERSION, Along, DraftOf, Head, Proposed, Written
+from spsbench.planning.forecast import traces as forms
+from spsbench.planning.forecast.traces import VERSION, Along, DraftOf, Head, Proposed, Written
 from spsbench.settings.records import Key
 from spsbench.store.folder import Shard, shard_name
 from spsbench.store.log import Log, iterate

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
-from spsbench.machine.files import open_file
+from spsbench.hardware.files import open_file
 from spsbench.tasks.line import parse
 
 LINE_LIMIT = 16 << 20  # bytes

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.figures.quality import average
+from spsbench.metrics.quality import average
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks.articles import articles
 from spsbench.tasks.corpora import news

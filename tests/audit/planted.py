@@ -10,8 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from spsbench.audit.text.betting import BETS, gains
-from spsbench.audit.text.evidence import REPEATS, TOP, Evidence
+from spsbench.audit.statistical.betting import BETS, gains
+from spsbench.audit.statistical.evidence import REPEATS, TOP, Evidence
 
 VOCAB, PAIRS = 5_000, 200
 Row = np.ndarray

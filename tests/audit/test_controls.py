@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.audit.text import controls
-from spsbench.audit.text.controls import added, claimable, inject, tilt_of
-from spsbench.audit.text.evidence import REPEATS, Evidence, empty
+from spsbench.audit.statistical import controls
+from spsbench.audit.statistical.controls import added, claimable, inject, tilt_of
+from spsbench.audit.statistical.evidence import REPEATS, Evidence, empty
 
 RNG = np.random.default_rng(0)
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.audit.text import warping
-from spsbench.audit.text.audit import AuditVerdict, Finding
-from spsbench.audit.text.evidence import LENGTH_STRATA
-from spsbench.audit.text.greedy import GreedyKind
-from spsbench.audit.text.pair import audit_pair, greedy_pair
-from spsbench.audit.text.setup import examiner_of
-from spsbench.audit.text.suspects import DraftLaw, Likeliest, Proposal, Text
-from spsbench.audit.text.workbench import Prompt, jobs
+from spsbench.audit.statistical import warping
+from spsbench.audit.statistical.audit import AuditVerdict, Finding
+from spsbench.audit.statistical.evidence import LENGTH_STRATA
+from spsbench.audit.statistical.greedy import GreedyKind
+from spsbench.audit.statistical.pair import audit_pair, greedy_pair
+from spsbench.audit.statistical.setup import examiner_of
+from spsbench.audit.statistical.suspects import DraftLaw, Likeliest, Proposal, Text
+from spsbench.audit.statistical.workbench import Prompt, jobs
 from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
@@ -95,7 +95,7 @@ def test_too_few_tokens_for_what_was_asked_are_not_valid(audit: Callable[..., Fi
 
 
 def test_a_control_that_is_not_caught_is_not_valid(audit: Callable[..., Finding]) -> None:
-    with patch("spsbench.audit.text.controls.CAUGHT", 21):
+    with patch("spsbench.audit.statistical.controls.CAUGHT", 21):
         found = audit()
     assert found.verdict is AuditVerdict.NOT_VALID
     assert "was caught in" in found.line
@@ -205,7 +205,7 @@ def test_a_scorer_that_is_wrong_makes_the_audit_not_valid(audit: Callable[..., F
     def wrong(logits: Any, temperature: float, *rest: Any) -> Any:
         return warp(logits, 0.6 * temperature, *rest)
 
-    with patch("spsbench.audit.text.examine.warp", wrong):
+    with patch("spsbench.audit.statistical.examine.warp", wrong):
         found = audit(most=6_000, bias=0.05)
     assert found.verdict is AuditVerdict.NOT_VALID, found.line
     assert "transformers' own laws are not the scorer's" in found.line
@@ -298,7 +298,7 @@ def test_a_greedy_bug_is_found(loaded: Loaded, prompts: list[Prompt]) -> None:
 def test_a_greedy_audit_that_calls_everything_a_tie_is_not_valid(
     loaded: Loaded, prompts: list[Prompt]
 ) -> None:
-    with patch("spsbench.audit.text.pair.wrong_token", lambda *_: Wrong):
+    with patch("spsbench.audit.statistical.pair.wrong_token", lambda *_: Wrong):
         found = greedy_pair(GREEDY, loaded, prompts)
     assert found.verdict is AuditVerdict.NOT_VALID
     assert "was not called a bug" in found.line

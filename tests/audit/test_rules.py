@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law import discovery, rounds, rules
-from spsbench.audit.law.cases import Case, case
-from spsbench.audit.law.crew import answer, rows_of
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import REFERENCE, DraftKind
-from spsbench.audit.law.reach import Reach
-from spsbench.audit.law.rules import (
+from spsbench.audit.exact import discovery, rounds, rules
+from spsbench.audit.exact.cases import Case, case
+from spsbench.audit.exact.crew import answer, rows_of
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.kinds import REFERENCE, DraftKind
+from spsbench.audit.exact.reach import Reach
+from spsbench.audit.exact.rules import (
     Pairing,
     RuleRow,
     compatibility,
@@ -26,7 +26,7 @@ from spsbench.audit.law.rules import (
     row_of,
     schedules,
 )
-from spsbench.audit.law.tables import Pair
+from spsbench.audit.exact.tables import Pair
 from spsbench.cli.verify.rules import conclusion, judge
 from spsbench.errors import Exit, UsageError
 from spsbench.loop.types import LM, Context, Draft, Drawn, Guarantee, Noise, Verdict
@@ -245,7 +245,7 @@ for line in sys.stdin:
 
 
 def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spsbench.audit.law.crew.PROGRAM", ("-S", "-c", STAND_IN))
+    monkeypatch.setattr("spsbench.audit.exact.crew.PROGRAM", ("-S", "-c", STAND_IN))
     told: list[Pairing] = []
     found = rows_of(WORK, 2, lambda each, row: told.append(each))
     names = [(str(each.verifier), each.drafter) for each in WORK]
@@ -256,7 +256,7 @@ def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.M
 
 
 def test_what_no_table_can_stand_for_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spsbench.audit.law.crew.PROGRAM", ("-S", "-c", "no program"))
+    monkeypatch.setattr("spsbench.audit.exact.crew.PROGRAM", ("-S", "-c", "no program"))
     told: list[Pairing] = []
     work = [Pairing(Spec("sps"), "eagle", "constant"), Pairing(Spec("sps"), "self", "constant")]
     found = rows_of(work, 2, lambda each, row: told.append(each))

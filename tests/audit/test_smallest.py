@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.audit.law.cases import Case
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import DraftKind
-from spsbench.audit.law.rules import LOOKAHEAD, Subject
-from spsbench.audit.law.smallest import number, smallest
-from spsbench.audit.law.tables import Pair
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.kinds import DraftKind
+from spsbench.audit.exact.rules import LOOKAHEAD, Subject
+from spsbench.audit.exact.smallest import number, smallest
+from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.constant import Constant

@@ -2,7 +2,13 @@
 
 import torch
 
-from spsbench.audit.text.ties import by_block, by_steps, first_divergence, last_logits, reference_of
+from spsbench.audit.statistical.ties import (
+    by_block,
+    by_steps,
+    first_divergence,
+    last_logits,
+    reference_of,
+)
 from tests.tiny_models import tiny
 
 PROMPT = [1, 5, 2]

@@ -7,13 +7,13 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from spsbench.audit.text.audit import AuditVerdict
-from spsbench.audit.text.pair import audit_pair
-from spsbench.audit.text.setup import examiner_of
-from spsbench.audit.text.suspects import Proposal
-from spsbench.audit.text.workbench import Prompt
+from spsbench.api.pair import Pair
+from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.pair import audit_pair
+from spsbench.audit.statistical.setup import examiner_of
+from spsbench.audit.statistical.suspects import Proposal
+from spsbench.audit.statistical.workbench import Prompt
 from spsbench.errors import DataError
-from spsbench.library.pair import Pair
 from spsbench.methods.drafters.tli import SharedTokensDrafter
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.translation.overlap import Overlap, Vocabularies

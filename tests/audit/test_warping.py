@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.audit.text.forward import Scorer, precise
-from spsbench.audit.text.warping import warp
+from spsbench.audit.statistical.forward import Scorer, precise
+from spsbench.audit.statistical.warping import warp
 from spsbench.loop.sampling import Warp
 from tests.tiny_models import laws, tiny
 

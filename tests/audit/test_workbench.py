@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.audit.text import workbench
+from spsbench.audit.statistical import workbench
 from spsbench.errors import DataError, UnavailableError
 
 JOB = workbench.AuditJob(True, workbench.Prompt("one", (1, 2)), 0)

@@ -14,9 +14,9 @@ from arena.pairs import first_layers, later_outputs, make, random_target, shape
 from arena.prompts import code_prompts, random_prompts
 from arena.roster import roster
 from arena.vocabulary import numbered_tokenizer
+from spsbench.benchmark.generation import Generation
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
-from spsbench.runs.generation import Generation
 from spsbench.settings.asked import make_cell
 from spsbench.settings.bundled import BUNDLED
 

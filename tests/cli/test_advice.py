@@ -2,11 +2,11 @@
 
 import pytest
 
+from spsbench.api.comparison import Comparison
+from spsbench.api.text import Arm
 from spsbench.cli.generate.advice import advice
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.rates import metrics
-from spsbench.library.comparison import Comparison
-from spsbench.library.text import Arm
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.rates import metrics
 from spsbench.settings.asked import make_cell
 from spsbench.settings.records import Record, RoundRecord
 

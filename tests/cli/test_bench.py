@@ -166,9 +166,9 @@ def test_a_start_keeps_what_the_one_before_has_found(
         write_choices(folder, (0, 1), choices)
 
     with monkeypatch.context() as patch:
-        patch.setattr("spsbench.runs.conduct.write_choices", noted)
-        patch.setattr("spsbench.runs.conduct.run_part", killed)
-        patch.setattr("spsbench.runs.models.loaded", lambda before, after: False)
+        patch.setattr("spsbench.benchmark.conduct.write_choices", noted)
+        patch.setattr("spsbench.benchmark.conduct.run_part", killed)
+        patch.setattr("spsbench.benchmark.models.loaded", lambda before, after: False)
         assert sps(*arguments, "--out", str(out)).code == Exit.INTERRUPTED
     assert [len(names) for names in kept] == [1, 2]  # after each model, not after all
     assert len(read_choices(out, (0, 1))) == 2
@@ -178,7 +178,7 @@ def test_a_start_keeps_what_the_one_before_has_found(
     assert manifest["experiment"]["samples"] == {
         part["task"]: [f"p{i}" for i in range(8)] for part in manifest["experiment"]["parts"]
     }
-    monkeypatch.setattr("spsbench.runs.models.read_bandwidth", killed)
+    monkeypatch.setattr("spsbench.benchmark.models.read_bandwidth", killed)
     resumed = sps(*arguments, "--out", str(out), "--resume")
     assert resumed.code == 0, resumed.err
     monkeypatch.setattr("spsbench.models.source.load_model", killed)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spsbench
-from spsbench.audit.law.crew import answer
+from spsbench.audit.exact.crew import answer
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
 from spsbench.settings.asked import make_cell

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from spsbench.api import pair as library
+from spsbench.benchmark.generation import Generation, Update
 from spsbench.errors import DataError, Exit
-from spsbench.library import pair as library
-from spsbench.runs.generation import Generation, Update
 from tests.cli.conftest import Pair, Ran
 
 Message = dict[str, str]

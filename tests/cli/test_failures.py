@@ -50,7 +50,7 @@ def test_a_name_that_no_file_can_have(arguments: tuple[str, ...], sps: Callable[
 def test_a_place_that_no_folder_can_have_is_told_before_anything_is_loaded(
     sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.library.bench.prepare_tables", None)
+    monkeypatch.setattr("spsbench.api.bench.prepare_tables", None)
     ran = sps("bench", "xsum", "--data", "mini", "--out", LONG)
     assert ran.code == Exit.CANNOT_CREATE
     assert "a name too long" in ran.err

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.forecast.costs_file import dumps
-from spsbench.plan.folder import Kept
+from spsbench.planning.folder import Kept
+from spsbench.planning.forecast.costs_file import dumps
 from spsbench.settings.asked import make_cell
 from tests.cli.conftest import Ran
-from tests.forecast.made import costs
+from tests.planning.forecast.made import costs
 
 Sps = Callable[..., Ran]
 

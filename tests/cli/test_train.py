@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.train.course.gradients import Gradients
+from spsbench.training.course.gradients import Gradients
 from tests.folders import byte_tokenizer, random_model, save
 
 SMALL = (
@@ -75,7 +75,7 @@ def test_ctrl_c_before_anything_is_written_is_an_interrupt(sps, target, tmp_path
     def interrupted(*_, **__):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("spsbench.train.conduct.source_of", interrupted)
+    monkeypatch.setattr("spsbench.training.conduct.source_of", interrupted)
     ran = sps("train", "head", "--target", target, "--out", str(tmp_path / "out"), *SMALL)
     assert ran.code == Exit.INTERRUPTED, ran.err
     assert ran.err.endswith("interrupted\n")

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.audit.law import crew, rounds, rules
-from spsbench.audit.law.tables import Pair as Tables
+from spsbench.audit.exact import crew, rounds, rules
+from spsbench.audit.exact.tables import Pair as Tables
 from spsbench.cli.verify import rules as enumerating
 from spsbench.errors import Exit
 from spsbench.spec import Spec

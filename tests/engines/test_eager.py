@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedModel
 
-from spsbench.audit.law.enumeration import prove
+from spsbench.audit.exact.enumeration import prove
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM, UnsupportedModelError, check_rollback
 from spsbench.methods.verifiers.sps import Sps

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import FixedDrafter
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.kinds import FixedDrafter
 from spsbench.engines import buffers, eager, graphs, static
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM

@@ -105,7 +105,7 @@ from spsbench.methods.resolve import resolve
 from spsbench.settings.asked import make_cell
 from spsbench.engines import worth
 from spsbench.engines.packing import layouts
-from spsbench.runs.generation import Generation
+from spsbench.benchmark.generation import Generation
 from spsbench.models.shelf import Shelf
 # Packed whatever is fastest here: the kernels are what runs in Python.
 worth.best_layout = lambda alike, size: next(iter(layouts(alike[0].weight)), None)

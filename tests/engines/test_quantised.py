@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from spsbench.audit.text.forward import Scorer
+from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines import codes, operators, quantised_panels
 from spsbench.engines.choice import choice_of
 from spsbench.engines.codes import FORMATS, Codes

@@ -17,11 +17,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.audit.law.cases import Case
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import FixedDrafter
-from spsbench.audit.law.tables import Law
-from spsbench.audit.law.thresholds import RULES
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.audit.exact.tables import Law
+from spsbench.audit.exact.thresholds import RULES
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.types import LM

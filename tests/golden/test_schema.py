@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.summary import Summary
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summary import Summary
 from spsbench.reports.run_tables import tables
 from spsbench.settings.records import SCHEMA, DraftLaws, Record, RoundRecord, Score
 from spsbench.store.manifest import Manifest

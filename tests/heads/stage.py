@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.audit.law.cases import Case
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Proof, prove
-from spsbench.audit.law.thresholds import Facts
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import Proof, prove
+from spsbench.audit.exact.thresholds import Facts
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.sampling import Warp

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.audit.text.acceptance import along
-from spsbench.audit.text.enginelog import rates_in
-from spsbench.audit.text.golden import by_depth
+from spsbench.api.golden import verify_head
+from spsbench.api.load import load
+from spsbench.audit.statistical.acceptance import along
+from spsbench.audit.statistical.enginelog import rates_in
+from spsbench.audit.statistical.golden import by_depth
 from spsbench.errors import DataError
-from spsbench.library.golden import verify_head
-from spsbench.library.load import load
 from spsbench.methods.heads.eagle import EagleNetwork
 from tests.cli.conftest import Ran, sps  # noqa: F401
 from tests.folders import byte_tokenizer, random_model, save

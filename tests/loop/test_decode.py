@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.kinds import FixedDrafter
-from spsbench.audit.law.oracle import warped
-from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.audit.exact.oracle import warped
+from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.errors import PlugInError
 from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream

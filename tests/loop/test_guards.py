@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from spsbench import registry
-from spsbench.audit.law.kinds import FixedDrafter
-from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.cli.failures import described
 from spsbench.errors import Exit, PlugInError, UsageError
 from spsbench.loop.decode import decode

@@ -7,12 +7,12 @@ from itertools import accumulate
 import pytest
 from torch import Tensor
 
-from spsbench.audit.law.cases import Case
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.oracle import warped
-from spsbench.audit.law.tables import Pair, TableLM
-from spsbench.audit.law.thresholds import Facts
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.oracle import warped
+from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.thresholds import Facts
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp

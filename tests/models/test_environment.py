@@ -7,7 +7,7 @@ import pytest
 
 from spsbench.cli.doctor import examine
 from spsbench.cli.doctor.command import doctor
-from spsbench.machine import environment
+from spsbench.hardware import environment
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from spsbench.audit.text.forward import Scorer
+from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.quantised import dequantise, quantised_layers

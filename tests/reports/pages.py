@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spsbench.figures.parity import Parity
-from spsbench.figures.summaries import summaries
+from spsbench.metrics.parity import Parity
+from spsbench.metrics.summaries import summaries
 from spsbench.reports.reporter import Report, Title, table_of
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import DraftLaws, Record

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.figures.summaries import summaries
+from spsbench.metrics.summaries import summaries
 from spsbench.reports.audits import audit_sheet
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.traces import trace

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.summary import Summary
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.columns import brief, chosen, full
 from spsbench.reports.figure import Curve

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.parity import Parity, ParityVerdict
-from spsbench.figures.sameness import Same
-from spsbench.figures.summaries import summaries
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.parity import Parity, ParityVerdict
+from spsbench.metrics.sameness import Same
+from spsbench.metrics.summaries import summaries
 from spsbench.reports import json as json_reporter
 from spsbench.reports.html import html, trace_page
 from spsbench.reports.page.answer import answers, lossless

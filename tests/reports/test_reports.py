@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.summaries import summaries
-from spsbench.figures.summary import Summary
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summaries import summaries
+from spsbench.metrics.summary import Summary
 from spsbench.reports.body import body
 from spsbench.reports.columns import brief
 from spsbench.reports.csv import csv

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from spsbench.library.bench import OF_CREW, OF_PLACE
-from spsbench.library.load import OF_ACCESS
+from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.load import OF_ACCESS
 from spsbench.settings.audit import OF_AUDIT
 from spsbench.settings.experiment import OF_EXPERIMENT
 from spsbench.settings.planning import LISTS, OF_PLANNING

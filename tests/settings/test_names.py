@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spsbench.figures.summaries import summaries
+from spsbench.metrics.summaries import summaries
 from spsbench.reports.body import body
 from spsbench.reports.columns import brief
 from spsbench.reports.csv import csv

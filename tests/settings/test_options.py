@@ -7,12 +7,12 @@ from typing import Annotated, Any, get_args, get_origin
 import pytest
 import typer
 
+from spsbench.api.load import OF_ACCESS, access_of
 from spsbench.cli.bench.command import bench
 from spsbench.cli.generate.command import generate
 from spsbench.cli.main import app
 from spsbench.cli.verify.command import UNHEARD, pair
 from spsbench.errors import UsageError
-from spsbench.library.load import OF_ACCESS, access_of
 from spsbench.settings.asked import make_cell
 from spsbench.settings.audit import OF_AUDIT
 from spsbench.settings.models import KNOWN

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.forecast.traces import DraftOf, Drawn, Head, Proposed, Written
+from spsbench.planning.forecast.traces import DraftOf, Drawn, Head, Proposed, Written
 from spsbench.store.log import encode
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run

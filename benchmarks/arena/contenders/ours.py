@@ -7,10 +7,10 @@ import torch
 
 from arena.bandwidth import SIZE, reader
 from arena.contenders.contender import Contender, Setting, Turn, alternate, convert, fastest_threads
+from spsbench.benchmark.generation import Generation
 from spsbench.methods.build import build
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded, Shelf
-from spsbench.runs.generation import Generation
 from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import CHECKPOINT

@@ -4,11 +4,11 @@ import shlex
 import sys
 from pathlib import Path
 
+from spsbench.api.bench import conduct
 from spsbench.cli.notes import say
 from spsbench.cli.progress import shown
 from spsbench.cli.report.show import publish
 from spsbench.errors import Exit
-from spsbench.library.bench import conduct
 from spsbench.settings.access import Access
 from spsbench.settings.crew import Crew
 from spsbench.settings.experiment import Experiment

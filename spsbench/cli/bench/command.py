@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
+from spsbench.api.bench import OF_CREW, OF_PLACE, planned
+from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
 from spsbench.cli.notes import note, say
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_CREW, OF_PLACE, planned
-from spsbench.library.load import OF_ACCESS
 from spsbench.settings.access import Access
 from spsbench.settings.crew import Crew
 from spsbench.settings.experiment import OF_EXPERIMENT

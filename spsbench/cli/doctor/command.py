@@ -11,9 +11,9 @@ from rich.text import Text
 
 from spsbench.cli.doctor.examine import LOOKED, examine
 from spsbench.cli.safe import is_terminal, one_line
-from spsbench.machine.disks import VARIABLE
-from spsbench.machine.environment import PACKAGES
-from spsbench.machine.sizes import in_words
+from spsbench.hardware.disks import VARIABLE
+from spsbench.hardware.environment import PACKAGES
+from spsbench.hardware.sizes import in_words
 
 WIDTH = 200  # columns where nobody's window sets them
 

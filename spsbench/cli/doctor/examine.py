@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from spsbench.machine.crowd import BUSY, at_work
-from spsbench.machine.disks import allowed
-from spsbench.machine.environment import (
+from spsbench.hardware.crowd import BUSY, at_work
+from spsbench.hardware.disks import allowed
+from spsbench.hardware.environment import (
     PACKAGES,
     bad_variables,
     bad_versions,
@@ -17,7 +17,7 @@ from spsbench.machine.environment import (
     shadows,
     usable_cores,
 )
-from spsbench.machine.sizes import folder_size
+from spsbench.hardware.sizes import folder_size
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from spsbench.library.comparison import Comparison
-from spsbench.library.text import Arm
+from spsbench.api.comparison import Comparison
+from spsbench.api.text import Arm
 
 ENOUGH = 16  # rounds from which it says something that nothing was found
 

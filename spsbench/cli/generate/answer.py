@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from spsbench.api.pair import Pair
+from spsbench.api.text import Piece, arm
 from spsbench.cli.generate.advice import advice
 from spsbench.cli.generate.payload import payload
 from spsbench.cli.generate.screen import Screen
 from spsbench.cli.generate.stats import show_stats
 from spsbench.cli.notes import say
 from spsbench.cli.safe import write
-from spsbench.library.pair import Pair
-from spsbench.library.text import Piece, arm
 
 
 def answer(

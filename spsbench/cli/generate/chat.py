@@ -3,12 +3,12 @@
 import contextlib
 import re
 
+from spsbench.api.pair import Pair
+from spsbench.api.text import arm
 from spsbench.cli.generate.screen import Screen
 from spsbench.cli.generate.stats import summary
 from spsbench.cli.notes import say
 from spsbench.errors import DataError
-from spsbench.library.pair import Pair
-from spsbench.library.text import arm
 
 ASK = "you> "
 HELP = "a conversation: /reset forgets it, /exit or Ctrl-D ends it, Ctrl-C stops an answer"

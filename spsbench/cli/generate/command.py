@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from spsbench.api.load import OF_ACCESS, access_of, load
+from spsbench.api.prepare import prepare_ranks
 from spsbench.cli import options as o
 from spsbench.cli.generate.prompt import WAYS, read_prompt
 from spsbench.cli.generate.screen import Paint, Screen, paint
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.errors import UsageError
-from spsbench.library.load import OF_ACCESS, access_of, load
-from spsbench.library.prepare import prepare_ranks
 from spsbench.settings.asked import make_cell
 from spsbench.settings.table import OF_CELL
 from spsbench.store.atomic import check_replaceable

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from spsbench.api.pair import Pair
+from spsbench.api.prompts import ids_of
 from spsbench.cli.generate.advice import advice
 from spsbench.cli.notes import say
 from spsbench.cli.safe import write
-from spsbench.library.pair import Pair
-from spsbench.library.prompts import ids_of
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.traces import trace
 from spsbench.settings.names import method, setting

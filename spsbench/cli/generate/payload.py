@@ -6,10 +6,10 @@ from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
+from spsbench.api.comparison import Comparison
+from spsbench.api.text import Arm
 from spsbench.cli.doctor.examine import environment
 from spsbench.cli.generate.advice import advice
-from spsbench.library.comparison import Comparison
-from spsbench.library.text import Arm
 from spsbench.settings.records import SCHEMA
 
 

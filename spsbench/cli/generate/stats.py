@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spsbench.api.text import Arm
 from spsbench.cli.safe import safe_text
-from spsbench.library.text import Arm
 from spsbench.settings.names import lossy
 
 NA = "n/a"

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spsbench.api.fit import check_fit, fit_schedule
+from spsbench.api.plan import drawn_again, plan
 from spsbench.cli.notes import say
 from spsbench.cli.plotting import save_plot
 from spsbench.cli.progress import shown
 from spsbench.cli.report.show import publish
 from spsbench.errors import Exit
-from spsbench.library.fit import check_fit, fit_schedule
-from spsbench.library.plan import drawn_again, plan
 from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
 from spsbench.cli.plan.costs import ShowCosts, show_costs
 from spsbench.cli.plan.link import LinkOption, plan_link
 from spsbench.cli.plan.shapes import Shapes, plan_shapes
 from spsbench.cli.plan.spare import SpareLayers, plan_spare
 from spsbench.errors import UsageError
-from spsbench.library.bench import OF_CREW, OF_PLACE
-from spsbench.library.load import OF_ACCESS
 from spsbench.settings.option import METHOD
 from spsbench.settings.planning import LISTS, OF_PLANNING
 from spsbench.settings.table import OF_CELL

@@ -28,10 +28,10 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
         raise UsageError(
             "--show-costs: expected the folder of a plan or --costs FILE. Name one of the two"
         )
+    from spsbench.api.plan import costs_of
     from spsbench.cli.grids import drawn
-    from spsbench.forecast.cost_tables import cost_tables
-    from spsbench.forecast.costs_file import read_costs
-    from spsbench.library.plan import costs_of
+    from spsbench.planning.forecast.cost_tables import cost_tables
+    from spsbench.planning.forecast.costs_file import read_costs
 
     file = Path(costs or "") if what is None else costs_of(Path(what))
     tables = cost_tables(read_costs(file))

@@ -10,7 +10,7 @@ from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.cli.plan.single import single
 from spsbench.errors import UsageError
-from spsbench.forecast.link import HERE, parse_link
+from spsbench.planning.forecast.link import HERE, parse_link
 from spsbench.settings.option import MACHINE
 from spsbench.settings.planning import OF_PLANNING
 from spsbench.settings.records import SCHEMA
@@ -53,13 +53,13 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
     from spsbench.cli.safe import write
 
     with working(LIBRARIES):
-        from spsbench.library.link import plan_ranks
+        from spsbench.api.link import plan_ranks
 
     with at_once(), shown() as watch:
         plan = None if what is None else Path(what)
         found, known = plan_ranks(link, ranks, plan=plan, say=say, watch=watch, **rest)
 
-    from spsbench.forecast.placements import placement_rows, placement_table, sentence
+    from spsbench.planning.forecast.placements import placement_rows, placement_table, sentence
 
     given = found.placements, known, found.target
     if json:

@@ -4,12 +4,12 @@ import json as js
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from spsbench.api.load import access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.cli.plan.single import single
-from spsbench.forecast.shape import parse_shapes
-from spsbench.library.load import access_of, load
+from spsbench.planning.forecast.shape import parse_shapes
 from spsbench.settings.asked import make_cell
 from spsbench.settings.option import METHOD
 from spsbench.settings.records import SCHEMA
@@ -40,11 +40,11 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     with at_once():
         pair = load(say=say, **once)
 
+    from spsbench.api.costs import measure_draft_shapes
     from spsbench.cli.grids import drawn
     from spsbench.cli.progress import shown
     from spsbench.cli.safe import write
-    from spsbench.forecast.shapes import shape_rows, shape_table
-    from spsbench.library.costs import measure_draft_shapes
+    from spsbench.planning.forecast.shapes import shape_rows, shape_table
 
     say(f"making {len(wanted)} draft models with random weights")
     with shown() as watch:

@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
+from spsbench.api.load import access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.cli.plan.single import single
-from spsbench.library.load import access_of, load
 from spsbench.settings.asked import make_cell
 from spsbench.settings.experiment import task_spec
 from spsbench.settings.option import METHOD
@@ -49,10 +49,10 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
     with at_once():
         pair = load(say=say, **once)
 
+    from spsbench.api.spare import best, prompts_for, spare_layers
     from spsbench.cli.grids import drawn
     from spsbench.cli.progress import alive
     from spsbench.cli.safe import write
-    from spsbench.library.spare import best, prompts_for, spare_layers
 
     with alive("leaving out layers"):
         prompts = prompts_for(pair, spec, texts)
@@ -75,7 +75,7 @@ def asdict_of(skip: Any) -> dict[str, Any]:
 
 def table(found: Sequence[Any], texts: int, command: str) -> Any:
     """A row for each number of layers left out."""
-    from spsbench.forecast.grid import Grid, digits
+    from spsbench.planning.forecast.grid import Grid, digits
 
     rows = [
         (str(s), f"{s.alpha:.3f}", digits(s.cost), f"{digits(s.gain)}x", f"{s.k}") for s in found

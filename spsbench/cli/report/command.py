@@ -85,7 +85,7 @@ def report(
         check_plot(plot)
 
     from spsbench.cli.report.show import publish, show_changes
-    from spsbench.figures.terms import TERMS
+    from spsbench.metrics.terms import TERMS
     from spsbench.reports.categories import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
 

@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 from spsbench.cli.notes import say
 from spsbench.cli.safe import is_terminal, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
-from spsbench.figures.compare import MARGINS, Change
+from spsbench.metrics.compare import MARGINS, Change
 from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
 from spsbench.reports.columns import full

@@ -15,8 +15,8 @@ from spsbench.cli.progress import progress
 from spsbench.cli.report.show import publish
 from spsbench.cli.safe import one_line, write
 from spsbench.errors import DataError, Exit, UsageError
-from spsbench.machine.environment import shadows, usable_cores
-from spsbench.machine.sizes import clock
+from spsbench.hardware.environment import shadows, usable_cores
+from spsbench.hardware.sizes import clock
 from spsbench.reports.conclude import conclude
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.container import IMAGE
@@ -174,7 +174,7 @@ def _judge(
             judge(missing, held.level, order.limits, workers=workers, told=told, stop=stop)
             return
 
-        from spsbench.cluster.programs import Sandboxed, judge_on
+        from spsbench.distributed.programs import Sandboxed, judge_on
 
         how = Sandboxed(
             sandbox=order.sandbox,

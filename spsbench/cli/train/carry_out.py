@@ -7,15 +7,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from spsbench.api.train import OUT, train
 from spsbench.cli.bench.carry_out import again
 from spsbench.cli.interrupt import raised
 from spsbench.cli.notes import say
 from spsbench.cli.safe import write
 from spsbench.errors import Exit
-from spsbench.library.train import OUT, train
-from spsbench.machine.memory_kept import keep_memory
-from spsbench.machine.ranks import ranks
-from spsbench.machine.sizes import clock
+from spsbench.hardware.memory_kept import keep_memory
+from spsbench.hardware.ranks import ranks
+from spsbench.hardware.sizes import clock
 from spsbench.settings.crew import HERE
 from spsbench.store.interrupt import graceful
 

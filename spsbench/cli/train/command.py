@@ -4,9 +4,9 @@ from typing import Any
 
 import typer
 
+from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.library.bench import OF_CREW, OF_PLACE
-from spsbench.library.load import OF_ACCESS
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
 
 PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}

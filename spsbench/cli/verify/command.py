@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
+from spsbench.api.load import OF_ACCESS, access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
-from spsbench.library.load import OF_ACCESS, access_of, load
 from spsbench.settings.asked import make_cell
 from spsbench.settings.audit import OF_AUDIT, OF_GOLDEN, OF_REPLAY
 from spsbench.settings.cell import Cell
@@ -93,15 +93,15 @@ def run(
     fitted(OF_REPLAY, audit)
     form = Form.asked(format, json, out, plot=plot, run=folder, keep=keep)
 
-    from spsbench.library.prepare import check_environment, check_packages
+    from spsbench.api.prepare import check_environment, check_packages
 
     check_environment()
     check_packages()
 
     with working(LIBRARIES):
+        from spsbench.api.verify import verify_run
         from spsbench.cli.progress import alive
         from spsbench.cli.verify.publish import publish
-        from spsbench.library.verify import verify_run
 
     with alive(f"auditing {folder}"):
         found = list(verify_run(folder, access, say=say, **audit))
@@ -159,15 +159,15 @@ def head(
     fitted(OF_GOLDEN, golden)
     meaning(make_cell(**access_of(asked)[1]))
 
-    from spsbench.library.prepare import check_environment, check_packages
+    from spsbench.api.prepare import check_environment, check_packages
 
     check_environment()
     check_packages()
 
     with working(LIBRARIES):
+        from spsbench.api.golden import verify_head
         from spsbench.cli.progress import alive
         from spsbench.cli.verify.head import publish_head
-        from spsbench.library.golden import verify_head
 
     with at_once(), alive("measuring acceptance"):
         found = verify_head(say=say, **asked, **golden)

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.audit.text.golden import Golden
+from spsbench.api.golden import HeadFound
+from spsbench.audit.statistical.golden import Golden
 from spsbench.cli.notes import say
 from spsbench.cli.safe import one_line, write
 from spsbench.errors import Exit
-from spsbench.library.golden import HeadFound
 from spsbench.settings.records import SCHEMA
 
 WIDTH = 120

@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.audit.text.audit import AuditVerdict, Finding, tests
-from spsbench.audit.text.betting import alarm
-from spsbench.audit.text.greedy import Greedy
-from spsbench.audit.text.report import of_finding, of_greedy
+from spsbench.api.verified import Held
+from spsbench.audit.statistical.audit import AuditVerdict, Finding, tests
+from spsbench.audit.statistical.betting import alarm
+from spsbench.audit.statistical.greedy import Greedy
+from spsbench.audit.statistical.report import of_finding, of_greedy
 from spsbench.cli.notes import say
 from spsbench.cli.plotting import save_plot
 from spsbench.cli.report.show import publish as show
 from spsbench.cli.safe import one_line, write
 from spsbench.cli.verify.form import Form
 from spsbench.errors import Exit, UsageError
-from spsbench.library.verified import Held
 from spsbench.reports.audits import audit_sheet
 from spsbench.reports.categories import known_categories
 from spsbench.reports.figure import Figure

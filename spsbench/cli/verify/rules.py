@@ -12,16 +12,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.audit.law.crew import rows_of
-from spsbench.audit.law.reach import Reach
-from spsbench.audit.law.rules import LOOKAHEAD, Pairing, RuleRow, pairings
+from spsbench.audit.exact.crew import rows_of
+from spsbench.audit.exact.reach import Reach
+from spsbench.audit.exact.rules import LOOKAHEAD, Pairing, RuleRow, pairings
 from spsbench.cli.notes import say
 from spsbench.cli.progress import progress
 from spsbench.cli.safe import is_terminal, one_line, write
 from spsbench.errors import Exit
+from spsbench.hardware.environment import usable_cores
+from spsbench.hardware.sizes import clock
 from spsbench.loop.types import Guarantee
-from spsbench.machine.environment import usable_cores
-from spsbench.machine.sizes import clock
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
+from spsbench.hardware.files import read_file
 from spsbench.loop.site import Site
 from spsbench.loop.types import LM, Plan
-from spsbench.machine.files import read_file
 from spsbench.methods.drafters.optimal import Measured, best_shape
 from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from spsbench.forecast.disco import Classifier, read_classifier
 from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_most, check_share
 from spsbench.methods.schedules.entropy import entropy as entropy_of
+from spsbench.planning.forecast.disco import Classifier, read_classifier
 
 
 @dataclass

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spsbench.forecast.costs import PLAIN
-from spsbench.forecast.costs_file import read_costs
 from spsbench.loop.types import Round, Schedule
 from spsbench.methods.checks import check_inside, check_most, check_positive
 from spsbench.methods.schedules.folding import RunningAcceptance
+from spsbench.planning.forecast.costs import PLAIN
+from spsbench.planning.forecast.costs_file import read_costs
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
-from spsbench.machine.files import open_file
+from spsbench.hardware.files import open_file
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

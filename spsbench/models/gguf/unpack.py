@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, OutOfMemoryError, PermissionDeniedError
-from spsbench.machine.cache_home import cache_home
-from spsbench.machine.sizes import in_words
+from spsbench.hardware.cache_home import cache_home
+from spsbench.hardware.sizes import in_words
 from spsbench.models.gguf.header import Header, read_header
 from spsbench.models.jsonfile import read_object
 from spsbench.settings.telling import Say

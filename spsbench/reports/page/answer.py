@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.parity import Parity, ParityVerdict
-from spsbench.figures.sameness import Same
-from spsbench.figures.summary import Summary
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.parity import Parity, ParityVerdict
+from spsbench.metrics.sameness import Same
+from spsbench.metrics.summary import Summary
 from spsbench.registry import find
 from spsbench.reports.reporter import Table
 from spsbench.reports.sheet import Mood, Sheet

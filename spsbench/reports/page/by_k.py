@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from spsbench.figures.summary import Summary
+from spsbench.metrics.summary import Summary
 from spsbench.reports.figure import Curve, Level
 from spsbench.reports.figure1 import K, figure1, lines
 from spsbench.reports.page.marks import LOADED, Axes, Exhibit, Mark, Series, exhibit

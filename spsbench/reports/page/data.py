@@ -4,8 +4,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spsbench.figures.intervals import Estimate
-from spsbench.figures.summary import Summary
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.summary import Summary
 from spsbench.reports.columns import group
 from spsbench.reports.page import exhibits as e
 from spsbench.reports.page.answer import Answer, answers

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from spsbench.figures.quality import PERCENT
-from spsbench.figures.summary import Summary
+from spsbench.metrics.quality import PERCENT
+from spsbench.metrics.summary import Summary
 from spsbench.reports.columns import headline
 from spsbench.reports.page.marks import BARS, LOADED, PAPER, Axes, Exhibit, Mark, Series, exhibit
 from spsbench.reports.paper import SOURCE, PaperRow

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from spsbench.figures.rates import MS
-from spsbench.figures.sameness import GreedyTexts, Same
-from spsbench.figures.sums import SLOTS, Tally
+from spsbench.metrics.rates import MS
+from spsbench.metrics.sameness import GreedyTexts, Same
+from spsbench.metrics.sums import SLOTS, Tally
 from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.figures.gains import gains
-from spsbench.figures.intervals import PLAIN, Estimate, Floats, Jackknife
-from spsbench.figures.parity import MARGINS, Parity, parity
-from spsbench.figures.quality import Qualities
-from spsbench.figures.rates import RATES
-from spsbench.figures.sameness import Texts, identical
-from spsbench.figures.sums import AT, Tally, numbered
+from spsbench.metrics.gains import gains
+from spsbench.metrics.intervals import PLAIN, Estimate, Floats, Jackknife
+from spsbench.metrics.parity import MARGINS, Parity, parity
+from spsbench.metrics.quality import Qualities
+from spsbench.metrics.rates import RATES
+from spsbench.metrics.sameness import Texts, identical
+from spsbench.metrics.sums import AT, Tally, numbered
 from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
 from spsbench.reports.quoting import visible
 from spsbench.settings.cell import Cell

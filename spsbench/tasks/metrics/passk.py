@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy
 
-from spsbench.figures.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means, one_sided
+from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, of_means, one_sided
 
 K = (1, 10, 100)  # what papers report
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spsbench.figures.intervals import Estimate
+from spsbench.metrics.intervals import Estimate
 from spsbench.sandbox.verdict import ProgramVerdict
 from spsbench.tasks.metrics.passk import K, Passes, over_problems, over_samples
 from spsbench.tasks.programs.answer import NOTHING

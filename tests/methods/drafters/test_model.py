@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.oracle import warped
-from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.exact.oracle import warped
+from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Context, Drawn, Purpose, Scores

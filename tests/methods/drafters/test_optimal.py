@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.methods.drafters.optimal import Measured, Table, best_shape
 from spsbench.methods.drafters.sequoia import SequoiaDrafter, chances, read
 

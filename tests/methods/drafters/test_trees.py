@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.cases import Case
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import Proof, prove
-from spsbench.audit.law.kinds import FixedDrafter, TreeDrawn
-from spsbench.audit.law.rules import cells_of
-from spsbench.audit.law.table_site import open_over
-from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import Proof, prove
+from spsbench.audit.exact.kinds import FixedDrafter, TreeDrawn
+from spsbench.audit.exact.rules import cells_of
+from spsbench.audit.exact.table_site import open_over
+from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.graphs import GraphLM
 from spsbench.engines.session import FastLM

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.forecast.costs_file import dumps
 from spsbench.loop.types import Round, Schedule
 from spsbench.methods.schedules.ema import Ema
 from spsbench.methods.schedules.entropy import Entropy
 from spsbench.methods.schedules.folding import Fold, RunningAcceptance, outcome
 from spsbench.methods.schedules.goodput import Goodput
 from spsbench.methods.schedules.heuristic import Heuristic
+from spsbench.planning.forecast.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
-from tests.forecast.made import arm, costs
+from tests.planning.forecast.made import arm, costs
 
 LEARNING = [Heuristic, Ema, Goodput, Entropy]
 

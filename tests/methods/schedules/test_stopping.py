@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.law.tables import Pair, TableLM
+from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.forecast.disco import Classifier, fit, read_classifier, write_classifier
 from spsbench.loop.decode import NonFiniteError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, unsharpened
@@ -20,6 +19,7 @@ from spsbench.methods.schedules.confidence import Confidence
 from spsbench.methods.schedules.disco import Disco
 from spsbench.methods.schedules.entropy import Entropy
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.planning.forecast.disco import Classifier, fit, read_classifier, write_classifier
 
 SURE, FLAT = torch.tensor([0.98, 0.01, 0.01]), torch.tensor([0.4, 0.3, 0.3])
 STOPPING = [Confidence(0.5), Entropy(0.6), Disco(t=0.5, bias=0.0, entropy=-1.0, peak=2.0)]

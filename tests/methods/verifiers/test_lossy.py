@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.audit.law.cases import Case
-from spsbench.audit.law.discovery import DiscoveredRule
-from spsbench.audit.law.enumeration import prove
-from spsbench.audit.law.kinds import FixedDrafter
-from spsbench.audit.law.tables import Pair
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.enumeration import prove
+from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.audit.exact.tables import Pair
 from spsbench.errors import UsageError
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Draft, Drawn, Guarantee

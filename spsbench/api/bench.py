@@ -1,0 +1,118 @@
+"""`spsbench.bench`: a task under several methods, into a run that survives anything."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+from spsbench.api.heads import followed_in
+from spsbench.api.load import access_of
+from spsbench.api.prepare import prepare_tables
+from spsbench.models.own_sampling import sampler
+from spsbench.models.templates import asker
+from spsbench.settings.access import Access
+from spsbench.settings.crew import HERE, Crew
+from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
+from spsbench.settings.keywords import BenchOptions
+from spsbench.settings.place import Place
+from spsbench.settings.setting import fitted, settings_of, taken
+from spsbench.settings.sweep import Sweep, sweep
+from spsbench.settings.telling import LIBRARIES, Say, listening, once, quiet, working
+
+OF_PLACE = {each.name: each for each in settings_of(Place)}
+OF_CREW = {each.name: each for each in settings_of(Crew)}
+
+
+def bench(
+    task: str,
+    *,
+    pair: Any = None,
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    **asked: Unpack[BenchOptions],
+) -> Any:
+    """Run a task under auto-regressive and speculative sampling.
+
+    `bench("xsum", k=range(1, 9), limit=40, target="nano")`: options are those of `sps bench`; a
+    list makes a cell of each value. The run is on disk, survives whatever happens, and is gone on
+    with by `resume=True`.
+
+    Args:
+        pair: whose models are used; without one they are loaded.
+        say: is told, a line each, what a user should know.
+        watch: is told how far the run is: `pace.done` of `pace.total`, `str(pace)` in words.
+
+    Returns:
+        A `spsbench.api.run.Run`.
+
+    Raises:
+        SpsError: with a line that says what was wrong and what to do.
+    """
+    access, rest = access_of(asked)
+    place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
+    whole = fitted(OF_EXPERIMENT, taken(rest, OF_EXPERIMENT))
+    table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
+    if pair is not None:
+        access = pair.access
+    experiment = planned([table], access, say, **whole)
+
+    name = experiment.parts[0].spec.short
+    made = conduct(name, place, access, pair, crew=crew, say=say, watch=watch)
+
+    from spsbench.api.run import Run
+
+    with listening(say):
+        return Run(made.run(experiment))
+
+
+def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> Experiment:
+    """The experiment of some tables, with the environment checked; no model is loaded."""
+    tables = [followed_in(table, access, say) for table in tables]
+    prepare_tables(tables, access, say)
+    files = {"offline": access.offline, "allow_pickle": access.allow_pickle}
+    return plan(
+        tables,
+        threads=access.threads,
+        templates=asker(**files),
+        own=sampler(**files),
+        say=once(say),
+        **whole,
+    )
+
+
+def conduct(
+    name: str,
+    place: Place,
+    access: Access,
+    pair: Any = None,
+    *,
+    crew: Crew = Crew(),
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    stop: Callable[[], bool] = lambda: False,
+) -> Any:
+    """What carries an experiment out: a `spsbench.benchmark.conduct.Conduct`."""
+    with listening(say), working(LIBRARIES):
+        from spsbench.benchmark.conduct import Conduct
+        from spsbench.models.shelf import Shelf
+
+    shelf = pair.shelf if pair is not None else Shelf.under(access, say)
+    return Conduct(
+        place=place,
+        access=access,
+        shelf=shelf,
+        name=name,
+        say=say,
+        watch=watch,
+        stop=stop,
+        hands=hands_of(crew),
+    )
+
+
+def hands_of(crew: Crew) -> Any:
+    """Those of a cluster, if there is to be one."""
+    if crew.kind == HERE:
+        return None
+
+    from spsbench.distributed.drive import Drive
+
+    return Drive(crew)

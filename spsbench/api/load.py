@@ -1,0 +1,55 @@
+"""`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from spsbench.api.heads import followed
+from spsbench.api.prepare import prepare
+from spsbench.settings.access import Access
+from spsbench.settings.asked import make_cell
+from spsbench.settings.keywords import LoadOptions
+from spsbench.settings.setting import fitted, settings_of
+from spsbench.settings.telling import LIBRARIES, Say, listening, quiet, working
+
+OF_ACCESS = {each.name: each for each in settings_of(Access)}
+
+
+def load(*, say: Say = quiet, **asked: Unpack[LoadOptions]) -> Any:
+    """Load a pair: `spsbench.load(target="nano", draft="nano-draft", k=4, temperature=0.8)`.
+
+    Options are those of `sps generate` with underscores: of the models (`target`, `draft`, `dtype`,
+    `draft_dtype`, ...), of the method, of the sampling, and `offline`, `allow_pickle`, `threads`.
+    Those of method and sampling may be changed at every call.
+
+    Args:
+        say: is told, a line each, what a user should know.
+
+    Returns:
+        A `spsbench.api.pair.Pair`.
+
+    Raises:
+        SpsError: with a line that says what was wrong and what to do.
+    """
+    access, rest = access_of(asked)
+    cell = make_cell(**followed(rest, access, say))
+    prepare(cell, access, say)
+    if rest.get("drafter") is None and cell.models.draft is None and cell.k != 0:
+        say("note: drafting by prompt lookup (ngram); name a draft model with --draft")
+
+    with listening(say):
+        with working(LIBRARIES):
+            from spsbench.api.pair import Pair
+
+        return Pair(rest, access, say)
+
+
+def access_of(asked: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
+    """How models are got at, and the other options."""
+    own = {name: value for name, value in asked.items() if name in OF_ACCESS}
+    rest = {name: value for name, value in asked.items() if name not in OF_ACCESS}
+    return Access(**fitted(OF_ACCESS, own)), rest
+
+
+def generate(prompt: Any, **asked: Unpack[LoadOptions]) -> Any:
+    """Load a pair and continue one prompt: `load(**asked).generate(prompt)`."""
+    return load(**asked).generate(prompt)

@@ -1,0 +1,317 @@
+"""A pair of models, loaded once, and what can be done with it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+import torch
+from transformers import PreTrainedModel
+
+from spsbench.api.comparison import Comparison, compare
+from spsbench.api.heads import followed
+from spsbench.api.prompts import Prompt, fitted, ids_of, is_chat
+from spsbench.api.run import Run
+from spsbench.api.text import Text
+from spsbench.api.verified import Held
+from spsbench.benchmark.arms import Show, arm, run_both
+from spsbench.benchmark.generation import Generation
+from spsbench.benchmark.pace import Pace
+from spsbench.engines.choice import choice_of
+from spsbench.engines.limits import context_of
+from spsbench.hardware.load import loaded as is_loaded
+from spsbench.hardware.load import read_clocks
+from spsbench.loop.site import Weights
+from spsbench.loop.text import Piece
+from spsbench.methods.foreign import settled
+from spsbench.methods.resolve import plan_of
+from spsbench.methods.skips import Skip
+from spsbench.models.folder import local_folder
+from spsbench.models.own_sampling import sampler
+from spsbench.models.shelf import Loaded, Shelf
+from spsbench.models.surprises import surprises
+from spsbench.planning.planned import Planned
+from spsbench.settings.access import Access
+from spsbench.settings.asked import make_cell, own_copy
+from spsbench.settings.cell import Cell
+from spsbench.settings.chat import APPLIED, describe_defaults, own_defaults
+from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.telling import Say, once, quiet
+from spsbench.spec import Spec
+from spsbench.store.provenance import digest, hash_files
+
+
+class Pair:
+    """A target and what drafts for it.
+
+    Made by `spsbench.load`. Every method takes the options of `load` again and changes them for
+    that call; models that are loaded already are not loaded anew.
+
+    Args:
+        asked: options of cells, as `settings.table` lists them.
+        access: how models are got at.
+        say: is told, a line each, what a user should know.
+    """
+
+    def __init__(self, asked: dict[str, Any], access: Access, say: Say = quiet) -> None:
+        self._asked, self.access, self._say = asked, access, say
+        if access.threads is not None:
+            torch.set_num_threads(access.threads)
+        self.shelf = Shelf.under(access, say)
+        self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
+        self.loaded = self.shelf.load(self.cell)
+        if access.threads is None:
+            _make_way(self.loaded.target, say)
+        self._own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
+        self._tell_once = once(say)
+        self._tell(chat=True)  # what a text without a chat leaves out is said with the first one
+
+    def __repr__(self) -> str:
+        models = ", ".join(f"{model}" for model in self.cell.models.all)
+        return f"<Pair {models}: {self.cell.method}>"
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        **asked: Unpack[CellOptions],
+    ) -> Text:
+        """Continue a prompt by speculative sampling, exactly as the target alone would.
+
+        Args:
+            prompt: a text, token ids, or the messages of a conversation.
+            chat: put a text into the model's chat template, after a `system` message.
+            truncate: drop the oldest tokens of a prompt that is too long.
+            asked: options of this call: `k=4`, `temperature=0.8`, `verifier="block"` ...
+
+        Raises:
+            SpsError: with a line that says what was wrong and what to do.
+        """
+        generation = self.generation(prompt, chat=chat, system=system, truncate=truncate, **asked)
+        pieces = [piece for update in generation for piece in update.pieces]
+        return Text(arm(generation), tuple(pieces))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        **asked: Unpack[CellOptions],
+    ) -> Iterator[Piece]:
+        """The same piece by piece as they come; a piece has `text` and `origin`."""
+        how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
+        for update in self.generation(prompt, **how, **asked):
+            yield from update.pieces
+
+    def generation(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        sample: str = "",
+        **asked: Unpack[CellOptions],
+    ) -> Generation:
+        """A generation that has not begun: iterate it for its rounds; `record` is what it measured.
+
+        `sample` names noise of its own: the same seed and sample give the same text.
+        """
+        cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
+        ids = ids_of(loaded, prompt, chat=chat, system=system)
+        return Generation(cell, loaded, fitted(cell, loaded, ids, truncate, self._say), sample)
+
+    def compare(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        system: str | None = None,
+        truncate: bool = False,
+        show: Show = lambda pieces: None,
+        **asked: Unpack[CellOptions],
+    ) -> Comparison:
+        """The same prompt by ArS beside it, round by round in turn: speed-up, and the same text."""
+        cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
+        ids = fitted(
+            cell, loaded, ids_of(loaded, prompt, chat=chat, system=system), truncate, self._say
+        )
+        before = read_clocks()
+        ars, sps = run_both(cell, loaded, ids, show)
+        busy = is_loaded(before, read_clocks())
+        return compare(loaded, ids, arm(ars), arm(sps), busy=busy)
+
+    def bench(
+        self,
+        task: str,
+        *,
+        say: Say = quiet,
+        watch: Callable[[Pace], None] = quiet,
+        **asked: Unpack[BenchOptions],
+    ) -> Run:
+        """Run a task under ArS and SpS into a folder, or go on with it: see `spsbench.bench`."""
+        from spsbench.api.bench import bench
+
+        run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(asked))
+        return run
+
+    def plan(
+        self,
+        task: str | None = None,
+        *,
+        watch: Callable[[Any], None] = quiet,
+        stop: Callable[[], bool] = lambda: False,
+        **asked: Unpack[PlanOptions],
+    ) -> Planned | None:
+        """Whether to speculate with this target, with what and which K; the best measured.
+
+        Args:
+            task: whose prompts; `prompts` names a file instead.
+            asked: options of `sps plan`; of `draft`, `drafter`, `verifier` and `schedule` a list.
+            watch, stop: told how far it is; asked now and then whether to end.
+
+        Returns:
+            Its `answer`, `command` and `report`; None if it was stopped.
+        """
+        from spsbench.api.plan import plan
+
+        base = {n: v for n, v in self._asked.items() if n not in ("k", "schedule", "verifier")}
+        given = {name: value for name, value in asked.items() if value is not None}
+        heard: dict[str, Any] = {"say": self._say, "watch": watch, "stop": stop}
+        made: Planned | None = plan(task, pair=self, **heard, **base | given)
+        return made
+
+    def verify(self, *, say: Say = quiet, **asked: Unpack[VerifyOptions]) -> Held:
+        """Audit the pair until a bias is found, or none of the asked size is there.
+
+        Args:
+            asked: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
+        """
+        from spsbench.api.verify import verify_pair
+
+        return verify_pair(self, say=say, **asked)
+
+    def spare_layers(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        sublayers: bool = False,
+        candidates: int = 4,
+        **asked: Unpack[CellOptions],
+    ) -> list[Skip]:
+        """Which layers the target can leave out when it drafts for itself (`--drafter self`).
+
+        It writes after each prompt, and then every set that is tried is one pass over these texts.
+
+        Args:
+            prompts: of the kind that is to be written.
+            sublayers: leave out attention and mlp apart, not whole layers.
+            candidates: parts that are tried for each set.
+            asked: options of this call; `max_new_tokens` is the length of each text.
+
+        Returns:
+            The best set found of each size: its `alpha`, `cost`, `gain` and, as text, the spec of
+            the drafter. `methods.skips.best` picks one.
+        """
+        from spsbench.api.spare import spare_layers
+
+        return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **asked)
+
+    def configured(
+        self, *, chat: bool = False, **asked: Unpack[CellOptions]
+    ) -> tuple[Cell, Loaded]:
+        """The resolved cell of a call, and its models.
+
+        Args:
+            chat: what nobody asked of temperature, top-p and top-k is as the target names it.
+        """
+        self._tell(chat)
+        given = self._under(asked)
+        own = self._own_defaults(given) if chat else {}
+        if not own and not any(value is not None for value in asked.values()):
+            return self.cell, self.loaded
+        cell = settled(make_cell(**followed({**given, **own}, self.access)), self.shelf)
+        return cell, self.shelf.load(cell)
+
+    def engines(self) -> dict[str, str]:
+        """How each model is run, and why."""
+        models = {
+            "target": (self.loaded.target, self.cell.models.target),
+            "draft": (self.loaded.draft, self.cell.models.draft),
+        }
+        return {
+            name: _how_run(model, spec)
+            for name, (model, spec) in models.items()
+            if model is not None and spec is not None
+        }
+
+    def digests(self) -> dict[str, str]:
+        """Model -> one digest of its files, of those that lie in folders of the user's or here."""
+        local = [model for model in self.cell.models.all if not model.random]
+        return {
+            str(model): digest(hash_files(folder))
+            for model in local
+            if (folder := local_folder(model.id)) is not None
+        }
+
+    def _own_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The sampling that a chat takes from its target; says so."""
+        named = {name: value for name, value in given.items() if value is not None}
+        target = make_cell(**followed(named, self.access)).models.target
+        own = own_defaults(target, self._own, named)
+        if own:
+            self._tell_once(describe_defaults(target, own))
+        elif not any(name in named for name in APPLIED):
+            self._tell_once(f"chat: temperature 1, as the generation_config of {target} names none")
+        return own
+
+    def _tell(self, chat: bool) -> None:
+        """Say what is surprising about the models, each line once."""
+        for line in () if self.cell.models.random else surprises(self.loaded, chat=chat):
+            self._tell_once(f"note: {line}")
+
+    def _under(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What was asked at loading, under what is asked now."""
+        given = {name: value for name, value in asked.items() if value is not None}
+        base = dict(self._asked)
+        if "k" in given:
+            base.pop("schedule", None)
+        if "schedule" in given:
+            base.pop("k", None)
+        drafter = given.get("drafter")
+        if isinstance(drafter, str | Spec) and "draft" not in given:
+            spec = drafter if isinstance(drafter, Spec) else Spec.parse(drafter)
+            # the pair's draft model has a rest
+            if own_copy(spec) or plan_of(spec).weights is Weights.NONE:
+                base = {
+                    n: v for n, v in base.items() if n != "draft" and not n.startswith("draft_")
+                }
+        return base | given
+
+
+def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
+    """Its engine, what that chose, and what its cache takes."""
+    choice = choice_of(model)
+    if choice is None:
+        return str(spec.engine)
+    return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))
+
+
+def _make_way(model: PreTrainedModel, say: Say) -> None:
+    """Let all of torch use no more threads than `model` was given beside the work of others.
+
+    An operator over a large vocabulary would else wait for a thread that waits for a processor.
+    """
+    choice = choice_of(model)
+    if choice is None or choice.threads is None or not choice.beside:
+        return
+    if choice.threads < torch.get_num_threads():
+        torch.set_num_threads(choice.threads)
+        say(
+            f"note: the machine is busy ({choice.beside} at work beside this): "
+            f"threads {choice.threads}"
+        )

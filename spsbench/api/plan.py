@@ -1,0 +1,199 @@
+"""`spsbench.planning`: whether to speculate, with what, and what it gains."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.api.bench import OF_CREW, OF_PLACE, hands_of
+from spsbench.api.fit import check_fit
+from spsbench.api.heads import heads_in
+from spsbench.api.load import access_of
+from spsbench.api.prepare import prepare_cells
+from spsbench.errors import UsageError
+from spsbench.models.own_sampling import sampler
+from spsbench.models.templates import asker
+from spsbench.plugins import make
+from spsbench.settings.asked import make_cell
+from spsbench.settings.chat import describe_defaults, in_chat, own_defaults
+from spsbench.settings.crew import HERE, Crew
+from spsbench.settings.experiment import may_need_hub, task_spec
+from spsbench.settings.place import Place
+from spsbench.settings.planning import LISTS, OF_PLANNING, TASK, Planning
+from spsbench.settings.setting import fitted, taken
+from spsbench.settings.sweep import Sweep
+from spsbench.settings.table import OF_CELL
+from spsbench.settings.telling import LIBRARIES, Say, listening, once, quiet, working
+from spsbench.spec import Spec
+from spsbench.store.traces import check_traces
+
+
+def plan(
+    task: str | None = None,
+    *,
+    pair: Any = None,
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    stop: Callable[[], bool] = lambda: False,
+    fit: Spec | None = None,
+    **asked: Any,
+) -> Any:
+    """Find out whether speculation pays for a target, with what, and measure the best.
+
+    `plan("xsum", target="nano", draft=["nano-draft"], drafter=["model", "ngram"])`: options are
+    those of `sps plan`. With `trace` and `costs` no model is loaded. What it makes is in a folder,
+    survives whatever happens, and is gone on with by `resume=True`.
+
+    Args:
+        task: whose prompts; `prompts` names a file instead.
+        pair: whose models are used; without one they are loaded.
+        say: is told, a line each, what a user should know.
+        watch: is told how far it is.
+        stop: asked now and then whether to end.
+        fit: what `library.fit.fit_schedule` is to fit on the traces; refused before they are made
+            where it cannot be.
+
+    Returns:
+        A `spsbench.planning.planned.Planned`: `answer`, `command`, `report`, `outlook`; None if
+        it was stopped.
+
+    Raises:
+        SpsError: with a line that says what was wrong and what to do.
+    """
+    access, rest = access_of(asked)
+    place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
+    planning = Planning(**fitted(OF_PLANNING, taken(rest, OF_PLANNING)))
+    if planning.trace and crew.kind != HERE:
+        raise UsageError("--trace with --on: expected texts to be made there. Leave one out")
+    chosen: dict[str, Any] = options(rest)
+    if planning.trace:
+        check_traces([Path(each) for each in planning.trace])
+    if planning.prompts is not None:
+        if task is not None:
+            raise UsageError(f"{task} with --prompts: expected one of the two. Leave one out")
+        task = f"jsonl:path={planning.prompts}"
+    if planning.trace and planning.costs is not None:
+        if task is not None:
+            raise UsageError(f"{task} with --trace and --costs: expected no prompts")
+        return from_files(planning, chosen)
+    table = Sweep(task=task or TASK)
+    cells = rough(chosen)
+    if pair is not None:
+        access = pair.access
+    prepare_cells(cells, access, say, may_need_hub(table))
+    spec = task_spec(table)
+    plain, target = make("tasks", spec), cells[0].models.target
+    asking = in_chat(
+        plain,
+        spec,
+        [target],
+        chat=planning.chat,
+        system=planning.system,
+        templates=asker(offline=access.offline, allow_pickle=access.allow_pickle),
+        say=say,
+    )[target]
+    if asking is not None:
+        own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
+        if applied := own_defaults(target, own, chosen):
+            say(describe_defaults(target, applied))
+            chosen |= applied
+    made = plain if asking is None else asking
+    for name in ("max_new_tokens", "stop"):
+        chosen.setdefault(name, getattr(made, name))
+
+    with listening(say), working(LIBRARIES):
+        from spsbench.methods.foreign import settled
+        from spsbench.models.shelf import Shelf
+        from spsbench.planning.arms import cells_of, sampled
+        from spsbench.planning.conduct import Planner
+
+    shelf = pair.shelf if pair is not None else Shelf.under(access, say)
+    told = once(say)
+    cells = cells_of(
+        chosen,
+        planning.k,
+        say,
+        settle=lambda cell: settled(cell, shelf, told),
+        heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access, say),
+    )
+    if fit is not None and not planning.trace:
+        check_fit(fit, sampled(cells))
+    return Planner(
+        cells=cells,
+        spec=spec,
+        task=made,
+        planning=planning,
+        place=place,
+        access=access,
+        shelf=shelf,
+        chat=asking is not None,
+        system="" if asking is None else planning.system or "",
+        say=say,
+        watch=watch,
+        stop=stop,
+        hands=hands_of(crew),
+    ).run()
+
+
+def drawn_again(folder: Path, **asked: Any) -> Any:
+    """A plan from its folder, without models: with `draft_cost` and others, as if they were so.
+
+    Raises:
+        SpsError: no plan, or one that is damaged.
+    """
+    planning = Planning(**fitted(OF_PLANNING, taken(asked, OF_PLANNING)))
+    if asked:
+        raise UsageError(
+            f"{', '.join(asked)} with the plan {folder}: expected what draws it again, such as "
+            "--draft-cost, --every, --plot. Leave the rest out"
+        )
+
+    from spsbench.planning.again import again
+
+    return again(folder, planning)
+
+
+def costs_of(folder: Path) -> Path:
+    """The table of costs that a plan stands on.
+
+    Raises:
+        MissingError, DataError: no plan, or one that is damaged.
+    """
+    from spsbench.planning.folder import load
+
+    return folder / load(folder).costs
+
+
+def from_files(planning: Planning, asked: Mapping[str, Any]) -> Any:
+    """A plan from a trace and a table of costs."""
+    from spsbench.planning.again import of_files
+
+    return of_files(planning, asked)
+
+
+def options(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of cells in their types; those of `LISTS` as lists.
+
+    Raises:
+        UsageError: an unknown one, or a value of another type or out of range.
+    """
+    lists = {
+        name: [OF_CELL[name].fitted(each) for each in several(asked[name])]
+        for name in LISTS
+        if asked.get(name) is not None
+    }
+    plain = {name: value for name, value in asked.items() if name not in LISTS}
+    return {**fitted(OF_CELL, plain), **lists}
+
+
+def several(value: Any) -> Sequence[Any]:
+    """One value as a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def rough(asked: Mapping[str, Any]) -> list[Any]:
+    """Cells that name all models, for the checks before torch may be imported."""
+    plain = {name: value for name, value in asked.items() if name not in LISTS}
+    of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
+    cells = [make_cell(**plain, draft=draft) for draft in asked.get("draft") or ()]
+    return cells or [make_cell(**of_target)]

@@ -1,0 +1,127 @@
+"""A benchmark's run on disk, as a library gives it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.benchmark.conduct import Outcome
+from spsbench.errors import UsageError
+from spsbench.metrics.summaries import WITH_LOAD
+from spsbench.metrics.summary import Summary
+from spsbench.reports.markdown import markdown
+from spsbench.reports.reporter import Report, Table
+from spsbench.settings.names import Names, method, setting
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """A run: its folder, its figures, its plot. What is on disk stays, and can be gone on with."""
+
+    outcome: Outcome
+
+    @property
+    def folder(self) -> Path:
+        """Where its records are."""
+        return self.outcome.folder
+
+    @property
+    def report(self) -> Report:
+        """Its tables and figures, for a reporter.
+
+        Raises:
+            UsageError: it was stopped before all records were there.
+        """
+        if self.outcome.report is None:
+            raise UsageError(f"{self.folder} is not finished: expected all records. Resume it")
+        return self.outcome.report
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """One a machine that worked on it."""
+        return self.report.tables
+
+    @property
+    def summary(self) -> list[Summary]:
+        """One row a cell, with every figure and its interval."""
+        return [row for table in self.tables for row in table.rows]
+
+    @property
+    def failed(self) -> int:
+        """Generations that failed and are in no figure."""
+        return self.outcome.failed
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The summary as plain values: a figure `x` has its interval in `x.low` and `x.high`.
+
+        All rows have the same keys; a figure that does not apply, or has no undisturbed timing, is
+        None. Over all timings, also those under load, it is `with_load.x`.
+        """
+        return _rows(self.summary)
+
+    def frame(self) -> Any:
+        """The rows as a `pandas.DataFrame`.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise UsageError(
+                "no pandas (Run.frame): expected it. Install pandas, or take Run.rows()"
+            ) from error
+        return pandas.DataFrame(self.rows())
+
+    def plot(self, path: str | Path | None = None) -> bytes:
+        """Figure 1 of the paper as PNG; written to `path` if one is given."""
+        from spsbench.reports.plots import png
+
+        table = self.tables[0]
+        image = png(table.figure)
+        if path is not None:
+            Path(path).write_bytes(image)
+        return image
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder}: {self.outcome.records} records>"
+
+    def __str__(self) -> str:
+        made = markdown(self.report)
+        return made if isinstance(made, str) else made.decode()
+
+    def _repr_markdown_(self) -> str:
+        """For a notebook."""
+        return str(self)
+
+
+def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    names = Names(summary.cell for summary in summaries)
+    with_load = [f"with_load.{name}" for name in WITH_LOAD]
+    known = dict.fromkeys(name for summary in summaries for name in summary.figures)
+    figures = [*(name for name in known if name not in with_load), *with_load]
+    return [_row(summary, names, figures) for summary in summaries]
+
+
+def _row(summary: Summary, names: Names, figures: Iterable[str]) -> dict[str, Any]:
+    cell = summary.cell
+    row: dict[str, Any] = {
+        "task": str(cell.work.task or ""),
+        "target": str(cell.models.target),
+        "draft": str(cell.models.draft or ""),
+        "method": method(cell),
+        "setting": setting(cell),
+        "engine": str(cell.models.target.engine),
+        "seed": cell.sampling.seed,
+        "options": names.rest(cell),
+        "k": cell.k,
+        "n": summary.n,
+        "failures": summary.failures,
+        "timed": summary.timed,
+        "loaded": summary.loaded,
+    }
+    known = summary.figures
+    for name in figures:
+        mean, low, high = (known.get(name) or (None,) * 3)[:3]
+        row |= {name: mean, f"{name}.low": low, f"{name}.high": high}
+    return row

@@ -1,0 +1,133 @@
+"""Drafters for a target: a draft model or a head, taught to foretell its laws."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.learners import check_learners
+from spsbench.api.load import access_of, load
+from spsbench.api.prepare import prepare
+from spsbench.errors import UsageError
+from spsbench.settings.access import Access
+from spsbench.settings.asked import make_cell
+from spsbench.settings.crew import HERE, Crew
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.place import Place
+from spsbench.settings.setting import fitted, taken
+from spsbench.settings.telling import LIBRARIES, Say, listening, quiet, working
+from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
+from spsbench.store.atomic import replace_file
+
+OUT = {"draft": "trained-draft", "head": "trained-head"}
+
+
+def train(
+    what: str,
+    *,
+    say: Say = quiet,
+    watch: Callable[[Any], None] = quiet,
+    stop: Callable[[], bool] = lambda: False,
+    command: Sequence[str] = (),
+    **asked: Any,
+) -> Any:
+    """Train a drafter: `train("head", kind="eagle3", target="nano", minutes=10, out="head")`.
+
+    Options are those of `sps train draft` and `sps train head`.
+
+    Args:
+        what: `draft` or `head`.
+        say: is told, a line each, what a user should know.
+        watch: is told after each look at acceptance.
+        stop: asked now and then whether to end; rank 0's word counts.
+        command: for the card.
+
+    Returns:
+        A `spsbench.training.written.result.Trained`; None if it was stopped, and on all ranks but
+        the first.
+
+    Raises:
+        SpsError: with a line that says what was wrong and what to do.
+    """
+    access, rest = access_of(asked)
+    place = Place(**{"out": Path(OUT[what])} | fitted(OF_PLACE, taken(rest, OF_PLACE)))
+    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
+    known = OF_DRAFT if what == "draft" else OF_HEAD
+    own = fitted(known, taken(rest, known))
+    training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
+    if isinstance(training, DraftTraining) and training.layers and training.start:
+        raise UsageError("--layers with --from: expected one of the two. Leave one out")
+    if training.texts is not None and training.prompts:
+        raise UsageError("--texts with --prompts: expected one of the two. Leave one out")
+    if isinstance(training, HeadTraining) and training.on_policy:
+        raise UsageError(
+            "--on-policy with a head: expected a draft model. A head writes no text of its own: "
+            "each of its rounds begins in the target's. Leave it out"
+        )
+    if training.texts is not None and crew.kind != HERE:
+        raise UsageError("--texts with --on: expected texts to be written there. Leave one out")
+    if training.parallel is not None and crew.kind != HERE:
+        raise UsageError(
+            "--parallel with --on: expected one of the two, since processes that learn together "
+            "also write the texts together. Leave one out"
+        )
+    cell = make_cell(**rest, k=0)
+    check_learners(training.parallel, cell.models.target.device)
+    if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
+        say("note: texts and laws are computed in the target's dtype; what learns is float32")
+    prepare(cell, access, say)
+
+    with listening(say), working(LIBRARIES):
+        from spsbench.api.costs import measure_costs
+        from spsbench.planning.forecast.costs_file import dumps, read_costs
+        from spsbench.training.conduct import Conduct
+        from spsbench.training.course.outlook import Prices
+        from spsbench.training.team import team
+
+    given = None if training.costs is None else read_costs(training.costs)
+
+    def price(folder: Path, drafter: str, kept: Path) -> Prices | None:
+        """Measure a round of what begins to learn, once: its shape is what takes the time."""
+        if given is not None:
+            costs = given
+        elif training.cost_seconds == 0:
+            return None
+        elif kept.is_file():
+            costs = read_costs(kept)
+            say(f"costs as they were when it began to learn ({kept})")
+        else:
+            say(f"measuring what a round costs, for {training.cost_seconds:g} s (--cost-seconds)")
+            options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
+            options |= {"temperature": training.temperature, "top_p": training.top_p}
+            pair = load(**options, offline=True, threads=access.threads)
+            costs = measure_costs(pair, seconds=training.cost_seconds)
+        replace_file(kept, dumps(costs).encode())
+        arm = next((name for name in costs.arms if name != "none"), None)
+        return None if arm is None else Prices(costs, arm)
+
+    with team() as learners:
+        return Conduct(
+            target=cell.models.target,
+            asked=training,
+            place=place,
+            access=access,
+            price=price,
+            say=say if learners.leads else quiet,
+            watch=watch,
+            stop=stop,
+            command=command,
+            team=learners,
+            hands=_hands(crew, cell.models.target, training, access, say),
+        ).run()
+
+
+def _hands(
+    crew: Crew, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access, say: Say
+) -> Any:
+    """Those of a cluster, if there is to be one."""
+    if crew.kind == HERE:
+        return None
+
+    from spsbench.distributed.texts import Written
+
+    return Written(crew, target, training, access, say)

@@ -1,0 +1,96 @@
+"""Audits: of a pair by texts made for it, of a run by its records, of rules by enumeration."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.api.verified import Held, advice_on
+from spsbench.audit.statistical.pair import TASKS, audit_pair, greedy_pair, prompts_of
+from spsbench.audit.statistical.replay import replay
+from spsbench.audit.statistical.workbench import workers_for
+from spsbench.benchmark.models import Models
+from spsbench.errors import DataError, UsageError
+from spsbench.models.shelf import Shelf
+from spsbench.settings.access import Access
+from spsbench.settings.audit import OF_AUDIT, OF_REPLAY, Audit, Replay
+from spsbench.settings.cell import Cell
+from spsbench.settings.setting import fitted, taken
+from spsbench.settings.telling import Say, quiet
+from spsbench.spec import Spec
+
+
+def verify_pair(pair: Any, *, say: Say = quiet, **asked: Any) -> Held:
+    """Generate with a pair until a bias is found, or none of the asked size is there.
+
+    At temperature 0 each prompt is identical, a rounding tie, or a bug.
+
+    Args:
+        pair: of `spsbench.load`.
+        asked: options of the audit (`bias`, `level`, `prompts`, ...) and of cells.
+
+    Raises:
+        SpsError: options that cannot be meant, or no prompt that fits.
+    """
+    plan = Audit(**fitted(OF_AUDIT, taken(asked, OF_AUDIT)))
+    cell, loaded = pair.configured(**asked)
+    if cell.k == 0:
+        raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
+    tasks = [Spec.parse(name) for name in plan.task] or TASKS
+    found = prompts_of(cell, loaded, tasks, plan.prompts)
+    if not found:
+        raise DataError("no prompt fits the context (--task): expected one. Name another task")
+    known = {"cell": cell.to_json(), "prompts": [p.name for p in found], "bias": plan.bias}
+    if cell.sampling.temperature == 0:
+        return Held(named(cell), known, greedy_pair(cell, loaded, found, say))
+    workers = plan.workers or workers_for(cell, loaded)
+    if workers > 1 and cell.models.ranks > 1:
+        raise UsageError(
+            f"--workers {workers} with --parallel: expected 1, since ranks share one model. "
+            "Leave --workers out"
+        )
+    say(f"auditing {named(cell)}: {len(found)} prompts, {workers} processes")
+    finding = audit_pair(
+        cell,
+        loaded,
+        found,
+        bias=plan.bias,
+        level=plan.level,
+        most=plan.max_tokens,
+        workers=workers,
+        offline=pair.access.offline,
+        say=say,
+    )
+    return Held(named(cell), known, finding, advice_on(cell, finding))
+
+
+def verify_run(run: Path, access: Access, *, say: Say = quiet, **asked: Any) -> Iterator[Held]:
+    """Audit the records of a run: every emitted token against the target's law, scored anew.
+
+    Args:
+        asked: `bias`, `level`, `max_tokens`.
+    """
+    plan = Replay(**fitted(OF_REPLAY, asked))
+    if access.threads is not None:
+        torch.set_num_threads(access.threads)
+    shelf = Shelf(offline=access.offline, allow_pickle=access.allow_pickle, say=say)
+    models = Models(shelf, say)
+    for done in replay(
+        run, models, level=plan.level, asked=plan.bias, most=plan.max_tokens, say=say
+    ):
+        known = {
+            "id": done.cell.id,
+            "cell": done.cell.to_json(),
+            "ars": done.control,
+            "failures": done.failures,
+            "records": done.records,
+        }
+        yield Held(named(done.cell), known, done.result, advice_on(done.cell, done.result))
+
+
+def named(cell: Cell) -> str:
+    """A cell in a few words."""
+    task = f"{cell.work.task}, " if cell.work.task else ""
+    theirs = "" if cell.method.own_loop else f", {cell.method.decoder}"
+    return f"{task}{cell.method}, temperature {cell.sampling.temperature:g}{theirs}"

@@ -1,0 +1,71 @@
+"""What is walked: the parts of one generation, and the tables that stand for its models."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from spsbench.audit.exact.oracle import Outcome, law_of_outputs, warped
+from spsbench.audit.exact.tables import Law, Pair, TableLM
+from spsbench.audit.exact.thresholds import RULES, Rule
+from spsbench.loop.decode import never
+from spsbench.loop.types import LM, Drafter, Purpose, Schedule, Stop, Verifier
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.schedules.constant import Constant
+
+Address = Callable[[int, int, Purpose, int], Hashable]
+"""(round, length of the text, purpose, slot) -> the uniform's identity. Equal = the same number."""
+
+
+def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
+    """Every draw has a uniform of its own."""
+    return index, purpose, slot
+
+
+@dataclass
+class Case:
+    """One generation whose law is wanted. The laws `q` and `p` are given before the warp."""
+
+    verifier: Verifier
+    rule: Rule
+    q: Law
+    p: Law
+    vocab: int
+    tokens: int = 3
+    schedule: Schedule = field(default_factory=lambda: Constant(2))
+    drafter: Callable[[LM], Drafter] = ModelDrafter
+    warp: dict[str, Any] = field(default_factory=dict)
+    package_warp: Callable[[Tensor], Tensor] | None = None  # in place of `Warp(**warp)`
+    prompt: tuple[int, ...] = (0,)
+    eos: frozenset[int] = frozenset()
+    stop: Stop = never
+    target_limit: int | None = None
+    draft_limit: int | None = None
+    address: Address = fresh
+    one_round: bool = False  # walk the first round alone; see `whole_texts`
+    lm: Callable[["Case", list[int], bool], LM] | None = None
+
+    def session(self, text: list[int], target: bool) -> LM:
+        """A model over the table of the target or of the draft; `text` checks what it is fed."""
+        if self.lm is not None:
+            return self.lm(self, text, target)
+        limit = self.target_limit if target else self.draft_limit
+        law = self.q if target else self.p
+        return TableLM(law, self.vocab, limit=limit, text=text, target=target)
+
+    def expected(self) -> dict[Outcome, float]:
+        """The law of the target alone."""
+        return law_of_outputs(
+            warped(self.q, **self.warp),
+            self.prompt,
+            self.tokens,
+            eos=self.eos,
+            limit=self.target_limit,
+            stop=self.stop,
+        )
+
+
+def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
+    """A case of the pair's two tables under the rule called `name`."""
+    return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)

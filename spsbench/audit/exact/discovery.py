@@ -1,0 +1,276 @@
+"""The cells of a rule that nobody wrote down: found by asking the verifier itself.
+
+A verifier is a pure function of draft, laws and uniforms, so where its ruling changes can be
+searched for: each uniform is moved along [0, 1) while those before it stay in their cells and those
+after it try several values; between two points with different rulings the change is bisected down
+to the last bit, or to a likely threshold. What the search may miss is not lost: the walk runs every
+cell at both ends.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.audit.exact.asking import (
+    LATER,
+    Asked,
+    AskedDrafter,
+    Fixed,
+    Move,
+    Probe,
+    Ruling,
+    Uniform,
+)
+from spsbench.audit.exact.guesses import edges, guesses
+from spsbench.audit.exact.thresholds import Facts, Rule
+from spsbench.loop.types import Draft, Drawn, Purpose, Verifier
+from spsbench.methods.verifiers.chosen import chosen_laws
+from spsbench.methods.verifiers.gbv import best_path, even
+from spsbench.methods.verifiers.shape import shape_of
+
+GRID = tuple(i / 12 for i in range(12))
+MOST = 24  # changes along one uniform: more cannot be walked
+LAST = 1.0 - 2.0**-53  # the largest uniform there is
+TINY = 2.0**-60  # bisection ends when an interval is this wide, or cannot be halved
+EQUAL = 1e-14  # difference of two probabilities that is a rounding
+NEAR = 2e-15  # a change this near to a likely threshold is at it
+
+WHOLE = 0.5  # the middle of a uniform along which nothing changes
+
+Ask = Callable[[float], Ruling]
+
+Place = tuple[tuple[tuple[Uniform, float], ...], Uniform]
+"""A uniform, and the middles of the cells that those before it are in."""
+
+
+@dataclass
+class Question:
+    """What is asked about one draft: the verifier, and where its thresholds are likely to be."""
+
+    asked: Asked | AskedDrafter
+    likely: list[float]
+    known: dict[Place, list[float]] = field(default_factory=dict)  # the widths of the cells there
+
+    @property
+    def points(self) -> list[float]:
+        """Where to look first: near likely thresholds, too, where many points cost little."""
+        return self._many if self.asked.at_once else sorted({*GRID, LAST})
+
+    @cached_property
+    def _many(self) -> list[float]:
+        around = (u for at in self.likely for u in (at - NEAR, at + NEAR) if 0 <= u <= LAST)
+        return sorted({*GRID, LAST, *around})
+
+    def cells(self, before: dict[Uniform, float], moved: Uniform) -> list[float]:
+        """The widths of the cells of one uniform, from 0 up."""
+        place = placed(before, moved)
+        if place not in self.known:
+            for at, changes in changes_along(self, before, moved):
+                edges = [0.0, *sorted(changes), 1.0]
+                self.known[at] = [b - a for a, b in pairwise(edges)]
+        return self.known[place]
+
+
+@dataclass
+class DiscoveredRule(Rule):
+    """Cells of `verifier`, whatever it does; those of a draft as its law says.
+
+    Where no law of the draft is given, the drafter is asked likewise. A drafter that drafts anew
+    after the same text, because of what was rejected before, is seen at the ends of the cells.
+    """
+
+    verifier: Verifier
+    drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn
+    _questions: dict[Any, Question] = field(default_factory=dict, repr=False)
+    _drafts: dict[Any, list[float]] = field(default_factory=dict, repr=False)
+    _latest: tuple[Facts, Draft | None, Question] | None = field(default=None, repr=False)
+
+    def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
+        """The widths of the cells of one uniform, from 0 up."""
+        if purpose is Purpose.DRAFT:
+            return self._redrawn(facts, slot) if self.drawn is None else self.drawn(facts, slot)
+        before = {at: u for at, u in facts.middle.items() if at[0] is not Purpose.DRAFT}
+        return self._question(facts).cells(before, (purpose, slot))
+
+    @property
+    def redrafts(self) -> bool:  # type: ignore[override]  # by case
+        """Whether it asks the drafter."""
+        return self.drawn is None
+
+    def _redrawn(self, facts: Facts, slot: int) -> list[float]:
+        """The widths of the cells of a draft's uniform, found by drafting with others."""
+        if facts.redraft is None:
+            raise ValueError("a draft without a drafter to ask")
+        before = {at: u for at, u in facts.middle.items() if at[0] is Purpose.DRAFT}
+        place = facts.text, *placed(before, (Purpose.DRAFT, slot))
+        if place not in self._drafts:
+            asked = AskedDrafter(facts.redraft)
+            tokens = facts.redraft(Probe(before, 0)).tokens.tolist()
+            texts = ((*facts.text, *tokens[:n]) for n in range(len(tokens) + 1))
+            likely = sorted(
+                {edge for text in texts for edge in edges(facts.p(text)) if 0 < edge < 1}
+            )
+            question = Question(asked, likely)
+            self._drafts[place] = question.cells(before, (Purpose.DRAFT, slot))
+        return self._drafts[place]
+
+    def _question(self, facts: Facts) -> Question:
+        """That of the draft at hand; a draft that came before after the same text has its own."""
+        if self._latest and self._latest[0] is facts and self._latest[1] is facts.draft:
+            return self._latest[2]
+        draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
+        drafted = facts.text, shape(draft)
+        if drafted not in self._questions:
+            self._questions[drafted] = question_of(self.verifier, facts, draft)
+        self._latest = facts, facts.draft, self._questions[drafted]
+        return self._latest[2]
+
+
+def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
+    """Nothing of it is known yet."""
+    q = laws_after(facts, draft)
+    p = [] if draft.probs is None else draft.probs.tolist()
+    above = None if draft.parents is None else draft.parents.tolist()
+    likely = set(guesses(q.tolist(), p, draft.tokens.tolist(), above))
+    if draft.probs is not None and draft.parents is not None and draft.drawn is Drawn.IID:
+        likely.update(of_chosen(draft, q))
+    return Question(Asked(verifier, draft, q), sorted(likely))
+
+
+def of_chosen(draft: Draft, q: Tensor) -> list[float]:
+    """Where decisions are likely to change that are about the best of several paths, as a chain."""
+    shape = shape_of(draft)
+    if not (levels := even(shape)):
+        return []
+    nodes = best_path(draft, q, shape)
+    tokens, rows = draft.tokens[nodes], q[[0, *(node + 1 for node in nodes)]]
+    branching = [level.branching for level in levels]
+    law = chosen_laws(rows[:-1], draft.probs[nodes], tokens, branching)  # type: ignore[index]
+    return guesses(rows.tolist(), law.tolist(), tokens.tolist())
+
+
+def placed(before: Fixed, moved: Uniform) -> Place:
+    """A `Place` from its parts."""
+    return tuple(sorted(before.items())), moved
+
+
+def changes_along(
+    question: Question, before: Fixed, moved: Uniform
+) -> Iterator[tuple[Place, list[float]]]:
+    """Where the ruling changes along one uniform, for any of the values that later ones try.
+
+    Where it does not, the next place is that of the uniform after it, and so on: most uniforms of
+    a large draft decide nothing, and many are asked about as fast as one.
+
+    Raises:
+        ArithmeticError: in too many places.
+    """
+    asked, points = question.asked, question.points
+    moves: list[Move] = [(before, moved)]
+    for after in asked.after(moved):
+        fixed, last = moves[-1]
+        moves.append(({**fixed, last: WHOLE}, after))
+    rulings = asked.along(moves, points)
+    unlike = (rulings[:, :, 1:] != rulings[:, :, :-1]).any(-1).any(-1).tolist()  # [moves, LATER]
+    for (fixed, along), found, where in zip(moves, rulings, unlike, strict=False):
+        changes: list[float] = []
+        for later in range(LATER):
+            if where[later]:
+                seen = dict(zip(points, map(tuple, found[later].tolist()), strict=True))
+                changes += further(question, (fixed, along), later, seen, changes)
+            if len(changes) > MOST:
+                raise ArithmeticError(f"more than {MOST} changes along one uniform")
+        yield placed(fixed, along), changes
+        if changes:
+            return
+
+
+def further(
+    question: Question, move: Move, later: int, seen: dict[float, Ruling], known: Sequence[float]
+) -> list[float]:
+    """The changes between the points that were `seen` in one trial, without the `known` ones."""
+    fixed, moved = move
+
+    def ask(u: float) -> Ruling:
+        if u not in seen:
+            seen[u] = question.asked.one({**fixed, moved: u}, later)
+        return seen[u]
+
+    changes: list[float] = []
+    for (low, below), (high, above) in pairwise(list(seen.items())):
+        if below != above:
+            there = sorted(at for at in known if low < at <= high)
+            changes += new_changes(ask, (low, high), (below, above), there, question.likely)
+    return changes
+
+
+def new_changes(
+    ask: Ask,
+    ends: tuple[float, float],
+    rulings: tuple[Ruling, Ruling],
+    known: Sequence[float],
+    likely: Sequence[float],
+) -> list[float]:
+    """The changes between two points with different rulings, without those that are `known`."""
+    marks = [u for at in known for u in (max(at - NEAR, ends[0]), min(at + NEAR, ends[1]))]
+    points = [ends[0], *marks, ends[1]]
+    found = [rulings[0], *(ask(u) for u in marks), rulings[1]]
+    changes = []
+    for index, ((low, high), (below, above)) in enumerate(
+        zip(pairwise(points), pairwise(found), strict=True)
+    ):
+        if below != above and index % 2 == 0:  # between two known ones
+            changes += between(ask, low, high, below, above, likely)
+    return changes
+
+
+def between(
+    ask: Ask, low: float, high: float, below: Ruling, above: Ruling, likely: Sequence[float]
+) -> list[float]:
+    """All changes between two points with different rulings: the first points of what is new."""
+    inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
+    if inside and high - low <= 3 * NEAR:
+        return [inside[0]]
+    middle = (low + high) / 2
+    if inside:
+        at = inside[len(inside) // 2]
+        middle = at - NEAR if low < at - NEAR else at + NEAR
+    if not inside or not low < middle < high:
+        middle = (low + high) / 2
+    if high - low <= TINY or middle in (low, high):
+        return [high]
+    ruling = ask(middle)
+    left = between(ask, low, middle, below, ruling, likely) if ruling != below else []
+    right = between(ask, middle, high, ruling, above, likely) if ruling != above else []
+    return left + right
+
+
+def laws_after(facts: Facts, draft: Draft) -> Tensor:
+    """[N + 1, V] the target's laws after the text and after each node, as the loop hands them."""
+    tokens = draft.tokens.tolist()
+    above = range(-1, len(tokens) - 1) if draft.parents is None else draft.parents.tolist()
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, above, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    rows = [facts.q((*facts.text, *path)) for path in ((), *paths)]
+    q = torch.tensor(rows, dtype=torch.float64)
+    if draft.probs is None or not paths:
+        return q
+    # Laws that are equal are the same numbers in the loop: what is a tie there is one here.
+    at = torch.tensor([parent + 1 for parent in above])
+    same = (q[at] - draft.probs).abs() < EQUAL
+    q[at] = draft.probs.where(same, q[at])
+    return q
+
+
+def shape(draft: Draft) -> tuple[Any, ...]:
+    """What tells two drafts apart."""
+    parents = None if draft.parents is None else tuple(draft.parents.tolist())
+    probs = None if draft.probs is None else tuple(draft.probs.flatten().tolist())
+    return tuple(draft.tokens.tolist()), parents, probs

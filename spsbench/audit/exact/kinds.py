@@ -1,0 +1,269 @@
+"""A drafter of each kind that there can be, small enough to be enumerated.
+
+What a verifier may be paired with depends on how a draft was drawn (`types.Drawn`) and whether it
+branches. The registry need not hold a drafter of every kind; these stand in for the missing ones.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spsbench.audit.exact.rounds import GREEDY, MOST, SURE, OneRound
+from spsbench.audit.exact.tables import Pair
+from spsbench.audit.exact.thresholds import Facts
+from spsbench.loop.sampling import sample
+from spsbench.loop.trees import levels_of
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+
+
+class ArgmaxDrafter(Drafter):
+    """The draft model's likeliest tokens; no law, so only one-sample match may follow."""
+
+    drawn = Drawn.POINT
+
+    def __init__(self, lm: LM) -> None:
+        self.lm, self.limit = lm, lm.limit
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Empty the cache."""
+        self.lm.commit(0)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """`k` tokens."""
+        tokens: list[Tensor] = []
+        self.lm.commit(min(self.lm.length, len(context.tokens) - 1))
+        feed = torch.tensor(context.tokens[self.lm.length :])
+        for _ in range(k):
+            feed = self.lm.append(feed, keep=1).logits.argmax(-1)
+            tokens.append(feed)
+        return Draft(torch.cat(tokens) if tokens else torch.empty(0, dtype=torch.int64), None)
+
+
+class FixedDrafter(Drafter):
+    """Always the same draft, cut to a depth of `k`."""
+
+    drawn = Drawn.POINT
+
+    def __init__(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        self.tokens, self.parents = list(tokens), parents
+        self.tree = parents is not None
+        self.calls = 0
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Count the calls anew."""
+        self.calls = 0
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """The nodes above depth `k`."""
+        self.calls += 1
+        if self.parents is None:
+            return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
+        kept = shallow(self.parents, k)
+        number = {-1: -1, **{old: new for new, old in enumerate(kept)}}
+        above = [number[int(self.parents[i])] for i in kept]
+        tokens = [self.tokens[i] for i in kept]
+        return Draft(torch.tensor(tokens).long(), None, torch.tensor(above).long())
+
+
+class TreeDrafter(Drafter):
+    """A tree of a given shape whose nodes are drawn from the draft model's law.
+
+    Siblings are independent, or each without those before it; one that has no token of any weight
+    left is not drawn, nor is what would be below it.
+    """
+
+    tree = True
+
+    def __init__(self, lm: LM, parents: Sequence[int], drawn: Drawn) -> None:
+        self.lm, self.limit, self.parents, self.drawn = lm, lm.limit, parents, drawn
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Empty the cache."""
+        self.lm.commit(0)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """The nodes down to depth `k`."""
+        nodes = shallow(self.parents, k)
+        u = noise.uniform(Purpose.DRAFT, len(nodes))
+        number, tokens, parents = {-1: -1}, list[int](), list[int]()
+        laws: list[Tensor] = []
+        for slot, node in enumerate(nodes):
+            if self.parents[node] not in number:
+                continue
+            parent = number[self.parents[node]]
+            law = self._law([*context.tokens, *along(tokens, parents, parent)], context.warp)
+            rest = law.clone()
+            if self.drawn is Drawn.DISTINCT:
+                rest[[x for x, above in zip(tokens, parents, strict=True) if above == parent]] = 0.0
+            if float(rest.sum()) > 0:
+                number[node] = len(tokens)
+                tokens.append(int(sample(rest, u[slot])))
+                parents.append(parent)
+                laws.append(law)
+        probs = torch.stack(laws) if laws else None
+        return Draft(torch.tensor(tokens).long(), probs, torch.tensor(parents).long())
+
+    def _law(self, text: Sequence[int], warp: Callable[[Tensor], Tensor]) -> Tensor:
+        self.lm.commit(0)
+        return warp(self.lm.append(torch.tensor(text), keep=1).logits)[0]
+
+
+def shallow(parents: Sequence[int], k: int) -> list[int]:
+    """The nodes down to depth `k`."""
+    return [node for node, depth in enumerate(levels_of(parents)) if depth <= k]
+
+
+def along(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
+    """The tokens on the way to a node, and its own; nothing for -1."""
+    return (*along(tokens, parents, parents[node]), tokens[node]) if node >= 0 else ()
+
+
+@dataclass(frozen=True)
+class TreeDrawn:
+    """The cells of a `TreeDrafter`: each follows the law after what is above it."""
+
+    parents: Sequence[int]
+    drawn: Drawn
+
+    def __call__(self, facts: Facts, slot: int) -> list[float]:
+        """The widths of the cells of node `slot`; one cell where it cannot be drawn."""
+        tokens: list[int | None] = []
+        for node, parent in enumerate(self.parents[: slot + 1]):
+            law = self._law(facts, tokens, node, parent)
+            if node == slot:
+                total = sum(law)
+                return [x / total for x in law] if total > 0 else [1.0]
+            tokens.append(facts.picked[Purpose.DRAFT, node] if sum(law) > 0 else None)
+        raise IndexError(slot)
+
+    def _law(
+        self, facts: Facts, tokens: Sequence[int | None], node: int, parent: int
+    ) -> list[float]:
+        path: list[int] = []
+        above = parent
+        while above >= 0:
+            token = tokens[above]
+            if token is None:
+                return []
+            path.insert(0, token)
+            above = self.parents[above]
+        law = list(facts.p((*facts.text, *path)))
+        if self.drawn is Drawn.DISTINCT:
+            for token, of in zip(tokens, self.parents[:node], strict=True):
+                if of == parent and token is not None:
+                    law[token] = 0.0
+        return law
+
+
+class DraftKind(NamedTuple):
+    """A way to draft, and the cells of its uniforms."""
+
+    name: str
+    make: Callable[[LM], Drafter]
+    drawn: Callable[[Facts, int], list[float]] | None = Facts.drawn  # None: the drafter is asked
+    rounds: tuple[OneRound, ...] = ()  # walked in place of whole texts, which would be too many
+    rule: str | None = None  # the verifier it is walked with unasked; None = every one
+    upto: int = MOST  # the largest K of the single rounds that follow whole texts, unasked
+    wide: bool = False  # beyond two siblings: walked unasked with rules that look at their laws
+    how: Drawn | None = None  # the nodes of a tree are drawn; None of chains
+
+
+def sampled(
+    name: str,
+    parents: Sequence[int],
+    drawn: Drawn,
+    rounds: tuple[OneRound, ...] = (),
+    *,
+    wide: bool = False,
+) -> DraftKind:
+    """A tree of one shape; its nodes level by level, so that none is cut before one above it."""
+    make = partial(TreeDrafter, parents=parents, drawn=drawn)
+    return DraftKind(name, make, TreeDrawn(parents, drawn), rounds, wide=wide, how=drawn)
+
+
+def both(
+    name: str, parents: Sequence[int], rounds: tuple[OneRound, ...] = (), *, wide: bool = False
+) -> list[DraftKind]:
+    """A shape with independent and with distinct siblings."""
+    return [
+        sampled(f"(i.i.d. {name})", parents, Drawn.IID, rounds, wide=wide),
+        sampled(f"(distinct {name})", parents, Drawn.DISTINCT, rounds, wide=wide),
+    ]
+
+
+TWO = OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1))
+MIXED = OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0))
+WARPED = OneRound("warped", Pair(2, 5, ("plain",)), 2, {"warp": {"temperature": 1.5}}, (0,))
+ALONE = OneRound("greedy", Pair(3, 4), 2, GREEDY, (0, 1))
+
+OF_SIBLINGS = (
+    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
+    OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (0, 1)),
+    OneRound("three tokens, warped", Pair(3, 5, ("plain",)), 2, {"warp": {"top_k": 2}}, (0,)),
+    OneRound("greedy", Pair(3, 4), 1, GREEDY, (0, 1)),
+)
+
+OF_THREE = (
+    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
+    OneRound("ties, zeros, disjoint laws", Pair(2, 4), 2, {}, (1, 0, 0)),
+)
+
+OF_THREE_DISTINCT = (
+    OneRound("four tokens", Pair(4, 4, ("plain",)), 2, {}, (0, 1)),
+    OneRound("four tokens: ties, zeros, disjoint laws", Pair(4, 4), 2, {}, (0, 1)),
+)
+"""Four tokens, since of three the third distinct sibling is certain: after two refusals more than
+one of four is left, and the law of the third shows."""
+
+OF_FOUR = (OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),)
+
+OF_FIVE = (OneRound("two tokens", Pair(2, 3, ("plain",)), 2, {}, (0, 1)),)
+
+OF_FORKS = (OneRound("two tokens, at times a sure one", Pair(2, 1, SURE), 2, {}, (0, 1)),)
+
+OF_TREES = (TWO, MIXED, ALONE)
+
+OF_DEEP_TREES = tuple(one._replace(lookahead=3) for one in OF_TREES)
+
+OF_WIDE_TREES = (
+    OneRound("three tokens", Pair(3, 2, ("plain",)), 2, {}, (0, 1)),
+    OneRound("three tokens: ties, zeros, disjoint laws", Pair(3, 4), 2, {}, (2, 0)),
+)
+
+SIBLINGS, TREE, FORKS = (-1, -1), (-1, -1, 0, 0, 1), (-1, -1, 0, 0, 1, 1)
+LEAVES = (-1, -1, -1, -1)
+BELOW = (1, 0, 1, 0, 1)  # below the third node: a tree of depth 6 where K is as large
+
+REFERENCE = (
+    DraftKind("(argmax chain)", ArgmaxDrafter),
+    DraftKind(
+        "(fixed tree)", lambda lm: FixedDrafter((0, 1, 0, *BELOW), (-1, -1, 0, 2, 2, 3, 5, 6))
+    ),
+    DraftKind(
+        "(fixed siblings)", lambda lm: FixedDrafter((2, 0, 3), LEAVES[:3]), rounds=OF_THREE_DISTINCT
+    ),
+    *both("siblings", SIBLINGS, OF_SIBLINGS),
+    *both("tree", TREE, OF_TREES, wide=True),
+    sampled("(i.i.d. three siblings)", LEAVES[:3], Drawn.IID, OF_THREE, wide=True),
+    sampled("(distinct three siblings)", LEAVES[:3], Drawn.DISTINCT, OF_THREE_DISTINCT, wide=True),
+    sampled("(i.i.d. four siblings)", LEAVES, Drawn.IID, OF_FOUR, wide=True),
+    sampled("(i.i.d. two forks)", FORKS, Drawn.IID, OF_FORKS, wide=True),
+)
+"""Stand-ins for kinds that the registry may lack; their names are in brackets. They keep nothing
+from round to round, and neither does a rule, so that trees are walked in single rounds."""
+
+DEEP = (
+    *both("siblings, whole texts", SIBLINGS),
+    *both("wide siblings", LEAVES[:3], OF_WIDE_TREES),
+    sampled("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, OF_FIVE),
+    *both("warped tree", TREE, (WARPED,)),
+    *both("two chains", (-1, -1, 0, 1), OF_WIDE_TREES),
+    *both("two long chains", (-1, -1, 0, 1, 2, 3), OF_DEEP_TREES),
+    *both("stem and fork", (-1, 0, 0, 1, 1, 2), OF_DEEP_TREES),
+    *both("three chains", (-1, -1, -1, 0, 1, 2), (*OF_TREES, WARPED)),
+)
+"""Larger ones: half an hour of walking for all rules."""

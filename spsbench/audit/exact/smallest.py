@@ -1,0 +1,181 @@
+"""Why a law is not the target's, in numbers that can be checked by hand.
+
+The smallest case in which a rule is wrong: few tokens, few drafted, the same simple fractions after
+every text, one round that the target alone completes. It is listed whole: every draft, what the
+rule made of it and how often, and how that adds up for the shortest text that comes out wrong.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.enumeration import EXACT, Proof, following, prove, total_variation
+from spsbench.audit.exact.oracle import Outcome, warped
+from spsbench.audit.exact.walk import Walk
+
+Laws = tuple[tuple[float, ...], tuple[float, ...]]
+"""q and p, after any text."""
+
+THIRD, QUARTER = 1 / 3, 1 / 4
+
+SIMPLE: tuple[Laws, ...] = (
+    ((THIRD, 2 * THIRD), (2 * THIRD, THIRD)),
+    ((0.5, 0.5), (QUARTER, 3 * QUARTER)),
+    ((QUARTER, 3 * QUARTER), (0.5, 0.5)),
+    ((1.0, 0.0), (0.5, 0.5)),
+    ((0.5, QUARTER, QUARTER), (QUARTER, QUARTER, 0.5)),
+    ((0.5, 0.5, 0.0), (0.0, 0.5, 0.5)),
+    ((QUARTER, QUARTER, 0.5), (0.5, 0.5, 0.0)),
+)
+"""In the order of size."""
+
+DEPTHS = (1, 2, 3)
+MOST = 12  # drafts that are listed
+
+Make = Callable[[Laws, int], Case]
+"""The laws and K -> a case of one round."""
+
+
+def smallest(make: Make) -> list[str]:
+    """The smallest case that `make` makes and that is wrong, in lines; none where all are right."""
+    for depth in DEPTHS:
+        for laws in SIMPLE:
+            case = make(laws, depth)
+            proof = prove(case)
+            if proof.whole and proof.distance > EXACT:
+                return list(told(case, proof, laws, depth))
+    return []
+
+
+Rulings = dict[tuple[int, tuple[int, ...]], float]
+"""Kept and emitted tokens -> how often."""
+
+
+@dataclass
+class Drafted:
+    """One draft, and what became of it."""
+
+    chance: float = 0.0
+    rulings: Rulings = field(default_factory=dict)  # its own chance included
+
+
+def told(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]:
+    """A wrong case, in lines."""
+    q, p = laws
+    yield (
+        f"{len(q)} tokens, K = {depth}; after every text q = {listed(q)} and p = {listed(p)}; "
+        f"total variation {number(proof.distance)}"
+    )
+    drafts = walked(case)
+    for tokens, drafted in sorted(drafts.items())[:MOST]:
+        rulings = (
+            f"{'kept whole' if kept == len(text) else f'kept {kept} and emitted {list(text)}'} "
+            f"with {number(weight / drafted.chance)}"
+            for (kept, text), weight in sorted(drafted.rulings.items())
+        )
+        yield f"draft {list(tokens)} comes with {number(drafted.chance)}: {', '.join(rulings)}"
+    if len(drafts) > MOST:
+        yield f"and {len(drafts) - MOST} drafts more"
+    text, came, expected = wrong_text(proof)
+    parts = [
+        (tokens, weight * share)
+        for tokens, drafted in sorted(drafts.items())
+        for (_, emitted), weight in drafted.rulings.items()
+        if (share := completed(case, emitted, text)) > 0
+    ]
+    terms = " + ".join(number(part) for _, part in parts) or "0"
+    yield (
+        f"so the text begins {list(text)} with {terms} = {number(came)}: expected "
+        f"{' x '.join(number(q[x]) for x in text)} = {number(expected)}"
+    )
+
+
+def walked(case: Case) -> dict[tuple[int, ...], Drafted]:
+    """All drafts of a case of one round, and how they were ruled."""
+    q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
+    drafts: dict[tuple[int, ...], Drafted] = {}
+    script: list[int] | None = []
+    while script is not None:
+        walk = Walk(case, q, p, script, upper=False)
+        _, rounds = walk.run()
+        _, kept, emitted, tokens = rounds[0]
+        drafted = drafts.setdefault(tokens, Drafted())
+        drafted.chance += walk.weight
+        drafted.rulings[kept, emitted] = drafted.rulings.get((kept, emitted), 0.0) + walk.weight
+        script = following(walk.trail)
+    for tokens, drafted in drafts.items():
+        drafted.rulings = without_bonus(drafted.rulings, len(tokens), case)
+    return drafts
+
+
+def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
+    """The rulings with those as one that differ in the bonus alone, where its law is the target's.
+
+    The target goes on alone after a round in any case.
+    """
+    found, wholes = dict(rulings), dict[tuple[int, ...], float]()
+    for (kept, text), weight in rulings.items():
+        if kept == n:
+            wholes[text[:-1]] = wholes.get(text[:-1], 0.0) + weight
+    for text, total in wholes.items():
+        bonus = [rulings.get((n, (*text, x)), 0.0) for x in range(case.vocab)]
+        law = case.q((*case.prompt, *text))
+        if all(abs(w - total * q) < EXACT for w, q in zip(bonus, law, strict=True)):
+            for x in range(case.vocab):
+                found.pop((n, (*text, x)), None)
+            found[n, text] = total
+    return found
+
+
+def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
+    """How often a round that emitted `emitted` ends in `text`, the target alone going on."""
+    shared = min(len(emitted), len(text))
+    if tuple(emitted[:shared]) != tuple(text[:shared]):
+        return 0.0
+    chance = 1.0
+    for i in range(len(emitted), len(text)):
+        chance *= case.q((*case.prompt, *text[:i]))[text[i]]
+    return chance
+
+
+def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
+    """The shortest beginning that does not come as often as it should: it, came, expected."""
+    came = max(proof.low, proof.high, key=lambda law: total_variation(law, proof.expected))
+    for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
+        theirs, right = beginnings(came, length), beginnings(proof.expected, length)
+        apart = {x: abs(theirs.get(x, 0.0) - right.get(x, 0.0)) for x in theirs | right}
+        text = max(sorted(apart), key=apart.__getitem__)
+        if apart[text] > EXACT:
+            return text, theirs.get(text, 0.0), right.get(text, 0.0)
+    return (), 1.0, 1.0  # texts are right, ends are not
+
+
+def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
+    """The shortest beginning of a text that does not come as often as it should, in words."""
+    text, came, expected = wrong_text(proof)
+    if not text:
+        return ""
+    return (
+        f"after {list(prompt)} the text begins {list(text)} with probability "
+        f"{came:.6g}: expected {expected:.6g}"
+    )
+
+
+def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
+    """The law of the first `length` tokens; a text that is shorter stands for itself."""
+    made: dict[tuple[int, ...], float] = {}
+    for (text, _), chance in law.items():
+        made[text[:length]] = made.get(text[:length], 0.0) + chance
+    return made
+
+
+def number(value: float) -> str:
+    """A simple fraction where it is one, else six digits."""
+    near = Fraction(value).limit_denominator(2000)
+    return str(near) if abs(near - Fraction(value)) < EXACT else f"{value:.6g}"
+
+
+def listed(law: Sequence[float]) -> str:
+    """`(1/3, 2/3)`."""
+    return f"({', '.join(map(number, law))})"

@@ -1,0 +1,175 @@
+"""Where the decisions of each uniform change, for the rules that are known: cells of [0, 1).
+
+A `Rule` says it for one acceptance rule, given the decisions made before. It is written in plain
+Python, apart from the verifiers; rules that nobody wrote down are found out in `discovery`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from spsbench.audit.exact.tables import Law
+from spsbench.loop.types import Draft, Noise, Purpose
+
+
+@dataclass
+class Facts:
+    """What is decided so far in one round: the state on which the next cells depend."""
+
+    q: Law
+    p: Law
+    text: tuple[int, ...]
+    picked: dict[tuple[Purpose, int], int] = field(default_factory=dict)  # cell of each uniform
+    middle: dict[tuple[Purpose, int], float] = field(default_factory=dict)  # and its middle
+    draft: Draft | None = None  # as the drafter under test handed it over
+    redraft: Callable[[Noise], Draft] | None = None  # what it drafts here with other noise
+
+    @property
+    def draft_tokens(self) -> tuple[int, ...]:
+        """What was drafted, nothing before that."""
+        return () if self.draft is None else tuple(self.draft.tokens.tolist())
+
+    def after(self, n: int) -> tuple[int, ...]:
+        """The text and the first `n` tokens of the drafted chain."""
+        return (*self.text, *self.draft_tokens[:n])
+
+    def drawn(self, slot: int) -> list[float]:
+        """Cells of DRAFT: the draft model's law after the tokens that it drew before."""
+        before = tuple(self.picked[Purpose.DRAFT, i] for i in range(slot))
+        return list(self.p(self.text + before))
+
+
+class Rule:
+    """Cells of an acceptance rule; a decision that nothing depends on has one cell."""
+
+    redrafts: ClassVar[bool] = False  # whether it asks the drafter for other drafts
+
+    def order(self, purpose: Purpose, n: int) -> range:
+        """The slots, in the order in which their cells become known."""
+        return range(n)
+
+    def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
+        """The widths of the cells of one uniform, from 0 up."""
+        if purpose is Purpose.DRAFT:
+            return facts.drawn(slot)
+        if purpose is Purpose.ACCEPT:
+            return self.accept(facts, slot)
+        return self.final(facts) if purpose is Purpose.FINAL else self.plain(facts, slot)
+
+    def accept(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the test of `slot`."""
+        return [1.0]
+
+    def final(self, facts: Facts) -> list[float]:
+        """Cells of the last token."""
+        return [1.0]
+
+    def plain(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the target's own token after row `slot`."""
+        return [1.0]
+
+
+class SpsRule(Rule):
+    """Cell 0 of ACCEPT keeps the token. FINAL follows the residual of the first rejection."""
+
+    def accept(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the test of `slot`."""
+        if any(facts.picked[Purpose.ACCEPT, i] == 1 for i in range(slot)):
+            return [1.0]
+        kept = min(1.0, quotient(facts, slot))
+        return [kept, 1 - kept]
+
+    def final(self, facts: Facts) -> list[float]:
+        """Cells of the last token."""
+        n = len(facts.draft_tokens)
+        kept = 0
+        while kept < n and facts.picked[Purpose.ACCEPT, kept] == 0:
+            kept += 1
+        return leftover(facts, kept, n, 1.0)
+
+
+class BlockRule(Rule):
+    """The longest prefix that passes is kept: the tests are walked from the last to the first."""
+
+    def order(self, purpose: Purpose, n: int) -> range:
+        """Tests from the last to the first."""
+        return range(n)[::-1] if purpose is Purpose.ACCEPT else range(n)
+
+    def accept(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the test of `slot`."""
+        n = len(facts.draft_tokens)
+        if any(facts.picked[Purpose.ACCEPT, i] == 0 for i in range(slot + 1, n)):
+            return [1.0]
+        kept = weight = weights(facts)[slot + 1]
+        if slot + 1 < n:
+            before = facts.after(slot + 1)
+            laws = zip(facts.q(before), facts.p(before), strict=True)
+            over = sum(max(weight * q - p, 0.0) for q, p in laws)
+            kept = 1.0 if over + 1 - weight == 0 else over / (over + 1 - weight)
+        return [kept, 1 - kept]
+
+    def final(self, facts: Facts) -> list[float]:
+        """Cells of the last token."""
+        n = len(facts.draft_tokens)
+        passed = [i + 1 for i in range(n) if facts.picked[Purpose.ACCEPT, i] == 0]
+        # An irrelevant test is cell 0 of one, too; the longest is the only one that counts.
+        kept = max(passed, default=0)
+        return leftover(facts, kept, n, weights(facts)[kept])
+
+
+class MatchRule(Rule):
+    """PLAIN's uniform i + 1 matters only where node i was reached by equal tokens."""
+
+    def plain(self, facts: Facts, slot: int) -> list[float]:
+        """Cells of the target's own token after row `slot`."""
+        tokens = facts.draft_tokens
+        parents = list(range(-1, len(tokens) - 1))
+        if facts.draft is not None and facts.draft.parents is not None:
+            parents = facts.draft.parents.tolist()
+        path: list[int] = []
+        node = slot - 1
+        while node >= 0:
+            siblings = [i for i, parent in enumerate(parents) if parent == parents[node]]
+            first = next(i for i in siblings if tokens[i] == tokens[node])
+            if first != node or facts.picked[Purpose.PLAIN, parents[node] + 1] != tokens[node]:
+                return [1.0]
+            path.insert(0, tokens[node])
+            node = parents[node]
+        return list(facts.q((*facts.text, *path)))
+
+
+RULES: dict[str, type[Rule]] = {
+    "sps": SpsRule,
+    "block": BlockRule,
+    "match": MatchRule,
+    "traversal": BlockRule,  # what the rules for trees are on a chain
+    "recursive": SpsRule,
+    "spectr": SpsRule,
+    "gbv": BlockRule,
+}
+
+
+def quotient(facts: Facts, slot: int) -> float:
+    """Q / p of the token in `slot`; a token that the draft model could not draw is no token."""
+    before, token = facts.after(slot), facts.after(slot + 1)[-1]
+    p = facts.p(before)[token]
+    return facts.q(before)[token] / p if p > 0 else 0.0
+
+
+def weights(facts: Facts) -> list[float]:
+    """Of each prefix of the draft, the running product of q / p, cut at 1 after each factor."""
+    running = [1.0]
+    for slot in range(len(facts.draft_tokens)):
+        running.append(min(1.0, running[-1] * quotient(facts, slot)))
+    return running
+
+
+def leftover(facts: Facts, kept: int, n: int, weight: float) -> list[float]:
+    """The law of the token after `kept` of `n`: (weight q - p)+ rescaled, q after all of them."""
+    q = facts.q(facts.after(kept))
+    if kept == n:
+        return list(q)
+    p = facts.p(facts.after(kept))
+    over = [max(weight * a - b, 0.0) for a, b in zip(q, p, strict=True)]
+    total = sum(over)
+    return [x / total for x in over] if total > 0 else list(q)

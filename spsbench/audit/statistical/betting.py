@@ -1,0 +1,153 @@
+"""The e-process: money won by betting against the target's law, with fair odds under it.
+
+A bet of `lam` on a set multiplies the stake by 1 + lam (hit - mass). If tokens follow q, the
+expected factor is 1 whatever the past, so the money is a nonnegative martingale, and by Ville's
+inequality it ever reaches 1 / level with a chance of at most `level`: the audit may stop at any
+time (Shafer 2021; Ramdas et al. 2023). The money starts divided among many bets: sizes, signs,
+directions and strata. Their sum is one such martingale, so that the number of bets costs
+power, never validity: the stated level is that of the whole audit.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from spsbench.audit.statistical.evidence import (
+    ARGMAX,
+    DIRECTIONS,
+    DRAFT,
+    EOS,
+    INDEX_STRATA,
+    LENGTH_STRATA,
+    TAIL,
+    Evidence,
+    Floats,
+)
+
+LEVEL = 1e-3
+SIZES = (0.004, 0.01, 0.025, 0.0625, 0.16, 0.4, 1.0, 2.5)
+FEW_SIZES = (0.025, 0.1, 0.4, 1.6)
+SHARES = (0.02, 0.06, 0.2, 0.5, 0.9)
+MOST = 0.95  # of the stake that a bet may lose on one token
+
+
+@dataclass(frozen=True, slots=True)
+class Bet:
+    """A share of the starting money and what it is put on, again and again.
+
+    `scaled` bets expect the law (1 - size) q + size p instead of a constant edge.
+    """
+
+    share: float
+    size: float
+    sign: int = 1
+    direction: int = DRAFT
+    scaled: bool = False
+    index: int | None = None  # only tokens of this stratum
+    length: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Direction, sign and stratum."""
+        name = f"{DIRECTIONS[self.direction]} {'too often' if self.sign > 0 else 'too rarely'}"
+        if self.index is not None:
+            return f"{name}, {INDEX_STRATA[self.index]}"
+        return name if self.length is None else f"{name}, {LENGTH_STRATA[self.length]}"
+
+
+def _bets() -> tuple[Bet, ...]:
+    def even(share: float, sizes: tuple[float, ...], **put: Any) -> list[Bet]:
+        return [Bet(share / len(sizes), size, **put) for size in sizes]
+
+    bets = even(0.5, SIZES)
+    bets += even(0.15, SHARES, scaled=True)
+    bets += even(0.05, SIZES, sign=-1)
+    for sign in (1, -1):
+        bets += even(0.05, SIZES, sign=sign, direction=ARGMAX)
+        bets += even(0.02, FEW_SIZES, sign=sign, direction=EOS)
+        bets += even(0.02, FEW_SIZES, sign=sign, direction=TAIL)
+    for sign, i in product((1, -1), range(len(INDEX_STRATA))):
+        bets += even(0.06 / 2 / len(INDEX_STRATA), FEW_SIZES, sign=sign, index=i)
+    for sign, i in product((1, -1), range(len(LENGTH_STRATA))):
+        bets += even(0.06 / 2 / len(LENGTH_STRATA), FEW_SIZES, sign=sign, length=i)
+    return tuple(bets)
+
+
+BETS = _bets()
+MAIN = tuple(i for i, b in enumerate(BETS) if b.name == "draft too often" and not b.scaled)
+"""The bets whose power the result line states: half of the money."""
+
+NO_BAND: Floats = np.zeros(len(DIRECTIONS))
+
+
+def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tuple[Floats, Floats]:
+    """[...] logarithms of what a hit and what a miss multiplies the stake by.
+
+    With a `band` the null is |bias| <= band: the bet is fair at the far end of it.
+    """
+    mass = np.clip(mass + bet.sign * band, 0.0, 1.0)
+    if bet.scaled:
+        edge = bet.size * np.maximum(pull - band, 0.0)
+        hit = np.log1p(edge / np.maximum(mass, 1e-9))
+        return hit, np.log1p(-np.minimum(edge / np.maximum(1 - mass, 1e-9), MOST))
+    against = mass if bet.sign > 0 else 1 - mass
+    size = np.minimum(bet.size, MOST / np.maximum(against, 1e-9))
+    win, lose = np.log1p(size * (1 - against)), np.log1p(-size * against)
+    return (win, lose) if bet.sign > 0 else (lose, win)
+
+
+class Money:
+    """The e-process of one audit, fed as evidence comes."""
+
+    def __init__(self, band: Floats = NO_BAND) -> None:
+        self.band = band
+        self.logs = np.log([bet.share for bet in BETS])  # of the money in each bet
+        self.peak = 0.0  # of the logarithm of the whole
+
+    def take(self, evidence: Evidence) -> Floats:
+        """[n] logarithm of the whole after each further token."""
+        steps = gains(evidence, self.band)
+        paths = self.logs + np.cumsum(steps, axis=0)
+        if len(paths) == 0:
+            return np.zeros(0)
+        self.logs = paths[-1]
+        whole = total(paths)
+        self.peak = max(self.peak, float(whole.max()))
+        return whole
+
+    @property
+    def loudest(self) -> str:
+        """The bets that hold most of the money."""
+        held: dict[str, float] = {}
+        for bet, log in zip(BETS, self.logs - self.logs.max(), strict=True):
+            held[bet.name] = held.get(bet.name, 0.0) + math.exp(log)
+        return max(held, key=lambda name: held[name])
+
+
+def gains(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
+    """[n, B] what each token adds to the logarithm of each bet."""
+    steps = np.zeros((len(evidence), len(BETS)))
+    for i, bet in enumerate(BETS):
+        mass = evidence.mass[:, bet.direction]
+        hit, miss = log_factors(bet, mass, evidence.pull, float(band[bet.direction]))
+        step = np.where(evidence.hit[:, bet.direction], hit, miss)
+        if bet.index is not None:
+            step = np.where(evidence.index == bet.index, step, 0.0)
+        if bet.length is not None:
+            step = np.where(evidence.length == bet.length, step, 0.0)
+        steps[:, i] = step
+    return steps
+
+
+def total(logs: Floats) -> Floats:
+    """[..., B] logarithms of parts -> [...] logarithm of their sum."""
+    top = logs.max(-1, keepdims=True)
+    return np.asarray(np.log(np.exp(logs - top).sum(-1)) + top[..., 0])
+
+
+def alarm(level: float = LEVEL) -> float:
+    """Logarithm of the money at which an audit of this level says that there is a bias."""
+    return -math.log(level)

@@ -1,0 +1,152 @@
+"""From a text to evidence: laws scored anew, tokens sorted into sets, the impossible named."""
+
+import zlib
+from collections.abc import Set
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from spsbench.audit.statistical.evidence import (
+    ARGMAX,
+    DIRECTIONS,
+    DRAFT,
+    EOS,
+    REPEATS,
+    TAIL,
+    TOP,
+    Bits,
+    Evidence,
+    Floats,
+    Whole,
+    lengths,
+    places,
+)
+from spsbench.audit.statistical.forward import Scorer
+from spsbench.audit.statistical.suspects import Suspect, Text
+from spsbench.audit.statistical.warping import Laws, warp
+
+ROWS = 64  # scored laws held at a time, for large vocabularies
+SHOWN = 8  # tokens of context with an impossible one
+EDGE = 1e-3  # logits or mass by which a token may be beyond the edge in float32
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """A token that the target cannot draw."""
+
+    text: str
+    position: int  # in the output
+    token: int
+    before: tuple[int, ...]  # the newest tokens before it
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examiner:
+    """How texts of one configuration are examined.
+
+    `edge` is how far beyond the support a token may be: rounding moves the edge.
+    """
+
+    scorer: Scorer
+    suspect: Suspect
+    temperature: float
+    top_k: int
+    top_p: float
+    eos: Set[int]
+    budget: int | None = None  # tokens of a text at most
+    ends: bool = True  # does an EOS end it?
+    edge: float = EDGE
+    seed: int = 0
+
+    def examine(self, text: Text) -> tuple[Evidence, list[Impossible]]:
+        """Evidence of each token, and the tokens that are impossible."""
+        logits = self.scorer.logits(text.prompt, text.tokens)
+        pull = self.suspect.on(text)
+        tokens = np.array(text.tokens, np.int64)
+        found = self._beyond_the_end(text)
+        rng = np.random.default_rng([self.seed, zlib.crc32(tokens.tobytes()), len(text.prompt)])
+        parts: list[Evidence] = []
+        for first in range(0, len(logits), ROWS):
+            laws = self.laws(logits[first : first + ROWS])
+            p = pull(first, laws.law)
+            own = tokens[first : first + len(p)]
+            parts.append(self._evidence(text, first, own, laws.law, p, rng))
+            found += self._impossible(text, first, own, laws)
+        return Evidence.joined(parts), found
+
+    def laws(self, logits: Floats) -> Laws:
+        """The target's laws at some positions."""
+        return warp(logits, self.temperature, self.top_k, self.top_p)
+
+    def _evidence(
+        self, text: Text, first: int, tokens: Whole, q: Floats, p: Floats, rng: Generator
+    ) -> Evidence:
+        sets = self.sets(q, p)  # [n, D, V]
+        drawn, favoured = draws(q, sets, rng)
+        here = slice(first, first + len(tokens))
+        return Evidence(
+            hit=sets[np.arange(len(tokens)), :, tokens],
+            mass=masses(q, sets),
+            pull=((p - q) * sets[:, DRAFT]).sum(-1),
+            index=places(text.emitted)[here],
+            length=lengths(here.stop)[here],
+            drawn=drawn,
+            favoured=favoured,
+        )
+
+    def sets(self, q: Floats, p: Floats) -> Bits:
+        """[n, D, V] the tokens of each direction."""
+        n, size = q.shape
+        sets = np.zeros((n, len(DIRECTIONS), size), np.bool_)
+        rows = np.arange(n)
+        sets[:, DRAFT] = p > q
+        sets[rows, ARGMAX, q.argmax(-1)] = True
+        sets[:, EOS, [token for token in self.eos if token < size]] = True
+        if size > TOP:
+            least = np.partition(q, size - TOP, axis=-1)[:, size - TOP]
+            sets[:, TAIL] = q < least[:, None]
+        return sets
+
+    def _impossible(self, text: Text, first: int, tokens: Whole, laws: Laws) -> list[Impossible]:
+        beyond = laws.outside(tokens)
+        found = []
+        for row in np.flatnonzero(beyond > self.edge).tolist():
+            at = first + row
+            before = [*text.prompt, *text.tokens[:at]][-SHOWN:]
+            reason = f"outside the target's support by {beyond[row]:.3g}"
+            found.append(Impossible(text.name, at, int(tokens[row]), tuple(before), reason))
+        return found
+
+    def _beyond_the_end(self, text: Text) -> list[Impossible]:
+        """The first token after an EOS, or beyond the budget."""
+        ended = [i for i, token in enumerate(text.tokens) if self.ends and token in self.eos]
+        ends = [(at + 1, "after the text had ended") for at in ended[:1]]
+        ends += [(self.budget, "beyond the budget")] if self.budget is not None else []
+        return [
+            Impossible(text.name, at, text.tokens[at], text.tokens[:at][-SHOWN:], reason)
+            for at, reason in ends
+            if at < len(text.tokens)
+        ]
+
+
+def masses(q: Floats, sets: Bits) -> Floats:
+    """[n, D] q of each set."""
+    return np.stack([(q * sets[:, d]).sum(-1) for d in range(sets.shape[1])], axis=1).clip(0, 1)
+
+
+def draws(q: Floats, sets: Bits, rng: Generator) -> tuple[Bits, Bits]:
+    """[R, n, D] the sets of seeded draws from q, and from q within the draft direction's set."""
+    n = len(q)
+    rows = np.arange(n)
+    inside = q * sets[:, DRAFT]
+    made = []
+    for law in (q, np.where(inside.sum(-1, keepdims=True) > 0, inside, q)):
+        cdf = law.cumsum(-1)
+        points = rng.random((n, REPEATS)) * cdf[:, -1:]
+        tokens = np.stack(
+            [np.searchsorted(row, at, side="right") for row, at in zip(cdf, points, strict=True)]
+        ).clip(max=q.shape[1] - 1)
+        made.append(np.stack([sets[rows, :, tokens[:, r]] for r in range(REPEATS)]))
+    return made[0], made[1]

@@ -1,0 +1,138 @@
+"""Logits of a text from one plain forward pass: no cache, no blocks, float32.
+
+It shares no code with the engines. Where it fits, the model is read anew from its folder by
+transformers alone; else the loaded one is used, each of its layers made float32 while it runs (a
+way there and back that loses nothing), so that no second copy is needed.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from spsbench.audit.statistical.evidence import Floats
+from spsbench.engines.quantised import dequantise, format_of
+from spsbench.engines.shared import is_shared
+from spsbench.errors import DataError
+from spsbench.models.boundary import silent
+from spsbench.models.devices import free_bytes
+from spsbench.models.source import rounded
+
+PRECISE = (torch.float32, torch.float64)
+SHARE = 0.4  # of the free memory that a copy may take
+
+
+class Scorer:
+    """Scores texts with `model`, apart from any engine.
+
+    Args:
+        model: as loaded for the run.
+        vocab_size: logits that are tokens; the rest is padding.
+        own: read the weights again rather than share them, where there is room for them.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocab_size: int, *, own: bool = True) -> None:
+        copy = again(model) if own else None
+        self.own = copy is not None
+        self.model = model if copy is None else copy
+        self.vocab_size = vocab_size
+        context = model.config.get_text_config()
+        self.limit: int | None = getattr(context, "max_position_embeddings", None)
+
+    def logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
+        """[n, V] of each of `tokens`, given all before it; fewer rows where the context ends."""
+        text = [*prompt, *tokens[:-1]] if tokens else []
+        text = text[: self.limit]
+        keep = len(text) - len(prompt) + 1
+        if not tokens or keep <= 0:
+            return np.zeros((0, self.vocab_size))
+        with precise(self.model):
+            return plain(self.model, text, keep)[:, : self.vocab_size].numpy()
+
+
+@torch.inference_mode()
+def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
+    """[keep, V] logits after each of the last `keep` tokens of `text`, on the host."""
+    ids = torch.tensor([list(text)], device=model.device)
+    out = model(input_ids=ids, use_cache=False, logits_to_keep=keep)
+    rows: Tensor = out.logits[0, -keep:]
+    return (rows if rows.dtype == torch.float64 else rows.float()).cpu()
+
+
+def again(model: PreTrainedModel) -> PreTrainedModel | None:
+    """The model read anew in float32; None where it has no folder, or there is no room."""
+    folder = Path(str(model.config.name_or_path))
+    plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
+    quantised = getattr(model.config, "quantization_config", None) is not None
+    if not plain_files or quantised or not fits(model):
+        return None
+    try:
+        with silent():
+            copy = AutoModelForCausalLM.from_pretrained(
+                folder,
+                local_files_only=True,
+                use_safetensors=True,
+                dtype=model.dtype,
+                attn_implementation="eager",
+            )
+    except (OSError, ValueError):  # code of its own, or no eager attention: share it
+        return None
+    # First as the run had it: rounding the weights is part of the target.
+    if (name := format_of(model)) is not None:
+        rounded(copy, name, folder)
+        dequantise(copy)
+    wide = torch.float64 if model.dtype == torch.float64 else torch.float32
+    made: PreTrainedModel = copy.to(wide).to(model.device).eval().requires_grad_(False)
+    return made
+
+
+def fits(model: PreTrainedModel) -> bool:
+    """Whether a float32 copy leaves most of the memory free."""
+    need = 4 * int(model.num_parameters())
+    return need < SHARE * free_bytes(model.device)
+
+
+@contextmanager
+def precise(model: PreTrainedModel) -> Iterator[None]:
+    """Run `model` in float32, one module at a time; nothing to do for one that is."""
+    if model.dtype in PRECISE:
+        yield
+        return
+    if is_shared(model):
+        raise DataError(
+            f"an audit of {model.dtype} weights that ranks share: expected float32, or room on "
+            "rank 0 for all of them. Choose --dtype float32"
+        )
+    handles = []
+    for module in model.modules():
+        if any(p.dtype not in PRECISE for p in module.parameters(recurse=False)):
+            handles.append(module.register_forward_pre_hook(_widen))
+            handles.append(module.register_forward_hook(_narrow, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+_KEPT = "_audit_narrow"
+
+
+def _widen(module: nn.Module, inputs: Any) -> None:
+    kept = {}
+    for name, parameter in module.named_parameters(recurse=False):
+        if parameter.dtype not in PRECISE and parameter.is_floating_point():
+            kept[name] = parameter.data
+            parameter.data = parameter.data.float()
+    object.__setattr__(module, _KEPT, kept)
+
+
+def _narrow(module: nn.Module, inputs: Any, output: Any) -> None:
+    for name, narrow in getattr(module, _KEPT, {}).items():
+        getattr(module, name).data = narrow
+    object.__setattr__(module, _KEPT, {})

@@ -1,0 +1,118 @@
+"""Temperature 0: every text must be the target's own, up to rounding ties (invariant 9)."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+
+from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.forward import Scorer
+from spsbench.audit.statistical.suspects import Text
+from spsbench.audit.statistical.ties import Divergence, first_divergence
+from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import Cell
+
+
+class GreedyKind(StrEnum):
+    """What became of a prompt."""
+
+    IDENTICAL = "identical"
+    TIE = "tie"
+    BUG = "bug"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One prompt under two greedy methods."""
+
+    name: str
+    kind: GreedyKind
+    divergence: Divergence | None = None
+    logits: tuple[float, float] | None = None  # of the reference, for the two tokens
+
+
+@dataclass(slots=True)
+class Greedy:
+    """All prompts, and the controls."""
+
+    compared: list[Compared] = field(default_factory=list)
+    repeated: bool = True  # was ArS against itself identical?
+    planted: bool = True  # was a planted wrong token called a bug?
+    seconds: float = 0.0
+
+    @property
+    def counts(self) -> Counter[GreedyKind]:
+        """How often each kind."""
+        return Counter(each.kind for each in self.compared)
+
+    @property
+    def verdict(self) -> AuditVerdict:
+        """A bug anywhere is a bias."""
+        if self.counts[GreedyKind.BUG]:
+            return AuditVerdict.BIAS
+        valid = self.repeated and self.planted and self.compared
+        return AuditVerdict.HELD if valid else AuditVerdict.NOT_VALID
+
+    @property
+    def line(self) -> str:
+        """The result."""
+        counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in GreedyKind)
+        start = {AuditVerdict.BIAS: "BUG FOUND: ", AuditVerdict.NOT_VALID: "not valid: "}
+        controls = "" if self.repeated else "; ArS differs from itself"
+        controls += "" if self.planted else "; a planted wrong token was not called a bug"
+        return f"{start.get(self.verdict, '')}{counts}{controls} ({self.seconds:.0f} s)"
+
+
+def compare(
+    loaded: Loaded, prompt: Sequence[int], ars: Sequence[int], sps: Sequence[int], k: int, name: str
+) -> Compared:
+    """Two greedy texts of one prompt."""
+    if list(ars) == list(sps):
+        return Compared(name, GreedyKind.IDENTICAL)
+    found = first_divergence(loaded.target, prompt, ars, sps, k)
+    if found is None:  # one ends where the other goes on
+        return Compared(name, GreedyKind.BUG)
+    scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
+    row = scorer.logits(prompt, [*ars[: found.position], found.tokens[0]])[-1]
+    logits = float(row[found.tokens[0]]), float(row[found.tokens[1]])
+    return Compared(name, GreedyKind(found.kind), found, logits)
+
+
+def wrong_token(
+    loaded: Loaded, prompt: Sequence[int], tokens: Sequence[int], k: int
+) -> Compared | None:
+    """The control: one token is replaced by the target's third choice; it must be a bug."""
+    if not tokens:
+        return None
+    at = len(tokens) // 2
+    scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
+    row = torch.from_numpy(scorer.logits(prompt, tokens[: at + 1])[-1])
+    third = int(row.topk(min(3, len(row))).indices[-1])
+    planted = [*tokens[:at], third, *tokens[at + 1 :]]
+    return compare(loaded, prompt, tokens, planted, k, "planted")
+
+
+def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
+    """Records of a greedy run against the scorer's own choices, given each text's past."""
+    scorer = Scorer(loaded.target, loaded.vocab_size)
+    result = Greedy()
+    for text in texts:
+        rows = scorer.logits(text.prompt, text.tokens)
+        best = rows.argmax(-1).tolist()
+        own = list(text.tokens[: len(best)])
+        at = next((i for i, (a, b) in enumerate(zip(best, own, strict=True)) if a != b), None)
+        drafted = max(text.drafted, default=0)
+        if at is None:
+            result.compared.append(Compared(text.name, GreedyKind.IDENTICAL))
+            continue
+        reference = [*own[:at], best[at]]
+        result.compared.append(
+            compare(loaded, text.prompt, reference, own[: at + 1], drafted, text.name)
+        )
+    if texts:
+        first = texts[0]
+        found = wrong_token(loaded, first.prompt, first.tokens, max(first.drafted, default=0))
+        result.planted = found is None or found.kind is GreedyKind.BUG
+    return result

@@ -1,0 +1,108 @@
+"""Audit of a pair: text is generated until a bias is found, or none of that size can be there."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+
+from spsbench.audit.statistical.audit import Audit, Finding
+from spsbench.audit.statistical.betting import LEVEL
+from spsbench.audit.statistical.generate import generate, plain_cell
+from spsbench.audit.statistical.greedy import Greedy, GreedyKind, compare, wrong_token
+from spsbench.audit.statistical.rounding import rounding
+from spsbench.audit.statistical.setup import trusted
+from spsbench.audit.statistical.workbench import Prompt, Workbench, in_order, jobs, plain_jobs
+from spsbench.models.loader import encode
+from spsbench.models.shelf import Loaded
+from spsbench.plugins import make
+from spsbench.settings.cell import Cell
+from spsbench.settings.telling import Say, quiet
+from spsbench.spec import Spec
+
+TASKS = (Spec("humaneval"), Spec("xsum", (("data", "mini"), ("count", 40))))
+CALIBRATION = 4  # prompts on which rounding is measured
+OFTEN = 2_000  # tokens between two words about the progress
+REPEATED = 3  # greedy prompts that are generated twice
+
+
+def prompts_of(cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int) -> list[Prompt]:
+    """Prompts that fit the context with what is to come, of each task in turn."""
+    room = None if loaded.limit is None else loaded.limit - cell.sampling.max_new_tokens
+
+    def fits(prompt: str) -> bool:
+        return room is None or len(encode(loaded.tokenizer, prompt)) <= room
+
+    found: list[list[Prompt]] = []
+    for spec in tasks:
+        samples = islice(make("tasks", spec).samples(fits), most)
+        own = [Prompt(s.id, tuple(encode(loaded.tokenizer, s.prompt))) for s in samples]
+        found.append([p for p in own if room is None or len(p.ids) <= room])
+    longest = max(map(len, found), default=0)
+    mixed = [each[i] for i in range(longest) for each in found if i < len(each)]
+    return mixed[:most]
+
+
+def audit_pair(
+    cell: Cell,
+    loaded: Loaded,
+    prompts: Sequence[Prompt],
+    *,
+    bias: float,
+    level: float = LEVEL,
+    most: int,
+    workers: int = 1,
+    offline: bool = False,
+    say: Say = quiet,
+) -> Finding:
+    """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long."""
+    began = time.perf_counter()
+    bench = Workbench.of(cell, loaded)
+    plain = plain_cell(cell)
+    calibration = prompts[:CALIBRATION] if loaded.target.dtype.itemsize < 4 else []
+    texts = [generate(plain, loaded, p.ids, p.name, 1 << 20) for p in calibration]
+    rounded = rounding(loaded.target, bench.examiner, texts)
+    bench = replace(bench, examiner=replace(bench.examiner, edge=rounded.edge))
+    audit = Audit(rounded.band, level, bias)
+    said = 0
+    with in_order(bench, workers, offline) as performed:
+        for done in performed(jobs(prompts)):
+            arm = audit.sps if done.job.speculative else audit.ars
+            arm.take(done.evidence, done.impossible)
+            if audit.decided or audit.sps.tokens >= most:
+                break
+            if audit.sps.tokens - said >= OFTEN:
+                said = audit.sps.tokens
+                claim = audit.claim()
+                power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
+                say(f"{said:,} tokens{power}, {time.perf_counter() - began:.0f} s")
+        if audit.sps.alarmed:  # a charge needs a control of the same length
+            for done in performed(plain_jobs(prompts)):
+                if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
+                    break
+                audit.ars.take(done.evidence, done.impossible)
+    sure = True
+    if audit.ars.alarmed or audit.sps.alarmed:
+        again = [generate(plain, loaded, p.ids, p.name, 0) for p in prompts[:CALIBRATION]]
+        sure = trusted(bench.examiner, loaded, again)
+    return audit.finding(time.perf_counter() - began, trusted=sure)
+
+
+def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt], say: Say = quiet) -> Greedy:
+    """Each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
+    began = time.perf_counter()
+    plain, result = plain_cell(cell), Greedy()
+    for number, prompt in enumerate(prompts):
+        ars = generate(plain, loaded, prompt.ids, prompt.name, 0)
+        sps = generate(cell, loaded, prompt.ids, prompt.name, 0)
+        k = max(sps.drafted, default=0)
+        found = compare(loaded, prompt.ids, ars.tokens, sps.tokens, k, prompt.name)
+        result.compared.append(found)
+        if number < REPEATED:
+            again = generate(plain, loaded, prompt.ids, prompt.name, 1)
+            result.repeated &= again.tokens == ars.tokens
+            planted = wrong_token(loaded, prompt.ids, ars.tokens, k)
+            result.planted &= planted is None or planted.kind is GreedyKind.BUG
+        if found.kind is not GreedyKind.IDENTICAL:
+            say(f"{prompt.name}: {found.kind.value}")
+    result.seconds = time.perf_counter() - began
+    return result

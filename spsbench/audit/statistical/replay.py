@@ -1,0 +1,190 @@
+"""Audit of a run on disk: its records, scored anew."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spsbench.audit.statistical.audit import Audit, Finding
+from spsbench.audit.statistical.betting import LEVEL
+from spsbench.audit.statistical.examine import Examiner
+from spsbench.audit.statistical.generate import generate, plain_cell, text_of
+from spsbench.audit.statistical.greedy import Greedy, greedy_records
+from spsbench.audit.statistical.rounding import rounding
+from spsbench.audit.statistical.setup import examiner_of, trusted
+from spsbench.audit.statistical.suspects import Text
+from spsbench.benchmark.asking import Answers, prompt_ids
+from spsbench.benchmark.jobs import samples_of
+from spsbench.errors import DataError, UsageError
+from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Part
+from spsbench.settings.records import Record
+from spsbench.settings.task import Sample
+from spsbench.settings.telling import Say, quiet
+from spsbench.store.manifest import Manifest
+from spsbench.store.records import records
+
+CALIBRATION = 8  # texts on which rounding is measured
+CONTROL_TOKENS = 2_000  # of ArS made anew where the run has none
+CONTROL_TEXTS = 200
+
+Models = Callable[[Cell], Loaded]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What became of one cell of a run."""
+
+    cell: Cell
+    result: Finding | Greedy
+    control: str  # whose texts the ArS arm is
+    failures: int  # records that are failures, and are not audited
+    records: int  # those and the others
+
+
+def replay(
+    folder: Path,
+    models: Models,
+    *,
+    level: float = LEVEL,
+    asked: float | None = None,
+    most: int | None = None,
+    say: Say = quiet,
+) -> Iterator[Replayed]:
+    """Audit every speculative cell of a run; `most` = tokens of each arm at most.
+
+    The level is the run's: it is divided among the cells.
+
+    Raises:
+        SpsError: no run, damage, nothing to audit, or prompts that are not those of the run.
+    """
+    manifest = Manifest.load(folder)
+    cells = manifest.configurations(folder)
+    by_cell: dict[str, list[Record]] = {name: [] for name in cells}
+    for record in records(folder):
+        by_cell.setdefault(record.cell, []).append(record)
+    speculative = [name for name, c in cells.items() if c.k != 0 and by_cell[name]]
+    if not speculative:
+        raise UsageError(f"nothing to verify ({folder}): expected records of speculative sampling")
+    if any(cells[name].models.random for name in speculative):
+        raise UsageError(f"random weights ({folder}): expected a run whose text has a meaning")
+    prompts = Prompts(manifest, cells, models, folder)
+    for name in speculative:
+        cell = cells[name]
+        say(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
+        own = [r for r in by_cell[name] if r.error is None]
+        failures = len(by_cell[name]) - len(own)
+        texts = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in own]
+        if cell.sampling.temperature == 0:
+            greedy = greedy_records(cell, models(cell), texts)
+            yield Replayed(
+                cell=cell, result=greedy, control="", failures=failures, records=len(by_cell[name])
+            )
+            continue
+        base = [other for other, c in cells.items() if c.k == 0 and c.same_work(cell)]
+        plain = [r for other in base for r in by_cell[other] if r.error is None]
+        control = "of the run"
+        ars = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in plain]
+        if not ars:
+            control = "made for this audit: the run has none"
+            ars = list(_made(cell, models(cell), texts))
+        finding = audit_texts(
+            cell,
+            models(cell),
+            ars,
+            texts,
+            level=level / len(speculative),
+            asked=asked,
+            most=most,
+        )
+        yield Replayed(
+            cell=cell,
+            result=finding,
+            control=control,
+            failures=failures,
+            records=len(by_cell[name]),
+        )
+
+
+def audit_texts(
+    cell: Cell,
+    loaded: Loaded,
+    ars: Sequence[Text],
+    sps: Sequence[Text],
+    *,
+    level: float = LEVEL,
+    asked: float | None = None,
+    most: int | None = None,
+) -> Finding:
+    """Audit texts that are there already, taking turns between the arms."""
+    began = time.perf_counter()
+    examiner = examiner_of(cell, loaded)
+    rounded = rounding(loaded.target, examiner, [*ars[:CALIBRATION]] or [*sps[:CALIBRATION]])
+    examiner = replace(examiner, edge=rounded.edge)
+    audit = Audit(rounded.band, level, asked)
+    for arm, texts in ((audit.ars, ars), (audit.sps, sps)):
+        for text in texts:
+            if arm.alarmed or (most is not None and arm.tokens >= most):
+                break
+            arm.take(*examiner.examine(text))
+    return audit.finding(time.perf_counter() - began, trusted=trust(audit, examiner, loaded, ars))
+
+
+def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
+    """A third opinion on the scorer, asked only where there is an alarm."""
+    return not (audit.ars.alarmed or audit.sps.alarmed) or trusted(examiner, loaded, texts)
+
+
+class Prompts:
+    """The prompt of each record, made again by the task that made it."""
+
+    def __init__(
+        self, manifest: Manifest, cells: dict[str, Cell], models: Models, folder: Path
+    ) -> None:
+        self._models = models
+        self._samples: dict[tuple[str, str], Sample] = {}  # (cell, sample)
+        self._answers: dict[str, Answers] = {}  # by cell
+        self._folder = folder
+        for described in manifest.parts(folder):
+            own = tuple(cells[name] for name in described["cells"] if name in cells)
+            if own:
+                self._read(described, own)
+
+    def _read(self, described: dict[str, Any], cells: tuple[Cell, ...]) -> None:
+        made = Part.from_described(described, {cell.id: cell for cell in cells})
+        samples = samples_of(made, self._models)
+        answers = Answers(samples, records(self._folder) if any(s.after for s in samples) else ())
+        for cell in cells:
+            self._answers[cell.id] = answers
+            self._samples |= {(cell.id, sample.id): sample for sample in samples}
+
+    def __call__(self, cell: Cell, record: Record) -> list[int]:
+        """Its tokens.
+
+        Raises:
+            DataError: the record is of no sample of the task, or of another prompt.
+        """
+        sample = self._samples.get((record.cell, record.sample))
+        if sample is None:
+            raise DataError(f"no sample {record.sample} of cell {record.cell}: expected the run's")
+        before = self._answers[cell.id].before(record.cell, sample, record.repeat)
+        ids = prompt_ids(self._models(cell).tokenizer, cell.work, sample.prompt, before)
+        if len(ids) != record.prompt_tokens:
+            raise DataError(
+                f"the prompt of {record.sample} has {len(ids)} tokens: expected the "
+                f"{record.prompt_tokens} of its record. Is this the run's tokenizer?"
+            )
+        return ids
+
+
+def _made(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:
+    """Fresh ArS texts of the same prompts, enough to see whether the audit alarms by itself."""
+    plain, made = plain_cell(cell), 0
+    for text in like[:CONTROL_TEXTS]:
+        fresh = generate(plain, loaded, text.prompt, "control", made)
+        made += len(fresh.tokens)
+        yield fresh
+        if made >= CONTROL_TOKENS:
+            return

@@ -1,0 +1,306 @@
+"""The conduct of a run: models, records, scores, summary. It prints nothing and parses nothing."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from spsbench.benchmark.estimate import estimate
+from spsbench.benchmark.jobs import Job, jobs, key, run_part, samples_of, uncut
+from spsbench.benchmark.models import (
+    Models,
+    folders_for,
+    folders_of,
+    measured_again,
+    memory,
+    resolved,
+)
+from spsbench.benchmark.pace import Pace
+from spsbench.benchmark.score_apart import score_apart
+from spsbench.benchmark.traced import Told, check_traceable, trace_part
+from spsbench.errors import Exit
+from spsbench.methods.foreign import settled
+from spsbench.methods.site import forget
+from spsbench.models.shelf import Shelf
+from spsbench.reports.conclude import conclude
+from spsbench.reports.reporter import Report
+from spsbench.settings.access import Access
+from spsbench.settings.cell import short_hash
+from spsbench.settings.experiment import Experiment
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.place import Place
+from spsbench.settings.records import Key, Record
+from spsbench.settings.task import Sample
+from spsbench.settings.telling import Say, once, quiet
+from spsbench.store.choices import read_choices, write_choices
+from spsbench.store.folder import check_writable
+from spsbench.store.identity import fingerprint
+from spsbench.store.machines import bandwidth_before
+from spsbench.store.manifest import Manifest
+from spsbench.store.provenance import provenance
+from spsbench.store.records import records
+from spsbench.store.run import RunWriter, open_run
+from spsbench.tasks.fingerprint import digest_of
+from spsbench.tasks.scores import score_missing
+
+RESULTS = Path("results")
+
+Watch = Callable[[Pace], None]
+"""Is told after each record, and once before the first."""
+
+
+class Bulk(NamedTuple):
+    """A run that still lacks something, for others to make."""
+
+    experiment: Experiment
+    samples: Sequence[Sequence[Sample]]  # of each part
+    writer: RunWriter
+    access: Access
+    shelf: Shelf  # whose choices are the run's
+    watch: Callable[[Any], None]
+    stop: Callable[[], bool]
+    say: Say
+
+
+class Hands(Protocol):
+    """Others who work for a run; they stop when `Bulk.stop` says so."""
+
+    def make(self, bulk: Bulk) -> None:
+        """Make and write the records that are missing."""
+
+    def trace(self, bulk: Bulk, told: Told) -> None:
+        """Trace what is missing along the texts that there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a run."""
+
+    folder: Path
+    records: int
+    report: Report | None = None  # None: it was stopped before all records were there
+    scored: int = Exit.OK  # of `sps score`, where programs were to be judged
+
+    @property
+    def failed(self) -> int:
+        """Generations that failed."""
+        tables = self.report.tables if self.report else ()
+        return sum(row.failures for table in tables if not table.part for row in table.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """Everything that a run needs beside its experiment.
+
+    Args:
+        name: of the folder under results/, where the place names none.
+        say: is told, a line each, what a person should know.
+        watch: is told how far the run is.
+        stop: asked between samples whether to end; what was made until then is kept.
+        traced: is told how many texts of how many were traced.
+        hands: make records and traces; None = this process does.
+    """
+
+    place: Place
+    access: Access
+    shelf: Shelf
+    name: str
+    say: Say = quiet
+    watch: Watch = lambda pace: None
+    stop: Callable[[], bool] = lambda: False
+    traced: Told = lambda done, total: None
+    hands: Hands | None = None
+
+    def run(self, experiment: Experiment) -> Outcome:
+        """Make every record that is missing, score them, and sum up.
+
+        Raises:
+            SpsError: models, data or a folder that cannot be used.
+        """
+        experiment, place = self._resolved(experiment), self.place
+        folders, identity, folder = self._prepare(experiment)
+        known = provenance() | {"threads": torch.get_num_threads()}
+        known["memory"] = None
+        if self.hands is None:  # else it is not this machine's that matters
+            before = bandwidth_before(folder, known, experiment.threads)
+            known["memory"] = memory(experiment, folders, before)
+        manifest = Manifest(
+            experiment=experiment.described()
+            | {"samples": samples_known(experiment), "prompts": prompts_known(experiment)},
+            cells={cell.id: cell.to_json() for cell in experiment.cells},
+            fingerprint=identity,
+            provenance=known,
+        )
+        with open_run(
+            folder,
+            manifest,
+            shard=place.slice,
+            resume=place.resume,
+            resume_anyway=place.resume_anyway,
+            overwrite=place.overwrite,
+        ) as writer:
+            if writer.loss:
+                self.say(f"note: {writer.loss}: what is missing is made again")
+            with self._keeping_choices(writer):
+                samples = self._records(experiment, writer)
+                self._traces(experiment, writer)
+            writer.finish()
+            score_missing(experiment, samples, folder, place.slice, self.stop)
+            if self.stop():
+                return Outcome(folder=folder, records=writer.count)
+            if known["memory"] and known["memory"]["loaded"]:
+                self.say("note: memory was measured under load: it is measured again")
+                writer.amend(memory=measured_again(known["memory"], experiment.threads))
+        scored = self._judge(experiment, folder)
+        report = conclude(folder)
+        return Outcome(folder=folder, records=writer.count, report=report, scored=scored)
+
+    def estimate(self, experiment: Experiment) -> Iterator[str]:
+        """What the run would cost, a line a cell; nothing is written.
+
+        Raises:
+            SpsError: models, data or a folder that cannot be used.
+        """
+        experiment = self._resolved(experiment)
+        *_, folder = self._prepare(experiment)
+        yield from estimate(experiment, Models(self.shelf, self.say), folder)
+
+    def _resolved(self, experiment: Experiment) -> Experiment:
+        """With every cell checked; each line about tokenizers is said once."""
+        say = once(self.say)
+        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, say))
+
+    def _prepare(
+        self, experiment: Experiment
+    ) -> tuple[dict[ModelSpec, Path], dict[str, Any], Path]:
+        """The models' folders, the identity of the run, and its own folder."""
+        for part in experiment.parts:
+            check_traceable(part)
+        if experiment.threads is not None:
+            torch.set_num_threads(experiment.threads)
+        check_writable(self.place.out or RESULTS)
+        folders = folders_of(experiment, self.access, self.say)
+        identity = fingerprint(experiment, folders)
+        folder = self.place.out or RESULTS / f"{self.name}-{short_hash(identity, 8)}"
+        for part in experiment.parts:
+            self.say(f"{part.spec.name}: {part.task.title}")
+        return folders, identity, folder
+
+    def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
+        """Make every record that is missing; the samples of each part.
+
+        Models are loaded for parts that miss some only.
+        """
+        forget()
+        models, samples = Models(self.shelf, self.say), []
+        missing: set[Key] = set()
+        for part in experiment.parts:
+            own = uncut(part)
+            wanted = {
+                key(job) for job in jobs(part, own, experiment.seed) if writer.wants(key(job))
+            }
+            fits = models if self.hands is None else self.shelf.outline
+            samples.append(samples_of(part, fits) if wanted else own)
+            missing |= wanted
+        if self.hands is not None:
+            if missing:
+                self.hands.make(self._bulk(experiment, samples, writer))
+            return samples
+        pace = Pace(len(missing), experiment.cells)
+        self.watch(pace)
+
+        def told(job: Job, record: Record) -> None:
+            pace.add(job.cell, record)
+            self.watch(pace)
+
+        for part, own in zip(experiment.parts, samples, strict=True):
+            run_part(
+                part,
+                own,
+                models,
+                writer,
+                experiment=experiment,
+                made=records(writer.folder) if any(s.after for s in own) else (),
+                told=told,
+                stop=self.stop,
+            )
+        return samples
+
+    def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
+        """Trace the drafts that are to be traced along the texts that there are."""
+        models = Models(self.shelf, self.say)
+        if self.hands is not None:
+            if any(part.traced for part in experiment.parts) and not self.stop():
+                own = [samples_of(part, self.shelf.outline) for part in experiment.parts]
+                self.hands.trace(self._bulk(experiment, own, writer), self.traced)
+            return
+        for part in experiment.parts:
+            if not part.traced or self.stop():
+                continue
+            trace_part(
+                part,
+                samples_of(part, models),
+                lambda: records(writer.folder),
+                models,
+                folders_for(part.cells + part.traced, self.access, self.say),
+                writer.folder,
+                writer.shard,
+                say=self.say,
+                told=self.traced,
+                stop=self.stop,
+            )
+
+    def _bulk(
+        self, experiment: Experiment, samples: Sequence[Sequence[Sample]], writer: RunWriter
+    ) -> Bulk:
+        own = experiment, samples, writer, self.access, self.shelf
+        return Bulk(*own, self.watch, self.stop, self.say)
+
+    @contextmanager
+    def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:
+        """Take over what engines chose in this run, and keep what they choose, at once.
+
+        Afterwards the shelf is as before: one that goes on must not write into a finished run.
+        """
+        choices, before = self.shelf.choices, self.shelf.chosen
+        choices.update(read_choices(writer.folder, writer.shard))
+
+        def keep() -> None:
+            write_choices(writer.folder, writer.shard, choices)
+
+        self.shelf.chosen = keep
+        if choices:  # of models that were loaded before
+            keep()
+        try:
+            yield
+        finally:
+            self.shelf.chosen = before
+
+    def _judge(self, experiment: Experiment, folder: Path) -> int:
+        """Run the programs that were generated, if a sandbox holds or somebody insists."""
+        programs = any(part.task.programs for part in experiment.parts)
+        if not programs or self.place.score is False:
+            return Exit.OK
+        scored = score_apart(folder, self.say)
+        unasked = scored == Exit.SANDBOX and self.place.score is None  # it has said so
+        return Exit.OK if unasked else scored
+
+
+def prompts_known(experiment: Experiment) -> dict[str, str]:
+    """Task -> the digest of its prompts, as they are before they are cut to a context."""
+    return {
+        str(part.spec): digest_of(sample.prompt for sample in uncut(part))
+        for part in experiment.parts
+    }
+
+
+def samples_known(experiment: Experiment) -> dict[str, list[str]]:
+    """Task -> the ids of its samples: a record of another one is foreign."""
+    ids: dict[str, list[str]] = {}
+    for part in experiment.parts:  # several may be of one task
+        own = [sample.id for sample in uncut(part)]
+        ids[str(part.spec)] = list(dict.fromkeys([*ids.get(str(part.spec), []), *own]))
+    return ids

@@ -1,0 +1,153 @@
+"""The models of a run: found, measured against memory, and loaded once."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.hardware.bandwidth import BYTES, read_bandwidth, weight_bytes
+from spsbench.hardware.load import loaded, read_clocks
+from spsbench.loop.site import Weights
+from spsbench.methods.resolve import plan_of, resolve
+from spsbench.models.folder import locate
+from spsbench.models.shapes import locate_shape
+from spsbench.models.shelf import Loaded, Shelf
+from spsbench.models.surprises import surprises
+from spsbench.settings.access import Access
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Experiment
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.names import method
+from spsbench.settings.telling import Say, quiet, working
+
+
+class Models:
+    """The models of each cell; what is surprising about them is said once."""
+
+    def __init__(self, shelf: Shelf, say: Say) -> None:
+        self.shelf = shelf
+        self._say = say
+        self._told: set[str] = set()  # cells
+        self._said: set[str] = set()  # lines
+
+    def __call__(self, cell: Cell) -> Loaded:
+        """Load them, or find them again."""
+        models = self.shelf.load(cell)
+        if cell.id not in self._told:
+            self._told.add(cell.id)
+            self._tell(cell, models)
+        return models
+
+    def _tell(self, cell: Cell, models: Loaded) -> None:
+        for line in () if cell.models.random else surprises(models, chat=cell.work.chat):
+            if line not in self._said:
+                self._say(f"note: {line}")
+                self._said.add(line)
+
+
+def resolved(
+    experiment: Experiment, say: Say = quiet, settle: Callable[[Cell], Cell] = resolve
+) -> Experiment:
+    """With every cell checked and its verifier chosen: only then is its id what records carry.
+
+    Args:
+        settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
+
+    Raises:
+        UsageError: a cell that cannot be; of several drafters, none that can.
+    """
+    parts = []
+    for part in experiment.parts:
+        drafters = {cell.method.drafter for cell in part.cells if cell.k != 0}
+        every = part.cells if len(drafters) < 2 else sensible(part.cells, say)
+        cells = {cell.id: cell for cell in map(settle, every)}
+        drafts = part.traced if len(drafters) < 2 else sensible(part.traced, quiet)
+        traced = {cell.id: cell for cell in map(settle, drafts if part.traced else ())}
+        parts.append(replace(part, cells=tuple(cells.values()), traced=tuple(traced.values())))
+    return replace(experiment, parts=tuple(parts))
+
+
+def sensible(cells: Sequence[Cell], say: Say) -> list[Cell]:
+    """Of a product with several drafters the cells that make sense; says what is left out.
+
+    A draft model is for the drafters that use one; what else cannot be is left out.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    left: list[Cell] = []
+    refused: dict[str, list[str]] = {}  # why -> methods
+    for cell in cells:
+        own = cell
+        if cell.models.draft and plan_of(cell.method.drafter).weights is Weights.NONE:
+            own = cell.but(draft=None)
+        try:
+            resolve(own)
+            left.append(own)
+        except UsageError as error:
+            refused.setdefault(str(error), []).append(method(own))
+    if not any(cell.k != 0 for cell in left) and refused:
+        raise UsageError(next(iter(refused)))
+    for reason, methods in refused.items():
+        say(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
+    return left
+
+
+def folders_of(experiment: Experiment, access: Access, say: Say) -> dict[ModelSpec, Path]:
+    """The folder of every model of a run."""
+    return folders_for(experiment.cells, access, say)
+
+
+def folders_for(cells: Iterable[Cell], access: Access, say: Say) -> dict[ModelSpec, Path]:
+    """The folder of every model of some cells."""
+    found: dict[ModelSpec, Path] = {}
+    for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
+        if model.random:
+            found[model] = locate_shape(model, offline=access.offline, say=say)
+        else:
+            found[model] = locate(
+                model,
+                offline=access.offline,
+                trust_remote_code=model.trust_remote_code,
+                allow_pickle=access.allow_pickle,
+                say=say,
+            )
+    return found
+
+
+def memory(
+    experiment: Experiment, folders: dict[ModelSpec, Path], known: float | None = None
+) -> dict[str, Any] | None:
+    """What this machine reads from memory a second, and what one token of each target reads.
+
+    The first is measured, unless it is `known` from an earlier start; `loaded` says that other work
+    was going on meanwhile.
+    """
+    targets = [cell.models.target for cell in experiment.cells]
+    sizes = {}
+    for model in targets:
+        if model.device != "cpu" or model.random or model.quantised:
+            continue
+        dtype = "float32" if model.dtype == "auto" else model.dtype
+        if dtype in BYTES and any(folders[model].glob("*.safetensors")):
+            sizes[model.id] = weight_bytes(folders[model], dtype)
+    if not sizes:
+        return None
+    if known:
+        return {"bandwidth": known, "loaded": False, "weights": sizes}
+    return {**measured(experiment.threads), "weights": sizes}
+
+
+def measured_again(memory: dict[str, Any], threads: int | None) -> dict[str, Any]:
+    """The same with the better of two measurements: other work can only have lowered the first."""
+    again = measured(threads)
+    return {**memory, **again, "bandwidth": max(memory["bandwidth"], again["bandwidth"])}
+
+
+def measured(threads: int | None) -> dict[str, Any]:
+    """What memory was seen to do, and whether other work was going on meanwhile."""
+    before = read_clocks()
+    with working("measuring how fast memory is read"):
+        bandwidth = read_bandwidth(threads)
+    return {"bandwidth": bandwidth, "loaded": loaded(before, read_clocks())}

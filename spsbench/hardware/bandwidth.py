@@ -1,0 +1,107 @@
+"""The bound that ArS cannot pass: every token reads all weights once (Chen et al. 2023, section 5).
+
+SpS can: the paper's HumanEval run was faster than model size over memory bandwidth.
+"""
+
+import json
+import math
+import os
+import struct
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from spsbench.hardware.huge_pages import huge_mapping
+
+LARGE = 256 * 2**20  # bytes a thread reads: several times the caches
+PASSES = 5
+BYTES: Mapping[str, int] = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+INPUT_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
+HEADS = ("lm_head.weight", "embed_out.weight")
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What memory allows ArS at batch size 1."""
+
+    bytes: int  # of weights read for each token
+    bandwidth: float  # bytes per second
+
+    @property
+    def token_time_ms(self) -> float:
+        """The least time for a token."""
+        return 1e3 * self.bytes / self.bandwidth
+
+    def reached(self, mean_token_time_ms: float) -> float:
+        """The fraction of the bound's speed; above 1 only by making several tokens a pass."""
+        return self.token_time_ms / mean_token_time_ms
+
+
+def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
+    """Bytes per second that this machine's processors read from memory; takes about a second.
+
+    The best of a few passes of every thread over an array of its own, in huge pages, as weights
+    lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
+    """
+    count = threads or len(os.sched_getaffinity(0))
+    arrays = [_ones(size) for _ in range(count)]
+
+    with ThreadPoolExecutor(count) as pool:
+        best = math.inf
+        for _ in range(PASSES):
+            began = time.perf_counter()
+            list(pool.map(np.sum, arrays))  # lets other threads run meanwhile
+            best = min(best, time.perf_counter() - began)
+    return count * arrays[0].nbytes / best
+
+
+def _ones(size: int) -> np.ndarray:
+    """`size` bytes of integers, in huge pages where the system has them."""
+    array = np.frombuffer(huge_mapping(size), dtype=np.int64)
+    array.fill(1)
+    return array
+
+
+def weight_bytes(folder: Path, dtype: str) -> int:
+    """Bytes of weights that one token reads, from the headers of `*.safetensors` files.
+
+    Input embeddings beside a head of their own are left out: a token reads one row of them. Without
+    one they are the head, and are read whole.
+
+    Raises:
+        KeyError: a dtype that is not one of `BYTES`.
+        ValueError: no weights in `folder`, or a damaged header.
+    """
+    shapes: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        shapes |= _shapes(path)
+    if not shapes:
+        raise ValueError(f"{folder} has no *.safetensors: expected the weights of a model")
+    headed = any(name.endswith(HEADS) for name in shapes)
+    read = (
+        shape for name, shape in shapes.items() if not (headed and name.endswith(INPUT_EMBEDDINGS))
+    )
+    return BYTES[dtype] * sum(math.prod(shape) for shape in read)
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+        return {k: v["shape"] for k, v in header.items() if k != "__metadata__"}
+    except (
+        struct.error,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise ValueError(f"{path} is damaged ({error}): expected a safetensors file") from error

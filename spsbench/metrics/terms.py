@@ -1,0 +1,219 @@
+"""The same counts under other projects' names and formulas; their definitions differ, ours do not.
+
+Read from the projects' sources. Differences to keep in mind when setting figures side by side: the
+engines sample one token in the prefill, which no round of ours contains; they count accepted tokens
+before the stop check, as our rounds do; and vLLM leaves rounds without a draft out where its
+scheduler plans none (V1 runner, synchronous) but counts K proposed tokens for them elsewhere.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spsbench.metrics.rates import ratio
+from spsbench.settings.records import RoundRecord
+
+Figures = dict[str, float | None]
+"""Name, as the project writes it -> its value, an int if it is a count; None = no denominator."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What every definition starts from, over one generation or several pooled."""
+
+    k: int  # most tokens drafted a round: num_speculative_tokens
+    accepted_at: list[int]  # rounds that kept the token at position 1, 2, ... K
+    generations: int = 0
+    tokens: int = 0  # emitted
+    rounds: int = 0  # target passes after the prefill
+    drafting_rounds: int = 0  # those with a draft
+    drafted: int = 0
+    accepted: int = 0
+    mean_length_sum: float = 0.0  # sum over generations of tokens per round
+
+    def add(self, rounds: Sequence[RoundRecord]) -> None:
+        """Count one generation; one without rounds is none. A deeper draft than K raises K."""
+        if not rounds:
+            return
+        self.k = max(self.k, *(r.depth for r in rounds))
+        self.accepted_at += [0] * (self.k - len(self.accepted_at))
+        for r in rounds:
+            for i in range(r.accepted):
+                self.accepted_at[i] += 1
+        tokens = sum(r.emitted for r in rounds)
+        self.generations += 1
+        self.tokens += tokens
+        self.rounds += len(rounds)
+        self.drafting_rounds += sum(r.drafted > 0 for r in rounds)
+        self.drafted += sum(r.drafted for r in rounds)
+        self.accepted += sum(r.accepted for r in rounds)
+        self.mean_length_sum += tokens / len(rounds)
+
+
+def counts(generations: Iterable[Sequence[RoundRecord]], k: int) -> Counts:
+    """The counts of generations whose rounds drafted at most `k` tokens."""
+    made = Counts(k, [0] * k)
+    for rounds in generations:
+        made.add(rounds)
+    return made
+
+
+def vllm(c: Counts) -> Figures:
+    """V1 runner, synchronous (v1/spec_decode/metrics.py).
+
+    Per-position rates are unconditional: their denominator is every drafting round, also those
+    whose draft was shorter or had been rejected before.
+    """
+    accepted = ratio(c.accepted, c.drafting_rounds)
+    return {
+        "num_drafts": c.drafting_rounds,
+        "num_draft_tokens": c.drafted,
+        "num_accepted_tokens": c.accepted,
+        "mean acceptance length": None if accepted is None else 1 + accepted,
+        "draft acceptance rate": ratio(c.accepted, c.drafted),
+        **{
+            f"per-position acceptance rate {i}": ratio(n, c.drafting_rounds)
+            for i, n in enumerate(c.accepted_at)
+        },
+    }
+
+
+def vllm_async(c: Counts) -> Figures:
+    """V2 runner or asynchronous scheduling: every round counts as a draft of K tokens."""
+    accepted = ratio(c.accepted, c.rounds)
+    return {
+        "num_drafts": c.rounds,
+        "num_draft_tokens": c.k * c.rounds,
+        "num_accepted_tokens": c.accepted,
+        "mean acceptance length": None if accepted is None else 1 + accepted,
+        "draft acceptance rate": ratio(c.accepted, c.k * c.rounds),
+        **{
+            f"per-position acceptance rate {i}": ratio(n, c.rounds)
+            for i, n in enumerate(c.accepted_at)
+        },
+    }
+
+
+def sglang(c: Counts) -> Figures:
+    """`meta_info` of a request; `num_draft_tokens` is K + 1 there, hence its `- 1`."""
+    return {
+        "completion_tokens": c.tokens,
+        "spec_verify_ct": c.rounds,
+        "spec_accept_length": ratio(c.tokens, c.rounds),
+        "spec_accept_rate": ratio(c.accepted, c.k * c.rounds),
+    }
+
+
+def tensorrt_llm(c: Counts) -> Figures:
+    """`trtllm-bench` (bench/dataclasses/reporting.py).
+
+    It infers what was accepted from lengths, and takes every draft to have K tokens. Its iterations
+    after the prefill are our rounds, so its `decode_iteration + 1`, which pays for the prefill's
+    token, is their number here.
+    """
+    return {
+        "acceptance_length": ratio(c.tokens, c.rounds),
+        "acceptance_rate": ratio(c.tokens - c.rounds, c.k * c.rounds),
+    }
+
+
+def transformers(c: Counts) -> Figures:
+    """Assisted generation: `n_matches`, the accepted tokens of a round, without the target's."""
+    return {"n_matches": ratio(c.accepted, c.rounds)}
+
+
+def llama_cpp(c: Counts) -> Figures:
+    """`timings` of llama-server: totals, no rates."""
+    return {"draft_n": c.drafted, "draft_n_accepted": c.accepted}
+
+
+def spec_bench(c: Counts) -> Figures:
+    """Pooled over a category: tokens of each target pass, the target's own included."""
+    return {"#mean accepted tokens": ratio(c.tokens, c.rounds)}
+
+
+def spec_forge(c: Counts) -> Figures:
+    """The unweighted mean over requests; against the pooled one it can turn a comparison round."""
+    return {"average acceptance length": ratio(c.mean_length_sum, c.generations)}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one project names and defines its figures."""
+
+    project: str
+    figures: Callable[[Counts], Figures]
+    definitions: tuple[str, ...]  # in the words of its sources, and where ours must differ
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The definitions, for people."""
+        first, *rest = self.definitions
+        return f"In the words of {self.project}: {first}", *rest
+
+
+POOLED = "It gives them for each request; here they are pooled over all generations."
+PREFILL = (
+    "It counts the token that it samples in the prefill as well, which no round here contains."
+)
+
+TERMS: Mapping[str, Dialect] = {
+    "vllm": Dialect(
+        "vLLM (V1 runner, synchronous: v1/spec_decode/metrics.py)",
+        vllm,
+        (
+            "num_drafts are rounds with a draft; mean acceptance length is 1 + accepted / "
+            "num_drafts; draft acceptance rate is accepted / drafted tokens.",
+            "Per-position rates are of all drafts, those that ended or were rejected before too.",
+        ),
+    ),
+    "vllm-async": Dialect(
+        "vLLM (V2 runner, or asynchronous scheduling)",
+        vllm_async,
+        (
+            "every round is a draft of K tokens, whether any was found; mean acceptance length is "
+            "1 + accepted / rounds; draft acceptance rate is accepted / (K x rounds).",
+        ),
+    ),
+    "sglang": Dialect(
+        "SGLang (meta_info of a request)",
+        sglang,
+        (
+            "spec_accept_length is completion_tokens / spec_verify_ct; spec_accept_rate is "
+            "accepted / (K x spec_verify_ct).",
+            f"{POOLED} {PREFILL}",
+        ),
+    ),
+    "trtllm": Dialect(
+        "TensorRT-LLM (trtllm-bench)",
+        tensorrt_llm,
+        (
+            "acceptance_length is output tokens / iterations; acceptance_rate is (output tokens - "
+            "iterations) / (K x iterations), every draft taken to have K tokens.",
+            f"{POOLED} {PREFILL}",
+        ),
+    ),
+    "transformers": Dialect(
+        "transformers (assisted generation)",
+        transformers,
+        ("n_matches are the accepted tokens of a round, without the target's own.",),
+    ),
+    "llamacpp": Dialect(
+        "llama.cpp (timings of llama-server)",
+        llama_cpp,
+        (
+            "draft_n are drafted tokens, draft_n_accepted those of them that were kept.",
+            "It gives them for each request; here they are summed over all generations.",
+        ),
+    ),
+    "specbench": Dialect(
+        "Spec-Bench",
+        spec_bench,
+        ("#mean accepted tokens is tokens / target passes, the target's own token included.",),
+    ),
+    "specforge": Dialect(
+        "SpecForge",
+        spec_forge,
+        ("average acceptance length is the mean over generations of tokens / rounds, unweighted.",),
+    ),
+}
+"""Name on the command line -> a project's figures of the same counts."""

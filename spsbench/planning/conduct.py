@@ -1,0 +1,269 @@
+"""The conduct of a plan: texts, traces, costs, predictions, and real rounds of the best."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.benchmark.conduct import RESULTS, Hands
+from spsbench.benchmark.jobs import fitting
+from spsbench.benchmark.models import Models, folders_for
+from spsbench.errors import UsageError
+from spsbench.methods.resolve import resolve
+from spsbench.models.shelf import Shelf
+from spsbench.planning.arms import by_draft, candidate_of, named, replayable
+from spsbench.planning.folder import COSTS, Kept, lines_of, lost, opened
+from spsbench.planning.forecast.answer import Measured
+from spsbench.planning.forecast.costs import Costs
+from spsbench.planning.forecast.outlook import Outlook
+from spsbench.planning.given import check_head, traces_given
+from spsbench.planning.material import Material, traced_of
+from spsbench.planning.phases import Count, Inner, Phases
+from spsbench.planning.planned import Planned
+from spsbench.planning.pricing import Pricing
+from spsbench.planning.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
+from spsbench.planning.texts import TEXTS, Runs, measured, missing
+from spsbench.settings.access import Access
+from spsbench.settings.cell import Cell, short_hash
+from spsbench.settings.experiment import Part
+from spsbench.settings.names import drafting
+from spsbench.settings.place import Place
+from spsbench.settings.planning import Planning
+from spsbench.settings.task import Sample, Task
+from spsbench.settings.telling import Say, quiet
+from spsbench.spec import Spec
+from spsbench.store.identity import bare
+from spsbench.store.traces import Traces, read_traces
+
+USUAL = 4  # K of what is measured without a prediction
+MOST_UNTOLD = 3
+OF_TEXTS = ("temperature", "top_p", "top_k", "max_new_tokens", "stop", "ignore_eos", "seed")
+
+
+@dataclass(kw_only=True)
+class Planner:
+    """Everything that a plan needs.
+
+    Args:
+        cells: the candidates, resolved; they differ in their methods and drafts alone.
+        spec, task: whose prompts, as the target is asked them; how many `planning` says.
+        chat: they are asked in the target's chat template, after a `system` message or none.
+        say: is told, a line each, what a person should know.
+        watch: is told how far it is.
+        stop: asked between texts whether to end; what was made until then is kept.
+        hands: make texts and traces; None = this process does. Costs and real rounds are always of
+            this machine.
+    """
+
+    cells: Sequence[Cell]
+    spec: Spec
+    task: Task
+    planning: Planning
+    place: Place
+    access: Access
+    shelf: Shelf
+    chat: bool = False
+    system: str = ""
+    say: Say = quiet
+    watch: Callable[[Phases], None] = lambda phases: None
+    stop: Callable[[], bool] = lambda: False
+    hands: Hands | None = None
+
+    def __post_init__(self) -> None:
+        self._phases, self._phase, self._count = Phases(), "texts", Count()
+        self._models = Models(self.shelf, self.say)
+        self.cells = [c.but(chat=self.chat, system=self.system) for c in self.cells]
+        self._plain = resolve(self.cells[0].auto_regressive)
+
+    def run(self) -> Planned | None:
+        """Make what is missing, and sum up; None: it was stopped.
+
+        Raises:
+            SpsError: models, data or a folder that cannot be used.
+        """
+        if self.access.threads is not None:
+            torch.set_num_threads(self.access.threads)
+        identity = self._identity()
+        folder = self.place.out or RESULTS / f"plan-{short_hash(identity, 8)}"
+        self.folder = folder.absolute()
+        given = self._given()
+        again, over = self.place.resume or self.place.resume_anyway, self.place.overwrite
+        before = opened(self.folder, identity, resume=again, overwrite=over)
+        self._home = Path((before.home if before else None) or self.folder)
+        if before and (told := lost(self.folder, before)):
+            self.say(f"note: the end of a log is lost, and is made again: {told}")
+        self._note(identity, before.confirm if before else None, before.lines if before else {})
+
+        prompts = self._prompts()
+        traces = self._traces(prompts.traced) if given is None else given
+        if traces is None or self.stop():
+            return None
+        if not any(replayable(cell) and drafting(cell) in traces.drafts for cell in self.cells):
+            raise UsageError(
+                "nothing to predict: expected a draft that a text can tell something of. Add "
+                "--drafter ngram or a draft model, or measure these with sps bench"
+            )
+        costs = self._costs(prompts.traced, traces)
+        found = self._outlook(traces, costs)
+        known = {sample for _, sample, _ in traces.texts}
+        fresh = [each for each in prompts.held_back if each.id not in known]
+        real, confirm = self._confirm(found, fresh or prompts.held_back)
+        if self.stop():
+            return None
+        runs = [] if given is not None else [TEXTS]
+        runs += [] if confirm is None else [confirm]
+        self._note(identity, confirm, lines_of(self.folder, runs))
+        return self._planned(found, real, confirm)
+
+    def _identity(self) -> dict[str, Any]:
+        """What may not change when a plan is gone on with: texts, and what they are of."""
+        cell = bare(self._plain)
+        kept = {n: v for n, v in cell.items() if n.startswith("target.") or n in OF_TEXTS}
+        own = self.planning
+        return {
+            **kept,
+            "task": str(self.spec),
+            "prompt_version": self.task.prompt_version,
+            "chat": self.chat,
+            "system": self.system,
+            "limit": own.limit,
+            "held_back": own.held_back,
+            "trace": list(own.trace),
+            "costs": None if own.costs is None else str(own.costs),
+        }
+
+    def _note(
+        self, identity: Mapping[str, Any], confirm: str | None, lines: Mapping[str, int]
+    ) -> None:
+        texts = [str(Path(each).absolute()) for each in self.planning.trace] or [TEXTS]
+        costs = self.planning.costs
+        Kept(
+            cells=self.cells,
+            identity=identity,
+            texts=texts,
+            costs=COSTS if costs is None else str(costs.absolute()),
+            confirm=confirm,
+            factors=self.planning.factors,
+            home=str(self._home),
+            lines=lines,
+        ).save(self.folder)
+
+    def _prompts(self) -> Prompts:
+        """Cut or refused where they do not fit the shortest context of all models."""
+        firsts = [cells[0] for cells in by_draft(self.cells).values()]
+        part = Part(
+            spec=self.spec,
+            task=self.task,
+            cells=(self._plain, *firsts),
+            limit=None,
+            samples=1,
+            repeats=1,
+        )
+        own = self.planning
+        return prompts_of(
+            self.spec,
+            self.task,
+            fitting(part, self._models),
+            own.limit,
+            own.held_back if own.confirm else 0,
+            self.say,
+        )
+
+    def _runs(self) -> Runs:
+        return Runs(
+            self.folder,
+            self.access,
+            self.shelf,
+            home=self._home,
+            seed=self._plain.sampling.seed,
+            chat=self.chat,
+            system=self.system,
+            say=self.say,
+            watch=lambda pace: self._show(self._phase, pace),
+            traced=lambda done, total: self._show("traces", self._count.at(done, total)),
+            stop=self.stop,
+            hands=self.hands,
+        )
+
+    def _show(self, phase: str, inner: Inner) -> None:
+        self.watch(self._phases.show(phase, inner))
+
+    def _given(self) -> Traces | None:
+        """Traces that were made before; None: they are to be made."""
+        if not self.planning.trace:
+            return None
+        paths = [Path(each) for each in self.planning.trace]
+        traces = traces_given(paths)
+        check_head(traces, self.cells, self._folders(), paths[0])
+        return traces
+
+    def _traces(self, samples: Sequence[Sample]) -> Traces | None:
+        path = self.folder / PROMPTS
+        made = self._runs().texts(kept(samples, path, self._home), path, self.cells)
+        return None if made is None else read_traces([made])
+
+    def _folders(self) -> dict[Any, Path]:
+        return folders_for((self._plain, *self.cells), self.access, self.say)
+
+    def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
+        return Pricing(
+            folder=self.folder,
+            planning=self.planning,
+            plain=self._plain,
+            cells=self.cells,
+            models=self._models,
+            say=self.say,
+            watch=lambda pace: self._show("costs", pace),
+        ).costs(samples, traces)
+
+    def _outlook(self, traces: Traces, costs: Costs) -> Outlook:
+        cells = [
+            cell for cell in self.cells if replayable(cell) and drafting(cell) in traces.drafts
+        ]
+        material = Material(costs=costs, cells=cells, traced=traced_of(traces))
+        return material.outlook(
+            lambda done, total: self._show("replay", self._count.at(done, total))
+        )
+
+    def _confirm(
+        self, found: Outlook, samples: Sequence[Sample]
+    ) -> tuple[dict[str, Measured], str | None]:
+        """Real rounds of the best of each method, and of what no text can tell."""
+        own = self.planning
+        if own.unmeasured or not samples:
+            return {}, None
+        by_name = named(self.cells)
+        best = [by_name[str(f.candidate)] for f in found.by_method[: own.confirm]]
+        best += self._untold(found)
+        path = self.folder / HELD_BACK
+        self._phase = "real rounds"
+        made = self._runs().confirm(kept(samples, path, self._home), path, best)
+        return ({}, None) if made is None else (measured(made, best), made.name)
+
+    def _untold(self, found: Outlook) -> list[Cell]:
+        """Of each method that no text can tell anything of one cell, to be measured alone."""
+        told = {f.candidate.method for f in found.forecasts}
+        rest: dict[str, Cell] = {}
+        for cell in sorted(self.cells, key=lambda cell: abs((cell.k or USUAL) - USUAL)):
+            method = candidate_of(cell).method
+            if method not in told:
+                rest.setdefault(method, cell)
+        for method in list(rest)[MOST_UNTOLD:]:
+            self.say(f"note: {method} is neither predicted nor measured: sps bench measures it")
+        return list(rest.values())[:MOST_UNTOLD]
+
+    def _planned(
+        self, found: Outlook, real: Mapping[str, Measured], confirm: str | None
+    ) -> Planned:
+        return Planned(
+            folder=self.folder,
+            outlook=found,
+            cells=named(self.cells),
+            measured=real,
+            missing={} if confirm is None else missing(self.folder / confirm, self.cells),
+            unmeasured=self.planning.unmeasured,
+            about=f"{self._plain.models.target}, {self.task.title}",
+            every=self.planning.every,
+        )

@@ -1,0 +1,260 @@
+"""The costs of a machine, measured: everything once a turn, turn after turn, medians at the end."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from spsbench.errors import UsageError
+from spsbench.hardware.load import Reading, loaded, others, read_clocks
+from spsbench.hardware.sizes import clock
+from spsbench.loop.types import LM, Engine, Verifier
+from spsbench.methods.resolve import plan_of, resolve, warp
+from spsbench.metrics.intervals import Floats
+from spsbench.models.shelf import Loaded
+from spsbench.planning.alone import Alone
+from spsbench.planning.forecast.costs import Arm, Costs, Rule
+from spsbench.planning.forecast.surface import FEWEST_TURNS, Surface
+from spsbench.planning.free import Free
+from spsbench.planning.reading import bandwidth_of, weights_of
+from spsbench.planning.rounds import Rounds, most_tokens
+from spsbench.planning.setting import setting_of
+from spsbench.plugins import make
+from spsbench.settings.cell import Cell
+from spsbench.settings.method import OWN_LOOP
+from spsbench.settings.names import drafting
+
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
+ASKED = (1, 2, 4, 8, 16)  # tokens of a draft
+CONTEXTS = (64, 256, 1024)
+PLAIN_TIMES = 3  # rounds of ArS in a turn: every speed-up is made with them
+MOST_TURNS = 25
+SECONDS = 20.0
+
+Pair = tuple[Cell, Loaded]
+
+
+class Meter(Protocol):
+    """Something that is timed once a turn."""
+
+    def turn(self) -> None:
+        """Time it."""
+
+
+class Pace:
+    """How many of the turns are done, and when they will be."""
+
+    def __init__(self, seconds: float) -> None:
+        self.total, self.done = MOST_TURNS, 0
+        self._seconds, self._began = seconds, time.monotonic()
+
+    def over(self) -> bool:
+        """Whether another turn would take longer than was asked for; the fewest are made anyway."""
+        self.done += 1
+        passed = time.monotonic() - self._began
+        each = max(passed / self.done, 1e-9)
+        self.total = min(MOST_TURNS, max(FEWEST_TURNS, self.done, int(self._seconds / each)))
+        return self.done >= self.total
+
+    def __str__(self) -> str:
+        passed = time.monotonic() - self._began
+        left = passed / max(self.done, 1) * (self.total - self.done)
+        return f"costs {self.done}/{self.total}, {clock(left)} to go"
+
+
+def measure(
+    pairs: Sequence[Pair],
+    text: Sequence[int],
+    *,
+    contexts: Sequence[int] = CONTEXTS,
+    sizes: Sequence[int] = SIZES,
+    asked: Sequence[int] = ASKED,
+    seconds: float = SECONDS,
+    watch: Callable[[Pace], None] = lambda pace: None,
+) -> Costs:
+    """The costs of what some cells draft with and verify by, and of ArS.
+
+    Args:
+        pairs: resolved cells with their models. They share target and sampling; of cells with one
+            drafter the first stands for all.
+        text: token ids, as the models will meet them; repeated where there are too few.
+        contexts: tokens that are cached before a pass; those that do not fit are left out.
+        sizes: tokens of a pass of the target, 1 the first.
+        asked: tokens that drafters are asked for.
+        seconds: what it may take; at least `FEWEST_TURNS` turns are made whatever they take.
+        watch: is told after each turn.
+
+    Raises:
+        UsageError: cells that cannot be measured together, or contexts that are too short.
+    """
+    check(pairs)
+    first, models = pairs[0]
+    plain = resolve(first.auto_regressive), models
+    room = max(sizes[-1], most_tokens(asked)) + 1
+    fitting = within(contexts, room, models.limit)
+    text = enough(text, fitting[-1] + room)
+    draw = Random(0)
+    engine: Engine = make("engines", first.models.target.engine)
+
+    def session() -> LM:
+        return engine.session(models.target, vocab_size=models.vocab_size)
+
+    alone = Alone(session, text, sizes, fitting, models.target.device, draw)
+    free = frees([plain, *pairs], session(), text, sizes, draw)
+    arms: dict[str, tuple[Cell, list[Rounds]]] = {}
+    for cell, loads in (plain, *pairs):
+        ks, times = (asked, 1) if cell.k != 0 else ((0,), PLAIN_TIMES)
+        if drafting(cell) not in arms:
+            made = [Rounds(cell, loads, text, at, ks, draw, times) for at in fitting]
+            arms[drafting(cell)] = cell, made
+    meters: list[Meter] = [
+        alone,
+        *free.values(),
+        *(each for _, made in arms.values() for each in made),
+    ]
+    readings = take_turns(meters, Pace(seconds), watch, draw)
+    turns, busy = quiet(readings)
+
+    passes = alone.surface(turns)
+    rules = {name: each.rule(turns) for name, each in free.items()}
+    weights = weights_of(models.target)
+    return Costs(
+        passes=passes,
+        arms={
+            name: arm_of(cell, made, turns, passes, rules) for name, (cell, made) in arms.items()
+        },
+        rules=rules,
+        setting=setting_of([plain, *pairs]),
+        others=others(readings[0], readings[-1]),
+        busy=busy,
+        bandwidth=bandwidth_of(models.target.device),
+        weights=None if weights is None else weights.read,
+    )
+
+
+def check(pairs: Sequence[Pair]) -> None:
+    """Refuse cells whose costs are not those of one table.
+
+    Raises:
+        UsageError: none, other decoders than the own loop, or unlike targets or sampling.
+    """
+    if not pairs:
+        raise UsageError("no cells (costs): expected at least one. Name a drafter")
+    first = pairs[0][0]
+    for cell, _ in pairs:
+        if cell.method.decoder.name != OWN_LOOP:
+            raise UsageError(
+                f"--decoder {cell.method.decoder} (costs): expected {OWN_LOOP}, whose rounds can "
+                "be taken apart. Leave it out"
+            )
+        if (cell.models.target, cell.sampling) != (first.models.target, first.sampling):
+            raise UsageError(
+                f"{cell.models.target} and {first.models.target} (costs): expected one target "
+                "under one sampling. Measure them apart"
+            )
+
+
+def within(contexts: Sequence[int], room: int, limit: int | None) -> list[int]:
+    """Those of `contexts` after which `room` tokens fit: the largest pass, a turn of rounds.
+
+    Raises:
+        UsageError: a context so short that nothing fits.
+    """
+    rising = sorted(set(contexts))
+    if limit is None:
+        return rising
+    if limit <= room:
+        raise UsageError(
+            f"the models' context holds {limit} tokens (costs): expected more than {room}. "
+            "Choose another pair"
+        )
+    return [each for each in rising if each <= limit - room] or [limit - room]
+
+
+def enough(text: Sequence[int], count: int) -> list[int]:
+    """At least `count` tokens: the text again and again.
+
+    Raises:
+        UsageError: no tokens at all.
+    """
+    if not text:
+        raise UsageError("an empty text (costs): expected tokens. Give prompts")
+    return list(text) * -(-count // len(text))
+
+
+def frees(
+    pairs: Iterable[Pair], lm: LM, text: Sequence[int], sizes: Sequence[int], draw: Random
+) -> dict[str, Free]:
+    """The loop over free models, by verifier, with what the target really says of the text."""
+    most = sizes[-1]
+    logits = lm.append(torch.tensor(text[:most]), keep=most).logits.clone()
+    found: dict[str, Free] = {}
+    for cell, _ in pairs:
+        name = str(cell.method.verifier)
+        if name not in found:
+            rule: Verifier = make("verifiers", cell.method.verifier)
+            plan = plan_of(cell.method.drafter)
+            found[name] = Free(logits, warp(cell), rule, plan, sizes, draw)
+    return found
+
+
+def take_turns(
+    meters: Sequence[Meter], pace: Pace, watch: Callable[[Pace], Any], draw: Random
+) -> list[Reading]:
+    """A turn that does not count, and then turns until time is up; the clocks around each."""
+    for meter in meters:
+        meter.turn()
+    readings = [read_clocks()]
+    over = False
+    while not over:
+        for meter in draw.sample(meters, len(meters)):
+            meter.turn()
+        readings.append(read_clocks())
+        over = pace.over()
+        watch(pace)
+    return readings
+
+
+def quiet(readings: Sequence[Reading]) -> tuple[list[int], bool]:
+    """The turns that count, and whether they were disturbed.
+
+    Turns without other work on the machine, if there are enough of them; else all.
+    """
+    count = len(readings) - 1
+    good = [i for i in range(count) if not loaded(readings[i], readings[i + 1])]
+    kept = good if len(good) >= FEWEST_TURNS else list(range(count))
+    return [turn + 1 for turn in kept], kept is not good
+
+
+def arm_of(
+    cell: Cell,
+    made: Sequence[Rounds],
+    turns: Sequence[int],
+    passes: Surface,
+    rules: Mapping[str, Rule],
+) -> Arm:
+    """What rounds at some contexts show, beside what their parts cost alone."""
+    verifier = str(cell.method.verifier)
+    rule, ks = rules[verifier], made[0].ks
+    contexts = [each.context for each in made]
+    parts = np.stack([each.parts(turns) for each in made], -1)  # [T, 4, K, C]
+    drafted, draft, target, whole = (parts[:, i] for i in range(4))
+
+    def surface(seconds: Floats) -> Surface:
+        return Surface(ks, tuple(contexts), seconds)
+
+    known = np.empty_like(whole)
+    for turn, k, c in np.ndindex(*whole.shape):
+        tokens, at = float(drafted[turn, k, c]) + 1, contexts[c]
+        alone = (passes, rule.sampling, rule.verify, rule.host)
+        known[turn, k, c] = sum(part.of_turns([turn]).at(tokens, at)[0] for part in alone)
+    return Arm(
+        verifier=verifier,
+        drafted=surface(drafted),
+        draft=surface(draft),
+        target=surface(target),
+        unexplained=surface(whole - draft - known),
+    )

@@ -1,0 +1,185 @@
+"""The conduct of a training: models, texts, the course, and what is left in its folder."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.models.loader import load_model
+from spsbench.models.source import source_of
+from spsbench.settings.access import Access
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.place import Place
+from spsbench.settings.telling import Say
+from spsbench.settings.training import DraftTraining, HeadTraining
+from spsbench.store.atomic import replace_file
+from spsbench.store.lock import Lock
+from spsbench.store.provenance import digest, hash_files
+from spsbench.training.course.course import Course
+from spsbench.training.course.features import Remembering
+from spsbench.training.course.outlook import Prices
+from spsbench.training.course.precision import BFLOAT16, FLOAT32, quicker
+from spsbench.training.course.teacher import Teacher
+from spsbench.training.folder import Folder, begin, noted, opened
+from spsbench.training.identity import PRODUCTS, identity, of_texts, usual
+from spsbench.training.outset import Outset, loss_spec
+from spsbench.training.students.table import check_asked, made_student
+from spsbench.training.team import Team, device_of
+from spsbench.training.text.asking import in_chat, prompts_of
+from spsbench.training.text.overlap import Overlap, kept_apart
+from spsbench.training.text.partial import Hands, written
+from spsbench.training.text.texts import Texts, check_target, parted, read, read_head
+from spsbench.training.text.writing import Writer
+from spsbench.training.written.result import Trained, finish
+
+Price = Callable[[Path, str, Path], Prices | None]
+"""Costs of a drafter in a folder: those that a file keeps, else measured here and kept there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """What a training is done with.
+
+    Attributes:
+        target: of the drafter.
+        asked: everything else.
+        place: its folder.
+        price: what rounds cost; it is given the student as it begins.
+        say: is told, a line each.
+        watch: is told after each look.
+        stop: asked now and then whether to end.
+        command: as the user gave it.
+        team: processes that learn together; rank 0 alone has the folder.
+        hands: have the texts written; None: this process does.
+    """
+
+    target: ModelSpec
+    asked: DraftTraining | HeadTraining
+    place: Place
+    access: Access
+    price: Price
+    say: Say
+    watch: Callable[[Course], None]
+    stop: Callable[[], bool]
+    command: Sequence[str] = ()
+    team: Team = field(default_factory=Team)
+    hands: Hands | None = None
+
+    def run(self) -> Trained | None:
+        """Train to the end; None: it was stopped, and is gone on with by --resume.
+
+        Raises:
+            SpsError: models, texts, settings or a folder that cannot be used.
+        """
+        asked, team = self.asked, self.team
+        if self.access.threads is not None:
+            torch.set_num_threads(self.access.threads)
+        loss = loss_spec(asked)
+        target = replace(self.target, device=device_of(self.target.device))
+        source = source_of(
+            target,
+            seed=0,
+            offline=self.access.offline,
+            allow_pickle=self.access.allow_pickle,
+            say=self.say,
+        )
+        found = source.locate(target)
+        tokenizer = source.tokenizer(found)
+        chat = in_chat(tokenizer, asked.chat)
+        check_asked(asked, found, tokenizer, self._load)
+        checks = team.leads or asked.prompts  # the others are told what was read
+        overlap = Overlap(kept_apart(asked.not_from) if checks else ())
+        prompts = prompts_of(asked, tokenizer, chat, overlap)
+        files = hash_files(found)
+        folder = opened(self.place) if team.leads else Folder(Path())
+        numbers = team.told(self._products(folder, target.device) if team.leads else "")
+        with folder.gone_if_refused(), self._alone(folder):
+            if team.leads:
+                mine = identity(self.target, asked, digest(files), loss, numbers)
+                begin(folder, mine, usual(asked), bool(self.place.resume))
+            model = source.model(found)
+            if numbers == BFLOAT16 and target.dtype == "auto":
+                model = model.to(torch.bfloat16)
+            vocab = source.vocab_size(model, model, tokenizer)
+            eos = source.eos(model, tokenizer)
+            teacher = Teacher(model, vocab)
+            made = of_texts(self.target, asked, files, vocab, chat, str(model.dtype)[6:])
+            path = asked.texts or folder.texts
+            if asked.texts is None:
+                writer = Writer(model, tokenizer, eos, vocab, asked, chat, prompts)
+                if not written(path, made, writer, self.say, self.stop, self.hands, team):
+                    return None
+            elif team.leads:
+                check_target(read_head(path), made, path)
+            texts = team.told(read(path, overlap, tokenizer.decode) if team.leads else _NONE)
+            learnt, kept = parted(texts, asked.held_out, asked.seed)
+            self.say(
+                f"texts: {len(learnt)} to learn from, {len(kept)} held out, {texts.tokens} tokens "
+                "written by the target"
+            )
+            counts = torch.bincount(
+                torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab
+            )
+            student = made_student(asked, teacher, tokenizer, self.target.id, counts, self._load)
+            outset = Outset(
+                asked=asked,
+                loss=loss,
+                student=student,
+                teacher=teacher,
+                learnt=learnt,
+                kept=kept,
+                eos=eos,
+                folder=folder,
+                team=team,
+                numbers=numbers,
+                say=self.say,
+            )
+            outset.check()
+            features = outset.features({"target": str(self.target), "files": digest(files)})
+            if features is not None:
+                teacher = Remembering(teacher, features)
+            course = outset.course(
+                teacher, self.price, lambda course: self._told(course, folder), self.stop
+            )
+            if not course.run():
+                return None
+            team.gathered(None)  # nobody reads hidden states any more
+            if not team.leads:
+                return None
+            shutil.rmtree(folder.features, ignore_errors=True)
+            return finish(course, folder, texts, asked, self.target, loss, chat, self.command)
+
+    def _products(self, folder: Folder, device: str) -> str:
+        """The numbers of products: those that it was begun with, else what is faster here."""
+        if begun := noted(folder, bool(self.place.resume)):
+            return str(begun.get(PRODUCTS, FLOAT32))
+        chosen = quicker(torch.device(device))
+        self.say(f"products in {chosen}; weights and losses in float32")
+        return chosen
+
+    def _alone(self, folder: Folder) -> AbstractContextManager[Any]:
+        return Lock(folder.lock) if self.team.leads else nullcontext()
+
+    def _load(self, folder: Path) -> Any:
+        return load_model(
+            folder,
+            device=device_of(self.target.device),
+            dtype="float32",
+            attention=None,
+            trust_remote_code=False,
+            allow_pickle=False,
+        )
+
+    def _told(self, course: Course, folder: Folder) -> None:
+        if self.team.leads:
+            lines = "".join(json.dumps(look.to_json()) + "\n" for look in course.looks)
+            replace_file(folder.log, lines.encode())
+            self.watch(course)
+
+
+_NONE = Texts({}, ())

@@ -1,0 +1,255 @@
+"""The course of a training: steps, looks at acceptance, checkpoints, and its end."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.engines.interrupts import held
+from spsbench.errors import UsageError
+from spsbench.training.course.batches import Batches
+from spsbench.training.course.checkpoint import newest, save
+from spsbench.training.course.gradients import Gradients
+from spsbench.training.course.look import Look, why_end
+from spsbench.training.course.optimiser import adamw, pace
+from spsbench.training.course.outlook import Prices, foreseen
+from spsbench.training.course.own import OwnTexts
+from spsbench.training.course.precision import products
+from spsbench.training.course.rules import Rules
+from spsbench.training.course.teacher import Teacher
+from spsbench.training.course.watch import Seen, watch
+from spsbench.training.students.student import Batch, Student
+from spsbench.training.team import Team
+
+WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
+CLIP = 1.0
+OVERRUN = 1.3  # of the minutes: a machine may have become busy since they were counted in steps
+PROBED = 3  # steps that are timed before the number of steps is settled
+LATE = (
+    f"the steps take more than {OVERRUN:g} times the --minutes: stopping. To learn for longer, "
+    "start again with more --minutes, or with --steps"
+)
+
+
+@dataclass(slots=True)
+class Course:
+    """A student, its teacher, its texts; `run` goes on from the newest checkpoint.
+
+    Attributes:
+        folder: of the checkpoints.
+        prices: of a round, where they are known.
+        own: texts that the student writes itself.
+        team: processes that learn together; rank 0 alone writes and decides.
+        told: called after each look.
+        stop: asked after each step whether to end.
+    """
+
+    student: Student
+    teacher: Teacher
+    batches: Batches
+    held_out: Sequence[Batch]
+    rules: Rules
+    folder: Path
+    prices: Prices | None = None
+    own: OwnTexts | None = None
+    team: Team = field(default_factory=Team)
+    told: Callable[["Course"], None] = lambda course: None
+    stop: Callable[[], bool] = lambda: False
+    looks: list[Look] = field(default_factory=list)
+    step: int = 0
+    steps: int = 0
+    best: dict[str, Tensor] = field(default_factory=dict)
+    best_step: int = -1
+    losses: list[float] = field(default_factory=list)  # since the last look
+    saved: int = 0  # the step of the last checkpoint
+    seconds: float = 0.0  # spent in all
+    ended: str = ""  # why, where it was before its time
+
+    def run(self) -> bool:
+        """Teach to the end; False where it was stopped from outside, with all of it saved.
+
+        Raises:
+            DataError: a loss that is no number; the checkpoint of before is there.
+            UsageError: too little time for one look.
+            LostRankError: another rank has ended.
+            KeyboardInterrupt: all whole steps are saved.
+        """
+        network, gradients = self.student.network, self._gradients()
+        optimiser = adamw(network.parameters(), self.rules.rate)
+        network.eval()  # without dropout: a resumed course has no other chance in it
+        for weight in network.parameters():  # lets Python handle Ctrl-C between parts of a backward
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(lambda weight: None)  # type: ignore[no-untyped-call]
+        self._resume(optimiser)
+        self.team.same(network)
+        if self.steps == 0:
+            self.steps = self.rules.steps or self._affordable(gradients)
+        if not self.looks:
+            self._look(float("nan"))
+            self._save(optimiser)
+        try:
+            return self._learn(optimiser, gradients)
+        except KeyboardInterrupt:
+            self._save(optimiser)
+            raise
+
+    def _learn(self, optimiser: torch.optim.Optimizer, gradients: Gradients) -> bool:
+        """Take the steps that are left, and look; False where it was stopped, with all saved."""
+        began, before = time.perf_counter(), self.seconds
+        every = max(1, self.steps // self.rules.evaluations)
+        late = False
+        while True:
+            due = self.step % every == 0 or self.step == self.steps or late
+            if due and self.step > self.now.step:  # else a resumed course has looked already
+                self._look(sum(self.losses) / len(self.losses))
+                if self.step < self.steps:
+                    self.ended = why_end(self.looks, self.rules) or (LATE if late else "")
+                self._save(optimiser)
+            if self.step == self.steps or self.ended:
+                return True
+            loss = gradients.add(self.step, self.steps, self.saved)
+            with held():
+                self._step(optimiser, loss)
+                self.seconds = before + time.perf_counter() - began
+            late, stopped = self.team.told((self._is_late(), self.stop()))
+            if stopped:
+                self._save(optimiser)
+                return False
+
+    def _step(self, optimiser: torch.optim.Optimizer, loss: float) -> None:
+        for group in optimiser.param_groups:
+            group["lr"] = self.rules.rate * self._pace()
+        nn.utils.clip_grad_norm_(self.student.network.parameters(), CLIP)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        self.losses.append(loss)
+        self.step += 1
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the steps and looks to come will take; None before the first timed step."""
+        counted = self.rules.steps is None
+        if self.step == 0:
+            return self.rules.minutes * 60 if counted else None
+        left = self.seconds / self.step * (self.steps - self.step)
+        most = OVERRUN * self.rules.minutes * 60 - self.seconds if counted else left
+        return max(0.0, min(left, most))
+
+    @property
+    def now(self) -> Look:
+        """The last look."""
+        return self.looks[-1]
+
+    @property
+    def chosen(self) -> Look:
+        """The best one, whose weights are the result."""
+        return next(look for look in self.looks if look.step == self.best_step)
+
+    def _gradients(self) -> Gradients:
+        return Gradients(self.student, self.teacher, self.batches, self.rules, self.team, self.own)
+
+    def _pace(self) -> float:
+        done, left = self.step + 1, self.steps - self.step
+        return pace(done, left, WARMUP * self.steps, COOLDOWN * self.steps)
+
+    def _look(self, loss: float) -> None:
+        seen = self._watched()
+        if not seen.reach:
+            raise UsageError(
+                "texts held out are shorter than a draft: expected longer ones. Give more --tokens,"
+                " or other --prompts"
+            )
+        gain = hoped = None
+        if self.prices is not None:
+            gain = self.prices.best([share.value for share in seen.reach])
+            steps = [look.step for look in self.looks] + [self.step]
+            ahead = foreseen(steps, [look.seen for look in self.looks] + [seen], self.steps)
+            hoped = None if ahead is None else self.prices.best(ahead)
+        look = self.team.told(Look(self.step, loss, seen, gain, hoped))
+        with held():
+            if self.best_step < 0 or look.tau > self.chosen.tau:
+                self.best_step = self.step
+                weights = self.student.network.state_dict()
+                self.best = {name: each.detach().cpu().clone() for name, each in weights.items()}
+            self.looks.append(look)
+            self.losses = []
+            self.told(self)
+
+    def _watched(self) -> Seen:
+        with products(self.teacher.parts.device, self.rules.products):
+            return watch(self.student, self.teacher, self.held_out, self.rules.warp, self.team)
+
+    def _is_late(self) -> bool:
+        """Whether it takes far longer than was reckoned."""
+        counted = self.rules.steps is None and self.step < self.steps
+        return counted and self.seconds > OVERRUN * self.rules.minutes * 60
+
+    def _affordable(self, gradients: Gradients) -> int:
+        """Steps that the minutes allow: a look and some steps are timed, and undone.
+
+        Raises:
+            UsageError: not even one look and one step.
+        """
+        began = time.perf_counter()
+        self._watched()
+        look = time.perf_counter() - began
+        began = time.perf_counter()
+        for step in self._probed():
+            gradients.add(step, self.steps)
+            self.student.network.zero_grad(set_to_none=True)
+        each = (time.perf_counter() - began) / PROBED
+        look, each = self.team.told((look, each))
+        seconds = self.rules.minutes * 60
+        if look + each > seconds:
+            raise UsageError(
+                f"--minutes is {self.rules.minutes:g}: expected {(look + each) / 60:.2g} or more, "
+                "for a step and a look at acceptance. Give more, or fewer --held-out texts"
+            )
+        looks = min(self.rules.evaluations, max(1, int(0.3 * seconds / max(look, 1e-9))))
+        return max(1, int((seconds - looks * look) / each))
+
+    def _probed(self) -> list[int]:
+        """Steps to time, on own texts as many of them as of all steps."""
+        if self.own is None:
+            return list(range(PROBED))
+        due = [step for step in range(1000) if self.own.is_due(step)]
+        plain = [step for step in range(1000) if not self.own.is_due(step)]
+        count = round(PROBED * self.own.share) if plain else PROBED
+        count = max(count, 1) if due else 0
+        return due[:count] + plain[: PROBED - count]
+
+    def _save(self, optimiser: torch.optim.Optimizer) -> None:
+        if not self.team.leads:
+            return
+        network = self.student.network.state_dict()
+        state = {
+            "step": self.step,
+            "steps": self.steps,
+            "network": {name: weight.detach().cpu() for name, weight in network.items()},
+            "optimiser": optimiser.state_dict(),
+            "best": self.best,
+            "best_step": self.best_step,
+            "looks": [look.to_json() for look in self.looks],
+            "losses": self.losses,
+            "seconds": self.seconds,
+            "ended": self.ended,
+        }
+        with held():
+            save(self.folder, self.step, state)
+            self.saved = self.step
+
+    def _resume(self, optimiser: torch.optim.Optimizer) -> None:
+        kept = self.team.told(newest(self.folder) if self.team.leads else None)
+        if kept is None:
+            return
+        self.student.network.load_state_dict(kept["network"])
+        optimiser.load_state_dict(kept["optimiser"])
+        self.step, self.steps, self.saved = kept["step"], kept["steps"], kept["step"]
+        self.best, self.best_step = kept["best"], kept["best_step"]
+        self.looks = [Look.of(each) for each in kept["looks"]]
+        self.losses, self.seconds = kept["losses"], kept["seconds"]
+        if kept["ended"]:  # may be gone on with by another --patience or --worth
+            self.ended = LATE if self._is_late() else why_end(self.looks, self.rules)

@@ -1,0 +1,94 @@
+"""The gradients of a step: the loss of a batch, a part at a time, over all that learn together."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spsbench.errors import DataError
+from spsbench.training.course.batches import Batches
+from spsbench.training.course.own import OwnTexts
+from spsbench.training.course.precision import products
+from spsbench.training.course.rules import Rules
+from spsbench.training.course.teacher import Teacher, foretold, with_law
+from spsbench.training.students.student import Batch, Lesson, Moment, Student
+from spsbench.training.team import Team
+
+FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
+SHOWN = 8  # texts that a message names
+NOTHING = Lesson((), torch.empty(0))  # of a target that nobody asks
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """Of a student on the texts of a step.
+
+    Attributes:
+        own: texts that the student writes itself, for some of the steps.
+    """
+
+    student: Student
+    teacher: Teacher
+    batches: Batches
+    rules: Rules
+    team: Team
+    own: OwnTexts | None = None
+
+    def add(self, step: int, steps: int, kept: int = 0) -> float:
+        """Add those of a step, the same on all ranks; the mean loss of a row at depth 1.
+
+        Args:
+            steps: of the whole course.
+            kept: the step of the last checkpoint, for the message.
+
+        Raises:
+            DataError: a loss that is no number.
+        """
+        parts = self._parts(step)
+        rows = sum(self.team.gathered(sum(int(batch.wanted.sum()) for _, batch in parts)))
+        total, broken = 0.0, ""
+        moment = Moment(min(step / max(steps, 1), 1.0), self.batches.seed + step)
+        for numbers, batch in parts:
+            with products(batch.ids.device, self.rules.products):
+                each = list(self._losses(batch, moment))
+            summed = sum(
+                (values.sum() * FADES**d for d, values in enumerate(each)), torch.zeros(())
+            )
+            if not bool(torch.isfinite(summed)):
+                broken = f"{float(summed.detach())}, {', '.join(map(str, numbers[:SHOWN]))}"
+                break
+            torch.autograd.backward(summed / max(rows, 1))
+            total += float(each[0].detach().sum())
+        found = self.team.gathered((total, broken))
+        if wrong := next((each for _, each in found if each), ""):
+            value, numbers_of = wrong.split(", ", 1)
+            raise DataError(
+                f"the loss is {value} (step {step + 1}, texts {numbers_of}): expected a number. "
+                f"The checkpoint of step {kept} is kept. Give a lower --rate, or another --loss"
+            )
+        self.team.add(self.student.network)
+        return sum(part for part, _ in found) / max(rows, 1)
+
+    def _parts(self, step: int) -> list[tuple[list[int], Batch]]:
+        """Of a step, those of this rank."""
+        tokens = min(self.rules.micro_tokens, -(-self.batches.tokens // self.team.size))
+        parts = self.team.mine(self.batches.parts(step, tokens))
+        if self.own is None or not self.own.is_due(step):
+            return [(numbers, self.batches.together(numbers)) for numbers in parts]
+        texts = self.batches.texts
+        return [
+            (numbers, self.own.batch(self.student, [texts[i] for i in numbers], (step, numbers[0])))
+            for numbers in parts
+        ]
+
+    def _losses(self, batch: Batch, moment: Moment) -> Iterable[Tensor]:
+        rules, ids, vocab = self.rules, self.student.ids, self.teacher.vocab
+        unasked = rules.lawless and not self.student.reads(self.teacher.layers)
+        lesson = NOTHING if unasked else self.teacher.teach(batch)
+        warp = rules.warp if rules.warped else None
+        heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
+        for guess in self.student.taught(batch, lesson, moment):
+            told = foretold(guess, batch, ids, vocab, heat)
+            values = rules.loss(told if rules.lawless else with_law(told, guess, lesson, ids, warp))
+            yield values if guess.extra is None else values + guess.extra

@@ -1,0 +1,5 @@
+"""`python -m spsbench.training.nano`."""
+
+from spsbench.training.nano.recipe import main
+
+main()

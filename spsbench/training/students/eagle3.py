@@ -1,0 +1,111 @@
+"""A head of EAGLE-3, from nothing; its own head begins as the target's (arXiv 2503.01840)."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.site import TargetParts
+from spsbench.methods.heads.eagle3 import Eagle3Network
+from spsbench.models.heads.formats.eagle3 import IDS, default_features
+from spsbench.models.heads.shapes import Eagle3Shape
+from spsbench.training.students.known import known_tokens
+from spsbench.training.students.layers import begun, layer_config, layer_of
+from spsbench.training.students.unrolled import Unrolled
+from spsbench.training.written.heads import speculator, write_head
+
+DEPTH = 4
+
+
+class Eagle3Student(Unrolled):
+    """Reads three hidden states; knows the commonest tokens of the texts."""
+
+    drafter = "eagle3"
+    rate = 2e-3
+
+    def __init__(
+        self,
+        target: TargetParts,
+        head: Tensor,
+        name: str,
+        counts: Tensor,
+        *,
+        depth: int | None,
+        draft_vocab: int | None,
+        inner: int | None,
+        seed: int,
+    ) -> None:
+        """A new head.
+
+        Args:
+            target: whose it is to be.
+            head: [V', D] rows of the target's output embeddings.
+            name: of the target, for the file.
+            counts: [V] how often each token is in the texts.
+            depth: passes that are taught.
+            draft_vocab: how many of the commonest tokens it knows.
+            inner: width of its inner layer.
+            seed: of its weights.
+        """
+        vocab = target.vocab_size
+        layers = int(target.config.num_hidden_layers)
+        layer = layer_of(target, inner, "eagle3")
+        ids = known_tokens(counts, draft_vocab)
+        shape = Eagle3Shape(
+            layer=layer,
+            features=features_of(layers),
+            target_width=layer.width,
+            draft_vocab=len(ids),
+            vocab=vocab,
+        )
+        network = Eagle3Network(shape)
+        begun(network, seed)
+        with torch.no_grad():
+            network.lm_head.weight.copy_(head[ids])
+        network.to(target.device)
+        network.ids = None if len(ids) == vocab else ids.to(target.device)
+        super().__init__(network, target, depth or DEPTH)
+        self._name, self._layers, self._rows = name, layers, shape
+
+    def write(self, folder: Path, dtype: torch.dtype) -> None:
+        """As vllm-project/speculators writes it; layer ids are left out where they are usual."""
+        shape, network = self._rows, self.network
+        usual = self._layers > 4 and shape.features == default_features(self._layers)
+        config: dict[str, Any] = {
+            **speculator("eagle3", "Eagle3Speculator", self._name, self.depth),
+            "draft_vocab_size": shape.draft_vocab,
+            "norm_before_residual": False,
+            "norm_output": False,
+            "target_hidden_size": shape.target_width,
+            IDS: None if usual else list(shape.features),
+            "transformer_layer_config": layer_config(shape.layer, shape.vocab),
+        }
+        tensors = {
+            name.replace("stack.0", "layers.0"): weight
+            for name, weight in network.state_dict().items()
+        }
+        ids = self.ids
+        if ids is not None:
+            mask = torch.zeros(shape.vocab, dtype=torch.bool)
+            mask[ids.cpu()] = True
+            tensors |= {"d2t": ids.cpu() - torch.arange(len(ids)), "t2d": mask}
+        write_head(folder, config, tensors, dtype)
+
+    def describe(self) -> dict[str, Any]:
+        """Its size, and what it reads."""
+        shape = self._rows
+        return {
+            **super().describe(),
+            "features": list(shape.features),
+            "draft_vocab": shape.draft_vocab,
+            "inner": shape.layer.inner,
+        }
+
+
+def features_of(layers: int) -> tuple[int, ...]:
+    """The paper's three hidden states; of a shallow target three that it has."""
+    found = default_features(layers)
+    if 0 < found[0] < found[1] < found[2] < layers:
+        return found
+    return tuple(sorted({0, layers // 2, layers - 1}))

@@ -1,0 +1,176 @@
+"""Every kind of student, by what a user asks for."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.models.description import read_config
+from spsbench.models.loader import load_tokenizer
+from spsbench.models.vocabulary import check_same
+from spsbench.settings.training import DraftTraining, HeadTraining
+from spsbench.training.course.teacher import Teacher
+from spsbench.training.students.blockwise import BlockwiseStudent
+from spsbench.training.students.draft import DraftStudent, check_layers, cut, from_folder
+from spsbench.training.students.eagle import EagleStudent
+from spsbench.training.students.eagle3 import Eagle3Student
+from spsbench.training.students.falcon import FalconStudent
+from spsbench.training.students.known import check_known
+from spsbench.training.students.medusa import MedusaStudent
+from spsbench.training.students.mlp import MlpStudent
+from spsbench.training.students.student import Student
+from spsbench.training.text.texts import FEWEST, read_head
+
+HEADS: Mapping[str, type[Student]] = {
+    each.drafter: each
+    for each in (
+        Eagle3Student,
+        EagleStudent,
+        MedusaStudent,
+        MlpStudent,
+        BlockwiseStudent,
+        FalconStudent,
+    )
+}
+
+
+def check_asked(
+    asked: DraftTraining | HeadTraining, found: Path, tokenizer: Any, load: Callable[[Path], Any]
+) -> None:
+    """Refuse what this target cannot have, before it is loaded and writes texts.
+
+    Args:
+        found: the target's folder.
+        tokenizer: of the target.
+        load: reads a model's folder.
+
+    Raises:
+        SpsError: with the option.
+    """
+    config = read_config(found)
+    text = config.get("text_config")
+    sizes = text if isinstance(text, Mapping) and "hidden_size" not in config else config
+    vocab = max(tokenizer.get_vocab().values(), default=-1) + 1
+    kind: type[Student] = DraftStudent
+    if isinstance(asked, HeadTraining):
+        kind = HEADS[asked.kind]
+    if asked.recompute and not kind.recomputes:
+        raise UsageError(
+            f"--recompute with --kind {kind.drafter}: expected a student of several layers or "
+            "passes; this one has none to compute again. Leave it out"
+        )
+    if asked.texts is not None:
+        read_head(asked.texts)
+    elif asked.count < FEWEST:
+        raise UsageError(
+            f"--count is {asked.count}: expected {FEWEST} or more, some of them to watch on"
+        )
+    if isinstance(asked, HeadTraining):
+        check_known(asked.draft_vocab, vocab)
+        return
+    layers = next((sizes[n] for n in ("num_hidden_layers", "n_layer") if n in sizes), None)
+    if asked.start is not None:
+        _started(asked.start, asked.seed, tokenizer, vocab, load)
+    elif layers is not None:
+        check_layers(asked.layers, layers)
+
+
+def made_student(
+    asked: DraftTraining | HeadTraining,
+    teacher: Teacher,
+    tokenizer: Any,
+    name: str,
+    counts: Tensor,
+    load: Callable[[Path], Any],
+) -> Student:
+    """A new student.
+
+    Args:
+        asked: of which kind.
+        teacher: whose.
+        tokenizer: of the target.
+        name: of the target, for the file.
+        counts: [V] how often each token is in the texts.
+        load: reads a model's folder.
+
+    Raises:
+        SpsError: a kind that this target cannot have.
+    """
+    if isinstance(asked, DraftTraining):
+        return _draft(asked, teacher, tokenizer, load)
+    head = teacher.model.get_output_embeddings()
+    if head is None:
+        raise DataError(
+            f"{type(teacher.model).__name__} has no output embeddings ({name}): expected a target "
+            f"that a head of kind {asked.kind} can read"
+        )
+    if asked.kind == "eagle3":
+        return Eagle3Student(
+            teacher.parts,
+            head.weight,
+            name,
+            counts,
+            depth=asked.depth,
+            draft_vocab=asked.draft_vocab,
+            inner=asked.inner,
+            seed=asked.seed,
+        )
+    if asked.kind == "medusa":
+        return MedusaStudent(
+            teacher.parts,
+            head.weight,
+            name,
+            counts,
+            depth=asked.depth,
+            draft_vocab=asked.draft_vocab,
+        )
+    if asked.kind == "blockwise":
+        return BlockwiseStudent(
+            teacher.parts, name, depth=asked.depth, inner=asked.inner, seed=asked.seed
+        )
+    if asked.kind == "falcon":
+        return FalconStudent(
+            teacher.parts,
+            name,
+            depth=asked.depth,
+            block=asked.block,
+            inner=asked.inner,
+            seed=asked.seed,
+        )
+    if asked.kind == "mlp":
+        embedding = teacher.model.get_input_embeddings().weight
+        return MlpStudent(
+            teacher.parts,
+            embedding,
+            head.weight,
+            depth=asked.depth,
+            inner=asked.inner,
+            seed=asked.seed,
+        )
+    return EagleStudent(teacher.parts, depth=asked.depth, inner=asked.inner, seed=asked.seed)
+
+
+def _draft(
+    asked: DraftTraining, teacher: Teacher, tokenizer: Any, load: Callable[[Path], Any]
+) -> DraftStudent:
+    if asked.start is None:
+        return DraftStudent(cut(teacher.model, asked.layers), tokenizer, teacher.vocab)
+    made = _started(asked.start, asked.seed, tokenizer, teacher.vocab, load)
+    return DraftStudent(made.to(teacher.parts.device), tokenizer, teacher.vocab)
+
+
+def _started(
+    start: Path, seed: int, tokenizer: Any, vocab: int, load: Callable[[Path], Any]
+) -> PreTrainedModel:
+    folder = start.expanduser()
+    if not (folder / "config.json").is_file():
+        raise MissingError(
+            f"no config.json ({folder}): expected a model's folder, or the config alone. Check "
+            "--from"
+        )
+    if (folder / "tokenizer.json").is_file():
+        check_same(tokenizer, load_tokenizer(folder, trust_remote_code=False))
+    return from_folder(folder, seed, vocab, load)

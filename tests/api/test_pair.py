@@ -1,0 +1,155 @@
+"""A pair of models as a library: loaded once, the same texts as everywhere, nothing printed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import spsbench
+from spsbench.api.load import load
+from spsbench.api.pair import Pair
+from spsbench.errors import DataError, UsageError
+from spsbench.models.loader import load_model
+from tests.folders import random_model, save
+
+SHORT = {"max_new_tokens": 12, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("models")
+    target = save(folder / "target", random_model())
+    draft = save(folder / "draft", random_model(noise=0.1))
+    return {"target": str(target), "draft": str(draft), "engine": "eager"}
+
+
+@pytest.fixture(scope="module")
+def pair(folders: dict[str, str]) -> Pair:
+    made: Pair = load(**folders, **SHORT)
+    return made
+
+
+def test_the_package_gives_it_on_first_use(folders: dict[str, str]) -> None:
+    assert {"bench", "generate", "load"} <= set(dir(spsbench))
+    assert spsbench.load is load
+    once = spsbench.generate("the cat", **folders, **SHORT, seed=3)
+    assert len(once.tokens) == 12
+    with pytest.raises(AttributeError, match="has no attribute 'lode'"):
+        _ = spsbench.lode
+
+
+def test_models_are_loaded_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(*given: Any, **more: Any) -> None:
+        raise AssertionError("loaded again")
+
+    monkeypatch.setattr("spsbench.models.source.load_model", again)
+    assert load_model is not again
+    sampled = pair.generate("the cat", k=2, temperature=0.7)
+    plain = pair.generate("the cat", k=0)
+    found = pair.generate("the cat the cat", drafter="ngram:min_n=1")
+    assert sampled.cell.models.draft is not None
+    assert plain.cell.models.draft is found.cell.models.draft is None
+
+
+def test_a_text_is_what_was_made(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    text = pair.generate("the cat", seed=4)
+    assert str(text) == text.text == "".join(piece.text for piece in text.pieces)
+    assert text.text == "".join(piece.text for piece in pair.stream("the cat", seed=4))
+    assert sum(r.emitted for r in text.rounds) == len(text.tokens) == text.metrics.tokens
+    assert text.finish == "length"
+    assert len(repr(text)) < 120
+    assert capsys.readouterr() == ("", "")
+
+
+def test_markup_in_a_text_stays_text(pair: Pair) -> None:
+    from spsbench.api.text import Text
+    from spsbench.loop.text import Origin, Piece
+
+    made = pair.generate("the cat")
+    hostile = Text(made.arm, (Piece("<script>alert(1)</script>", Origin.BONUS),))
+    assert "<script>" not in hostile._repr_html_()
+    assert "&lt;script&gt;" in hostile._repr_html_()
+
+
+def test_greedy_texts_are_identical_beside_each_other(pair: Pair) -> None:
+    both = pair.compare("the cat", temperature=0.0)
+    assert both.identical
+    assert both.sps.record.tokens == both.ars.record.tokens
+    assert "identical" in str(both)
+
+
+def test_the_same_options_give_the_same_text_as_the_command(
+    pair: Pair, folders: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    from spsbench.cli.main import app
+
+    flags = [f"--{name}={value}" for name, value in folders.items()]
+    line = ["generate", "the cat", "-n", "12", "--ignore-eos", "--json", "--seed", "9", *flags]
+    app(line, standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["text"] == pair.generate("the cat", seed=9).text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "said"),
+    [
+        ("", {}, "the prompt is empty"),
+        ([1.5, 2], {}, "1.5"),
+        ("x", {"system": "s"}, "--system without --chat"),
+        ("x", {"k": 99}, "--k is 99: expected 1..64"),
+        ("x" * 2000, {}, "expected at most 512 in all"),
+    ],
+)
+def test_errors_are_those_of_the_command_line(
+    pair: Pair, prompt: Any, asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((UsageError, DataError)) as refused:
+        pair.generate(prompt, **asked)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_benchmark_is_resumed_and_told(pair: Pair, tmp_path: Path) -> None:
+    asked = {"data": "mini", "limit": 2, "k": [1, 2], "max_new_tokens": 4, "out": tmp_path / "run"}
+    seen: list[str] = []
+    run = pair.bench("xsum:count=2", **asked, watch=lambda pace: seen.append(str(pace)))
+    assert [row.cell.k for row in run.summary] == [0, 1, 2]
+    assert len(seen) == 1 + 2 * 3
+    again = pair.bench("xsum:count=2", **asked, resume=True)
+    kept = sorted(path.stat().st_mtime_ns for path in run.folder.iterdir())
+    pair.shelf.chosen()  # what is chosen later is none of the run's business
+    assert sorted(path.stat().st_mtime_ns for path in run.folder.iterdir()) == kept
+    assert again.outcome.records == run.outcome.records
+    assert run.rows()[1]["k"] == 1
+    assert "XSum-mini" in run._repr_markdown_()
+    with pytest.raises(UsageError, match="--limit is 3: expected at most 2"):
+        pair.bench("xsum:count=2", **asked | {"limit": 3})
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [3, b"abc", {"role": "user", "content": "x"}, [{"role": "user"}], [{"rol": 1}, "a"], [1.5]],
+)
+def test_what_is_no_prompt_is_refused_in_a_line(pair: Pair, prompt: Any) -> None:
+    with pytest.raises(DataError, match="expected") as refused:
+        pair.generate(prompt)
+    assert "\n" not in str(refused.value)
+
+
+def test_token_ids_may_be_an_array(pair: Pair) -> None:
+    plain = pair.generate([1, 2, 3], seed=1)
+    assert pair.generate(np.array([1, 2, 3]), seed=1).tokens == plain.tokens
+    assert pair.generate(torch.tensor([1, 2, 3]), seed=1).tokens == plain.tokens
+
+
+def test_an_empty_range_is_not_taken_for_the_usual_k(pair: Pair, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--k is empty: expected at least one number"):
+        pair.bench("xsum:data=mini", k=range(0), out=tmp_path / "run")
+
+
+def test_a_plug_in_that_is_no_text_is_refused(pair: Pair) -> None:
+    with pytest.raises(UsageError, match="--drafter is 3: expected NAME"):
+        pair.generate("the cat", drafter=3)

@@ -1,0 +1,80 @@
+"""The distance of a quantised target to its full self, against plain passes by transformers."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from spsbench.benchmark.distance import distance, full_self
+from spsbench.benchmark.jobs import EMPTY, Job, make
+from spsbench.engines.quantised import dequantise, quantise
+from spsbench.methods.resolve import resolve
+from spsbench.metrics.sums import AT, Tally
+from spsbench.models.shelf import Shelf
+from spsbench.settings.asked import make_cell
+from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.records import Record, RoundRecord
+from spsbench.settings.task import Sample
+
+PROMPT, TEXT = [5, 6, 7], [8, 9, 10, 11]
+
+
+def cell(weights: str, temperature: float):
+    return resolve(
+        make_cell(
+            target="nano-draft",
+            k=0,
+            weights=weights,
+            temperature=temperature,
+            max_new_tokens=4,
+            engine="eager",
+        )
+    )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_it_is_the_sum_of_total_variations(temperature: float) -> None:
+    laws = []
+    for weights in None, "int4":
+        model = AutoModelForCausalLM.from_pretrained(BUNDLED["nano-draft"], dtype=torch.float32)
+        if weights is not None:
+            quantise(model, weights)
+            dequantise(model)
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([PROMPT + TEXT[:-1]])).logits[0, -4:]
+        greedy = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
+        laws.append(logits.softmax(-1) if temperature else greedy)
+    expected = float((laws[0] - laws[1]).abs().sum() / 2)
+    shelf = Shelf(offline=True)
+    found = distance(cell("int4", temperature), PROMPT, TEXT, shelf.load)
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert found > 0.1 or not temperature
+    assert distance(cell("checkpoint", temperature), PROMPT, TEXT, shelf.load) is None
+
+
+def test_a_generation_has_it_in_its_record() -> None:
+    shelf, own = Shelf(offline=True), cell("int8", 1.0)
+    job = Job(own, Sample("a", "the cat"), 0)
+    record = make(job, shelf.load(own), first=False, compare=shelf.load)
+    assert record.distance is not None
+    assert 0 < record.distance < len(record.tokens)
+    assert Record.from_json(record.to_json()).distance == record.distance
+    assert "distance" not in make(job, shelf.load(own), first=False).to_json()
+
+
+def test_its_full_self_differs_in_weights_alone() -> None:
+    own = cell("int4", 1.0)
+    full = full_self(own)
+    assert full is not None
+    assert full.models.target.quantised is None
+    assert full_self(resolve(make_cell(weights="int8", random_weights=True))) is None
+
+
+def test_a_table_divides_by_the_tokens_that_were_compared() -> None:
+    rounds = [RoundRecord(0, 0, 0, 1, 0.0, 0.1, 0.0, 0.1)] * 4
+    tally = Tally(4, 128)
+    tally.add(replace(EMPTY, cell="c", sample="a", rounds=rounds, distance=0.5), 0)
+    tally.add(replace(EMPTY, cell="c", sample="b", rounds=rounds), 1)  # of an older run
+    sums = tally.rows.sum(0)
+    assert sums[AT["distance"]] / sums[AT["compared"]] == 0.125

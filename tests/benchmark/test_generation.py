@@ -1,0 +1,197 @@
+"""A generation as it runs: records, pieces, origins, and two of them side by side."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from spsbench import generate
+from spsbench.benchmark.generation import Generation, Update, interleave, origins
+from spsbench.loop.text import Origin
+from spsbench.loop.types import Round
+from spsbench.methods.resolve import resolve
+from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import Record, TreeRound
+from spsbench.spec import Spec
+from tests.folders import byte_tokenizer, random_model, save
+
+PROMPT = "the cat sat on"
+ACCEPTED, RECOVERED, BONUS, PLAIN = Origin
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    tokenizer = byte_tokenizer()
+    end = tokenizer.eos_token_id
+    draft = random_model(noise=0.1, context=64)
+    return Loaded(random_model(), draft, tokenizer, len(tokenizer), frozenset({end}), None)
+
+
+CELL = resolve(
+    Cell.of(target=ModelSpec("t"), draft=ModelSpec("d"), max_new_tokens=40, ignore_eos=True)
+)
+ARS = resolve(
+    CELL.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
+)
+
+
+def ids(loaded: Loaded) -> list[int]:
+    return loaded.tokenizer.encode(PROMPT)
+
+
+def run(cell: Cell, loaded: Loaded, **key) -> tuple[list[Update], Generation]:
+    generation = Generation(cell, loaded, ids(loaded), **key)
+    return list(generation), generation
+
+
+def test_a_record_holds_what_the_updates_brought(loaded: Loaded) -> None:
+    updates, generation = run(CELL, loaded)
+    record = generation.record
+    assert record.prompt_tokens == len(ids(loaded))
+    assert record.tokens == [token for update in updates for token in update.tokens]
+    assert record.rounds == [update.record for update in updates]
+    assert record.text == "".join(piece.text for update in updates for piece in update.pieces)
+    assert record.text == loaded.tokenizer.decode([*ids(loaded), *record.tokens])[len(PROMPT) :]
+    assert (len(record.tokens), record.finish) == (40, "length")
+    assert record.prefill_seconds > 0
+
+
+def test_laws_are_recorded_where_the_decoder_is_told_to(loaded: Loaded) -> None:
+    record = run(CELL, loaded)[1].record
+    told = CELL.but(decoder=Spec("native", (("laws", True),)))
+    audited = run(resolve(told), loaded)[1].record
+    assert record.laws is None
+    assert audited.laws is not None
+    assert audited.tokens == record.tokens
+    assert [len(laws.tokens) for laws in audited.laws] == [r.drafted for r in audited.rounds]
+    again = Record.from_json(json.loads(json.dumps(audited.to_json())))
+    assert again.laws == audited.laws
+    assert "laws" not in record.to_json()
+
+
+def test_the_parts_of_a_round_take_no_longer_than_the_round(loaded: Loaded) -> None:
+    for record in run(CELL, loaded)[1].record.rounds:
+        assert record.draft_seconds > 0
+        assert record.target_seconds > 0
+        assert record.draft_seconds + record.target_seconds <= record.seconds
+
+
+def test_the_prefill_is_in_no_round(loaded: Loaded) -> None:
+    generation = Generation(CELL, loaded, ids(loaded) * 60)
+    updates = list(generation)
+    assert generation.record.prefill_seconds > 0
+    rest = [update.record.target_seconds for update in updates[1:]]
+    assert updates[0].record.target_seconds < 20 * sorted(rest)[len(rest) // 2]
+
+
+def test_noise_is_keyed_by_seed_sample_and_repeat(loaded: Loaded) -> None:
+    def tokens(cell: Cell = CELL, **key) -> list[int]:
+        return run(cell, loaded, **key)[1].record.tokens
+
+    first = tokens()
+    assert tokens() == first
+    others = [tokens(sample="x"), tokens(repeat=1), tokens(CELL.but(seed=1))]
+    assert len({tuple(made) for made in [first, *others]}) == 4
+
+
+def test_a_longer_budget_continues_the_text(loaded: Loaded) -> None:
+    """All but the last token, where the shorter budget had no room for a longer draft."""
+    long = run(CELL, loaded)[1].record.tokens
+    for budget in (1, 7, 20):
+        short = run(CELL.but(max_new_tokens=budget), loaded)[1].record.tokens
+        assert long[: budget - 1] == short[:-1]
+
+
+def test_no_budget_is_an_empty_record(loaded: Loaded) -> None:
+    updates, generation = run(CELL.but(max_new_tokens=0), loaded)
+    assert (updates, generation.record.text, generation.record.finish) == ([], "", "length")
+
+
+def test_an_end_token_ends_unless_it_is_ignored(loaded: Loaded) -> None:
+    whole = run(CELL, loaded)[1].record.tokens
+    ends = replace(loaded, eos=frozenset({whole[5]}))
+    first = whole.index(whole[5])
+    record = run(CELL.but(ignore_eos=False), ends)[1].record
+    assert (record.tokens, record.finish) == (whole[: first + 1], "eos")
+    assert run(CELL, ends)[1].record.tokens == whole
+
+
+def test_a_stop_string_ends_and_is_not_shown(loaded: Loaded) -> None:
+    whole = run(CELL, loaded)[1].record
+    stop = next(c for c in whole.text[4:] if c.isalpha())
+    record = run(CELL.but(stop=(stop,)), loaded)[1].record
+    assert record.finish == "stop"
+    assert record.text == whole.text[: whole.text.index(stop)]
+    assert record.tokens == whole.tokens[: len(record.tokens)]
+
+
+def test_the_context_ends_a_text(loaded: Loaded) -> None:
+    prompt = (ids(loaded) * 500)[:500]
+    generation = Generation(CELL, loaded, prompt)
+    list(generation)
+    assert (len(generation.record.tokens), generation.record.finish) == (12, "context")
+
+
+def done(drafted: int, accepted: int, tokens: int) -> Round:
+    return Round(drafted, drafted, accepted, [7] * tokens, None, 0.0, None)
+
+
+LEAF, INNER = (TreeRound(3, (0, 2), (0, 0), (2, 2, more)) for more in (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("turn", "expected"),
+    [
+        (done(0, 0, 1), [PLAIN]),
+        (done(3, 0, 1), [RECOVERED]),
+        (done(3, 2, 3), [ACCEPTED, ACCEPTED, RECOVERED]),
+        (done(2, 2, 3), [ACCEPTED, ACCEPTED, BONUS]),
+        (done(5, 2, 3)._replace(tree=LEAF), [ACCEPTED, ACCEPTED, BONUS]),
+        (done(5, 2, 3)._replace(tree=INNER), [ACCEPTED, ACCEPTED, RECOVERED]),
+        (done(5, 0, 1)._replace(tree=INNER), [RECOVERED]),
+    ],
+)
+def test_where_tokens_come_from(turn: Round, expected: list[Origin]) -> None:
+    assert origins(turn) == expected
+
+
+def test_the_origins_add_up(loaded: Loaded) -> None:
+    updates, _ = run(CELL, loaded)
+    kinds = {origins(done(r.drafted, r.accepted, r.emitted))[-1] for r, _, _ in updates}
+    assert {RECOVERED, BONUS} <= kinds  # else the pair would exercise only one branch
+
+
+def test_side_by_side_is_the_same_as_alone(loaded: Loaded) -> None:
+    alone = [run(cell, loaded)[1].record.tokens for cell in (ARS, CELL)]
+    pair = [Generation(cell, loaded, ids(loaded)) for cell in (ARS, CELL)]
+    emitted, order = [0, 0], []
+    for index, update in interleave(*pair):
+        assert emitted[index] == min(n for n in emitted if n < 40)
+        emitted[index] += len(update.tokens)
+        order.append(index)
+    assert [generation.record.tokens for generation in pair] == alone
+    assert emitted == [40, 40]
+    assert any(a != b for a, b in pairwise(order))
+
+
+def test_one_that_ends_early_leaves_the_other_running(loaded: Loaded) -> None:
+    cells = ARS.but(max_new_tokens=3), CELL
+    pair = [Generation(cell, loaded, ids(loaded)) for cell in cells]
+    list(interleave(*pair))
+    assert [len(generation.record.tokens) for generation in pair] == [3, 40]
+
+
+def test_the_public_function(loaded: Loaded, tmp_path) -> None:
+    target = save(tmp_path / "target", loaded.target)
+    draft = save(tmp_path / "draft", loaded.draft)
+    options = {"target": str(target), "max_new_tokens": 12, "ignore_eos": True}
+    made = generate(PROMPT, draft=str(draft), **options)
+    assert made.tokens == run(CELL.but(max_new_tokens=12), loaded)[1].record.tokens
+    assert made.text == made.record.text
+    assert made.metrics.tokens == 12
+    assert generate(ids(loaded), draft=str(draft), **options).tokens == made.tokens
+    looked_up = generate(PROMPT, drafter="ngram:n=3", k=2, **options)
+    assert max(r.drafted for r in looked_up.record.rounds) <= 2

@@ -1,0 +1,206 @@
+"""Cells x samples -> records: order, warm-up, resume, failures and flags."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from spsbench.benchmark import jobs as bench
+from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, run_part, samples_of
+from spsbench.loop.decode import NonFiniteError
+from spsbench.methods.resolve import resolve
+from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import Record
+from spsbench.settings.task import Fits, Sample
+from spsbench.spec import Spec
+from tests.folders import byte_tokenizer, random_model
+
+
+class Numbered:
+    """A task of a few prompts."""
+
+    name, title, prompt_version = "numbered", "numbered prompts", "1"
+    max_new_tokens = 8
+    stop: tuple[str, ...] = ()
+    metrics = ("length",)
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        for number in range(5):
+            yield Sample(f"s/{number}", f"the cat {number}", group="even" if number % 2 else None)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        return {"length": float(len(completion))}
+
+    @staticmethod
+    def combine(scores) -> dict[str, list[float]]:
+        return {}
+
+
+class Kept:
+    """A writer that keeps records in a list."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def wants(self, key: tuple[str, str, int]) -> bool:
+        return key not in {record.key for record in self.records}
+
+    def append(self, record: Record) -> None:
+        assert self.wants(record.key)
+        self.records.append(record)
+
+
+BASE = resolve(
+    Cell.of(target=ModelSpec("t"), draft=ModelSpec("d"), max_new_tokens=8, ignore_eos=True)
+)
+ARS = resolve(
+    BASE.but(draft=None, drafter=Spec("none"), schedule=Spec("constant", (("lookahead", 0),)))
+)
+GREEDY = BASE.but(temperature=0.0)
+EXPERIMENT = Experiment(parts=(), seed=3, warmup=1)
+
+
+def part(*cells: Cell, **changes: object) -> Part:
+    made = Part(
+        spec=Spec("numbered"), task=Numbered(), cells=cells, limit=None, samples=1, repeats=1
+    )
+    return replace(made, **changes)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Loaded:
+    tokenizer = byte_tokenizer()
+    draft = random_model(noise=0.1, context=64)
+    return Loaded(random_model(), draft, tokenizer, len(tokenizer), frozenset(), None)
+
+
+def run(one: Part, loaded: Loaded, writer: Kept, **more: object) -> list[Record]:
+    samples = samples_of(one, lambda cell: loaded)
+    run_part(one, samples, lambda cell: loaded, writer, experiment=EXPERIMENT, **more)
+    return writer.records
+
+
+def test_arms_of_a_prompt_follow_each_other_in_an_order_of_its_own() -> None:
+    one = part(ARS, BASE, GREEDY)
+    samples = [Sample(str(i), "x") for i in range(200)]
+    made = list(jobs(one, samples, seed=0))
+    assert [job.sample.id for job in made[:6]] == ["0", "0", "0", "1", "1", "1"]
+    firsts = Counter(made[i].cell.id for i in range(0, len(made), 3))
+    assert min(firsts.values()) > 200 / 3 * 0.6
+    assert made == list(jobs(one, samples, seed=0))
+    assert made != list(jobs(one, samples, seed=1))
+
+
+def test_greedy_arms_are_repeated_for_timings_only() -> None:
+    one = part(BASE, GREEDY, samples=3, repeats=2)
+    counts = Counter(job.cell.sampling.temperature for job in jobs(one, [Sample("a", "x")], 0))
+    assert counts == {1.0: 6, 0.0: 2}
+    assert generations(one, 1) == {BASE.id: 6, GREEDY.id: 2}
+    many = part(BASE, samples=10**9, repeats=10**9)  # counted, not walked
+    assert generations(many, 164) == {BASE.id: 164 * 10**18}
+
+
+def test_every_record_is_made_once_with_its_key(loaded: Loaded) -> None:
+    one = part(ARS, BASE, samples=2)
+    records = run(one, loaded, Kept())
+    assert len({record.key for record in records}) == len(records) == 5 * 2 * 2
+    assert all(len(record.tokens) == 8 and record.error is None for record in records)
+    assert not any("first" in record.flags for record in records)  # each cell was warmed up
+    assert {record.group for record in records} == {"even", None}
+    texts = {(r.sample, r.repeat): r.tokens for r in records if r.cell == BASE.id}
+    assert texts["s/0", 0] != texts["s/0", 1]
+
+
+def test_the_first_record_is_flagged_without_warm_up(loaded: Loaded) -> None:
+    cold, one = replace(EXPERIMENT, warmup=0), part(ARS, BASE, limit=2)
+    writer = Kept()
+    run_part(
+        one, samples_of(one, lambda cell: loaded), lambda cell: loaded, writer, experiment=cold
+    )
+    assert [("first" in record.flags) for record in writer.records] == [True] + [False] * 3
+
+
+def test_a_resumed_run_makes_the_same_records(loaded: Loaded) -> None:
+    one = part(ARS, BASE)
+    whole = {record.key: record for record in run(one, loaded, Kept())}
+    writer = Kept()
+    ends = iter([False] * 6)
+    run(one, loaded, writer, stop=lambda: next(ends, True))
+    assert 0 < len(writer.records) < len(whole)
+    resumed = {record.key: record for record in run(one, loaded, writer)}
+    assert resumed.keys() == whole.keys()
+    for name, record in resumed.items():
+        assert record.tokens == whole[name].tokens
+        assert [r[:4] for r in record.rounds] == [r[:4] for r in whole[name].rounds]
+
+
+def test_each_cell_is_warmed_up_in_its_turn(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that is killed early has made records, instead of warming up what it never ran."""
+    made: list[tuple[str, str]] = []
+    real = bench.make
+
+    def noted(job, models, **how):
+        made.append((job.cell.id, job.sample.id))
+        return real(job, models, **how)
+
+    monkeypatch.setattr(bench, "make", noted)
+    run(part(ARS, BASE, limit=2), loaded, Kept())
+    first, second = dict.fromkeys(cell for cell, _ in made)
+    prompts = [(cell, "s/0") for cell in (first, first, second, second)]
+    assert made[:4] == prompts  # each once to warm up, and once to be recorded
+    assert len(made) == 2 + 4
+
+
+def test_samples_are_known_without_a_model(loaded: Loaded) -> None:
+    one = part(BASE, limit=3)
+    assert [s.id for s in bench.uncut(one)] == [s.id for s in samples_of(one, lambda cell: loaded)]
+
+
+def test_a_failure_is_a_record_and_the_run_goes_on(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(bench.Generation):
+        def __iter__(self):
+            if self._prompt == loaded.tokenizer.encode("the cat 2"):
+                raise NonFiniteError("non-finite logits from the target at position 9")
+            return super().__iter__()
+
+    monkeypatch.setattr(bench, "Generation", Failing)
+    records = run(part(BASE), loaded, Kept())
+    failed = [record for record in records if record.error]
+    assert [record.sample for record in failed] == ["s/2"]
+    assert failed[0].error == "NonFiniteError: non-finite logits from the target at position 9"
+    assert failed[0].tokens == []
+    assert len(records) == 5
+
+
+def test_a_bug_is_no_failure_of_a_sample(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(bench, "Generation", broken)
+    with pytest.raises(KeyError, match="ours"):
+        run(part(BASE), loaded, Kept())
+
+
+def test_other_work_on_the_machine_flags_a_record(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "loaded", lambda before, after: True)
+    job = next(jobs(part(BASE), [Sample("a", "the cat")], 0))
+    assert make(job, loaded, first=False).flags == ("loaded",)
+    assert make(job, loaded, first=True).flags == ("first", "loaded")
+
+
+def test_prompts_fit_the_shortest_context_with_what_is_to_come(loaded: Loaded) -> None:
+    fits = fitting(part(ARS, BASE), lambda cell: loaded)
+    assert loaded.limit == 64
+    assert fits("x" * 56)
+    assert not fits("x" * 57)
+    assert key(next(jobs(part(BASE), [Sample("a", "x")], 0))) == (BASE.id, "a", 0)

@@ -1,0 +1,64 @@
+"""How far a run is, in words: slow rates are seen, and the speed-up is the final table's."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from spsbench.benchmark.pace import Pace, rate
+from spsbench.cli import progress
+from spsbench.metrics.summaries import summaries
+from tests.simulation import cell, failure, run
+
+ARS, SPS = cell(0), cell(4)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(412.3, "412"), (9.96, "10"), (4.14, "4.1"), (0.42, "0.42"), (0.0123, "0.012"), (0, "0")],
+)
+def test_rates_below_one_token_a_second_are_seen(value: float, shown: str) -> None:
+    assert rate(value) == shown
+
+
+def test_the_live_speedup_is_that_of_the_table() -> None:
+    records = [r for c in (ARS, SPS) for r in run(c, 0.7, 9, spread=0.2)]
+    records[0] = replace(records[0], flags=("first",))  # in no time
+    records[12] = replace(records[12], flags=("loaded",))
+    records[11] = failure(SPS, "s2")
+    late = [
+        r for r in records if not (r.cell == SPS.id and r.sample in ("s7", "s8"))
+    ]  # no pair yet
+    pace = Pace(18, [ARS, SPS])
+    for record in late:
+        pace.add(SPS if record.cell == SPS.id else ARS, record)
+    made = summaries([ARS, SPS], late)[1].with_load["speedup"]
+    assert made is not None
+    assert made.n == 5
+    assert f"speed-up {made.mean:.2f}x so far," in str(pace)
+
+
+def test_the_range_over_several_cells_says_that_it_is_no_interval() -> None:
+    cells = [ARS, SPS, cell(2)]
+    pace = Pace(6, cells)
+    for each in cells:
+        for record in run(each, 0.7, 2):
+            pace.add(each, record)
+    gains = [
+        s.speedup.mean for s in summaries(cells, [r for c in cells for r in run(c, 0.7, 2)])[1:]
+    ]
+    told = f"speed-up so far {min(gains):.2f}x (least of 2 cells) to {max(gains):.2f}x (greatest)"
+    assert told in str(pace)
+    assert "speed-up" not in str(Pace(6, cells))
+
+
+def test_a_line_comes_while_one_sample_takes_long(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.progress(Pace(3), every=0.01):
+        time.sleep(0.2)  # a long prefill: nobody calls show
+    assert "0/3, 0 tokens/s" in capsys.readouterr().err
+    with progress.alive("auditing", every=0.01):
+        time.sleep(0.2)
+    assert "auditing, for 0:00:00 so far" in capsys.readouterr().err
+    with progress.alive("auditing"):
+        pass
+    assert capsys.readouterr().err == ""

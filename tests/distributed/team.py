@@ -1,0 +1,76 @@
+"""Ranks as forks of the process that tests: torch and transformers are imported already."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from forked import FORK, be_rank, free_port
+from spsbench.api.ranks import follow
+from spsbench.engines.channel import end
+from spsbench.engines.company import LostRankError
+
+
+def team(
+    size: int,
+    work: Callable[..., Any],
+    *,
+    dies: int | None = None,
+    of: signal.Signals = signal.SIGKILL,
+) -> Any:
+    """What `work` returns on rank 0 of `size`; the rank `dies` is hit when work asks for it."""
+    here, there = FORK.Pipe(duplex=False)
+    port = free_port()
+    others = [FORK.Process(target=_follow, args=(rank, size, port)) for rank in range(1, size)]
+    for process in others:
+        process.start()
+    victim = None if dies is None else others[dies - 1].pid
+    first = FORK.Process(target=_lead, args=(size, port, work, there, victim, of))
+    first.start()
+    there.close()
+    try:
+        answer = here.recv() if here.poll(120) else None
+        if dies is not None:
+            others[dies - 1].kill()  # it may only stand still
+        for process in (first, *others):
+            process.join(30)
+        codes = [process.exitcode for process in (first, *others)]
+    finally:
+        for process in (first, *others):
+            if process.is_alive():
+                process.kill()
+    return answer, codes
+
+
+def _environment(rank: int, size: int, port: int) -> None:
+    be_rank(rank, size, port)
+    torch.set_num_threads(1)
+
+
+def _follow(rank: int, size: int, port: int) -> None:
+    _environment(rank, size, port)
+    try:
+        follow()
+    except LostRankError:
+        os._exit(69)
+    os._exit(0)
+
+
+def _lead(
+    size: int,
+    port: int,
+    work: Callable[..., Any],
+    answer: Any,
+    victim: int | None,
+    of: signal.Signals,
+) -> None:
+    _environment(0, size, port)
+    try:
+        answer.send(work() if victim is None else work(lambda: os.kill(victim, of)))
+        end()
+    except Exception as error:
+        answer.send(error)
+        os._exit(1)
+    os._exit(0)

@@ -1,0 +1,117 @@
+"""`sps ... --parallel`: the command starts its ranks itself, and ends with them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from forked import free_port, variables_of
+from spsbench.api.ranks import check_ranks
+from spsbench.errors import UsageError
+from spsbench.hardware.ranks import MissingRanksError
+from spsbench.settings.asked import make_cell
+from tests.cli.forked import Forked
+
+PATIENCE = 250  # seconds; a busy machine may need a minute to import torch
+SPS = (sys.executable, "-m", "spsbench")
+ASKED = ("generate", "--dtype", "float64", "--seed", "3", "--no-stats", "--threads", "1")
+OVER_TWO = ("--parallel", "tp:2")
+
+
+def ran(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:
+    command = [*SPS, *ASKED, *arguments]
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_two_ranks_that_were_started_write_the_text_of_one() -> None:
+    asked = (*ASKED, "def f(", "--max-new-tokens", "8", "--offline")
+    port = free_port()
+    alone = Forked(*asked, env=os.environ)
+    said, _ = alone.communicate()
+    ranks = [
+        Forked(*asked, "--parallel", "tp", env=os.environ | variables_of(rank, 2, port))
+        for rank in (0, 1)
+    ]
+    told = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in (alone, *ranks)] == [0, 0, 0], told
+    assert said
+    assert [out for out, _ in told] == [said, b""], "rank 1 is silent"
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_the_command_writes_the_text_of_one_rank() -> None:
+    """Its prompt comes from standard input, which rank 0 alone reads."""
+    asked = ("-", "--max-new-tokens", "20")
+    alone, together = ran(*asked, text="def f("), ran(*asked, *OVER_TWO, text="def f(")
+    assert (alone.returncode, together.returncode) == (0, 0), together.stderr
+    assert together.stdout == alone.stdout
+    assert together.stderr.splitlines() == alone.stderr.splitlines(), "rank 1 is silent"
+
+
+def rank_of(pid: str) -> str:
+    words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return next((word[5:] for word in words if word.startswith("RANK=")), "")
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("rank", "hit", "line"),
+    [
+        ("0", signal.SIGKILL, "rank 0 failed: it was ended by SIGKILL"),
+        ("1", signal.SIGKILL, "rank 1 failed: it was ended by SIGKILL"),
+        ("0", signal.SIGSTOP, "rank 1 failed: rank 0 has been silent for 5 s"),
+        ("1", signal.SIGSTOP, "error: rank 1 has been silent for 5 s"),
+    ],
+)
+def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(
+    rank: str, hit: signal.Signals, line: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [*SPS, *ASKED, "x", "--max-new-tokens", "900", "--ignore-eos", *OVER_TWO]
+    command += ["--rank-timeout", "5"]
+    with out.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + PATIENCE
+        while not out.stat().st_size and time.monotonic() < until:
+            time.sleep(0.1)
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+        children = " ".join(each.read_text() for each in tasks).split()
+        victims = [pid for pid in children if rank_of(pid) == rank]
+        os.kill(int(victims[0]), hit)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 69
+    lines = [line for line in told.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1
+    assert line in lines[0]
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists() and rank_of(pid)]
+
+
+def test_what_ranks_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in ("tp:1", "pp:2", "2", "auto"):
+        with pytest.raises(UsageError, match="expected tp:N"):
+            make_cell(parallel=wrong)
+    with pytest.raises(UsageError, match="without torchrun"):
+        make_cell(parallel="tp")
+    with pytest.raises(UsageError, match="weights random"):
+        check_ranks(make_cell(parallel="tp:2", random_weights=True).models.all)
+    started = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    models = make_cell(parallel="tp").models
+    assert (models.target.parallel, models.ranks) == ("tp:2", 2)
+    assert models.draft is not None
+    assert models.draft.parallel is None, "a draft model is not shared unless it is asked for"
+    with pytest.raises(UsageError, match="under torchrun with 2 ranks"):
+        make_cell(parallel="tp:4")
+
+
+def test_a_library_without_ranks_says_how_to_start_them() -> None:
+    with pytest.raises(MissingRanksError, match="torchrun --nproc-per-node 2") as caught:
+        check_ranks(make_cell(parallel="tp:2").models.all)
+    assert caught.value.size == 2

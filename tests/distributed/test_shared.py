@@ -1,0 +1,237 @@
+"""A target over several ranks: its text is that of one rank, and a rank that dies ends the others.
+
+In float64, where the order in which a sum is formed changes no token.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import spsbench
+from spsbench.engines import channel, shared
+from spsbench.engines.company import LostRankError
+from spsbench.engines.eager import Eager, check_rollback
+from spsbench.engines.fast import Fast
+from spsbench.errors import DataError, UsageError
+from spsbench.hardware import heart
+from spsbench.loop.decode import decode
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Engine, Limits
+from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.tree import TreeDrafter
+from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.verifiers.match import Match
+from spsbench.methods.verifiers.sps import Sps
+from spsbench.models.loader import load_model
+from spsbench.models.shares import load_shared
+from tests.distributed.team import team
+from tests.tiny_models import tiny
+
+HOW: dict[str, Any] = {
+    "device": "cpu",
+    "dtype": "float64",
+    "attention": None,
+    "trust_remote_code": False,
+    "allow_pickle": False,
+}
+GREEDY, SAMPLED = Warp(temperature=0.0), Warp(temperature=1.0)
+PROMPT = [1, 2, 3]
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def made(folder: Path, architecture: str, **more: Any) -> tuple[Path, Any]:
+    """A checkpoint, and a draft model for it."""
+    shape = {"num_key_value_heads": 4, **more}
+    tiny(architecture, **shape).save_pretrained(folder)
+    return folder, tiny(architecture, noise=0.3, **shape)
+
+
+def texts(target: Any, draft: Any, engines: tuple[Engine, ...] = (Fast(),)) -> list[list[int]]:
+    """Of chains and trees, greedy and sampled."""
+    found = []
+    for engine in engines:
+        for warp in (GREEDY, SAMPLED):
+            chain = ModelDrafter(Eager().session(draft))
+            tree = TreeDrafter(Eager().session(draft))
+            for drafter, verifier in ((chain, Sps()), (tree, Match())):
+                parts = {"drafter": drafter, "verifier": verifier, "schedule": Constant(3)}
+                rounds = decode(
+                    PROMPT,
+                    target=engine.session(target),
+                    warp=warp,
+                    noise=PhiloxStream(5),
+                    limits=Limits(16),
+                    **parts,
+                )
+                found.append([token for done in rounds for token in done.tokens])
+    return found
+
+
+def whole(model: Any) -> torch.Tensor:
+    """What audits ask: a pass without a cache, and the parts that drafters use."""
+    ids = torch.tensor([[1, 2, 3, 4]])
+    rows = model(input_ids=ids, use_cache=False, logits_to_keep=2).logits[0]
+    hidden = model.get_input_embeddings()(ids)[0]
+    return torch.cat([rows, model.get_output_embeddings()(hidden)])
+
+
+def check(
+    size: int,
+    folder: Path,
+    architecture: str,
+    engines: tuple[Engine, ...] = (Fast(),),
+    **more: Any,
+) -> None:
+    folder, draft = made(folder, architecture, **more)
+    alone = load_model(folder, say=quiet, **HOW)
+
+    def work() -> Any:
+        model = load_shared(folder, size=size, say=quiet, **HOW)
+        with torch.inference_mode():
+            check_rollback(model)
+            share = model.model.layers[0].mlp.up_proj.weight.to_local().shape[0]
+            return texts(model, draft, engines), whole(model).tolist(), share
+
+    (found, rows, share), codes = team(size, work)
+    assert codes == [0] * size
+    assert found == texts(alone, draft, engines)
+    with torch.inference_mode():
+        assert torch.allclose(
+            torch.tensor(rows, dtype=torch.float64), whole(alone), rtol=0, atol=1e-12
+        )
+    assert share == alone.model.layers[0].mlp.up_proj.weight.shape[0] // size
+
+
+def test_two_ranks_write_the_text_of_one(tmp_path: Path) -> None:
+    check(2, tmp_path, "llama", vocab=13)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_write_the_text_of_one(size: int, architecture: str, tmp_path: Path) -> None:
+    check(size, tmp_path, architecture, engines=(Eager(), Fast()))
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter", ["eagle3", "medusa"])
+def test_heads_draft_over_a_shared_target(drafter: str, temperature: float) -> None:
+    """They read its hidden states, and use its embeddings and its head, of which each has parts."""
+    asked: dict[str, Any] = {"target": "nano", "drafter": drafter, "dtype": "float64"}
+
+    def written(**more: Any) -> list[int]:
+        pair = spsbench.load(offline=True, **asked, **more)
+        chosen = {"temperature": temperature, "seed": 2, "max_new_tokens": 24}
+        return list(pair.generate("def f(", **chosen).tokens)
+
+    found, codes = team(2, lambda: written(parallel="tp"))
+    assert (found, codes) == (written(), [0, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_another_text_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the other ranks forget to drop rejected tokens."""
+    monkeypatch.setattr(shared._Follower, "keep", lambda self, length, nodes: None)
+    with pytest.raises((AssertionError, TypeError, ValueError)):
+        check(2, tmp_path, "llama")
+
+
+@pytest.mark.parametrize(
+    ("hit", "patience", "told"),
+    [
+        (signal.SIGKILL, 60.0, "a rank has ended"),  # it is not waited for
+        (signal.SIGSTOP, 2.0, "rank 1 has been silent for 2 s"),
+    ],
+)
+def test_a_rank_that_dies_or_stands_still_ends_the_others(
+    hit: signal.Signals, patience: float, told: str, tmp_path: Path
+) -> None:
+    folder, _ = made(tmp_path, "llama")
+
+    def work(strike: Callable[[], None]) -> Any:
+        heart.be_patient(patience)
+        model = load_shared(folder, size=2, say=quiet, **HOW)
+        lm = Eager().session(model)
+        lm.append(torch.tensor(PROMPT), keep=1)
+        strike()
+        for _ in range(50):
+            lm.append(torch.tensor([1]), keep=1)
+
+    error, codes = team(2, work, dies=1, of=hit)
+    assert isinstance(error, LostRankError)
+    assert str(error).startswith(told)
+    assert "\n" not in str(error)
+    assert codes[1] == -9
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_nobody_is_lost_by_a_slow_pass_or_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank takes three times the limit for a pass, and then the user thinks as long."""
+    folder, _ = made(tmp_path, "llama")
+    plain = shared._Follower.feed
+
+    def slowly(*given: Any) -> None:
+        time.sleep(6)
+        plain(*given)
+
+    monkeypatch.setattr(shared._Follower, "feed", slowly)
+
+    def work() -> Any:
+        heart.be_patient(2)
+        lm = Eager().session(load_shared(folder, size=2, say=quiet, **HOW))
+        lm.append(torch.tensor(PROMPT), keep=1)
+        time.sleep(6)
+        return lm.append(torch.tensor([1]), keep=1).logits.shape
+
+    found, codes = team(2, work)
+    assert (found[0], codes) == (1, [0, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path: Path) -> None:
+    """transformers' own generation would wait for ranks that know nothing; then all goes on."""
+    folder, draft = made(tmp_path, "llama")
+
+    def work() -> Any:
+        model = load_shared(folder, size=2, say=quiet, **HOW)
+        with pytest.raises(UsageError, match="--decoder native"):
+            model(input_ids=torch.tensor([PROMPT]))
+        return texts(model, draft)[0]
+
+    found, codes = team(2, work)
+    assert (len(found), codes) == (16, [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size", "told"),
+    [("gpt2", 2, "no plan"), ("llama", 3, "num_attention_heads is 4")],
+)
+def test_what_cannot_be_shared_is_refused(
+    architecture: str, size: int, told: str, tmp_path: Path
+) -> None:
+    tiny(architecture).save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=told):
+        load_model(tmp_path, ranks=size, **HOW)
+
+
+@pytest.fixture(autouse=True)
+def no_channel() -> Iterator[None]:
+    yield
+    assert channel.channel.cache_info().currsize == 0, "the process that tests is no rank"

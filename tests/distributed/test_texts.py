@@ -1,0 +1,118 @@
+"""Texts of a training by workers: the file that one process writes, byte for byte."""
+
+import pytest
+
+from spsbench.api.train import train
+from spsbench.distributed import texts
+from spsbench.distributed.lacking import BrokenOffError
+from spsbench.distributed.texts import Written
+from spsbench.errors import UsageError
+from spsbench.settings.access import Access
+from spsbench.settings.crew import Crew
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.training import HeadTraining
+from spsbench.training.text.asking import prompts_of
+from spsbench.training.text.overlap import Overlap
+from spsbench.training.text.partial import written
+from spsbench.training.text.writing import Writer
+from tests.distributed.inline import inline
+from tests.folders import byte_tokenizer, random_model, save
+
+MADE = {"target": "tiny", "tokenizer": "a", "vocab": 290}
+ASKED = HeadTraining(count=100, tokens=4, prompt_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("models") / "t", random_model(), byte_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model()
+
+
+def never():
+    return False
+
+
+def writer(model, asked):
+    tokenizer = byte_tokenizer()
+    return Writer(
+        model,
+        tokenizer,
+        frozenset({0}),
+        len(tokenizer),
+        asked,
+        False,
+        prompts_of(asked, tokenizer, False, Overlap(())),
+    )
+
+
+def hands(folder, asked, said):
+    target = ModelSpec(str(folder), dtype="float32")
+    return Written(Crew(on="processes:2"), target, asked, Access(offline=True), said.append)
+
+
+@pytest.mark.parametrize("prompts", [False, True])
+def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypatch):
+    """Prompts are read by the driver alone: the file is not there for workers."""
+    asked, said = ASKED, []
+    if prompts:
+        path = tmp_path / "prompts.txt"
+        path.write_text("\n\n".join(f"the cat number {n}" for n in range(70)))
+        asked = HeadTraining(count=100, tokens=4, prompt_tokens=40, prompts=(str(path),))
+    made = writer(model, asked)
+    here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
+    assert written(here, MADE, made, said.append, never)
+    if prompts:
+        path.unlink()
+    pools = inline(monkeypatch, texts, dying=2)
+    assert written(there, MADE, made, said.append, never, hands(folder, asked, said))
+    assert there.read_bytes() == here.read_bytes()
+    assert sum("is lost (SIGKILL)" in line for line in said) == 2
+    assert len(pools) == 1
+    assert written(there, MADE, made, said.append, never, hands(folder, asked, said))
+    assert len(pools) == 1, "nobody is asked for what is there"
+
+
+def test_stopped_and_gone_on_with(folder, model, tmp_path, monkeypatch):
+    inline(monkeypatch, texts)
+    made, said = writer(model, ASKED), []
+    here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
+    written(here, MADE, made, said.append, never)
+    partial = there.with_suffix(".partial")
+
+    def begun():
+        return partial.read_bytes().count(b"\n") > 2  # the head and two batches
+
+    own = hands(folder, ASKED, said)
+    assert not written(there, MADE, made, said.append, begun, own)
+    partial.write_bytes(partial.read_bytes() + b'{"batch": 9, "te')  # torn by a kill
+    assert written(there, MADE, made, said.append, never)
+    assert there.read_bytes() == here.read_bytes()
+
+
+def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
+    folder, model, tmp_path, monkeypatch
+):
+    inline(monkeypatch, texts)
+    batch = Writer.batch
+
+    def spoilt(self, index, given=None):
+        if index == 1:
+            raise ValueError("spoilt")
+        return batch(self, index, given)
+
+    monkeypatch.setattr(Writer, "batch", spoilt)
+    path, said = tmp_path / "texts.jsonl", []
+    made = writer(model, ASKED)
+    with pytest.raises(BrokenOffError, match="1 batches of texts"):
+        written(path, MADE, made, said.append, never, hands(folder, ASKED, said))
+    assert any("gave up batch 1 of the texts: ValueError: spoilt" in line for line in said)
+    assert path.with_suffix(".partial").read_bytes().count(b"\n") == 4  # of 4 batches 3
+
+
+def test_workers_for_texts_that_are_there_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="--texts with --on"):
+        train("draft", texts=tmp_path / "texts.jsonl", on="processes:2", out=tmp_path / "out")

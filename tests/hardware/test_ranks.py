@@ -1,0 +1,42 @@
+"""Ranks that this machine has no room for are refused before one is started."""
+
+import pytest
+
+from spsbench.errors import UsageError
+from spsbench.hardware import ranks
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight processors, and free memory for ten ranks."""
+    monkeypatch.setattr(ranks.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(ranks, "ram", lambda: (0, 10 * ranks.RANK_BYTES))
+
+
+@pytest.mark.parametrize(("size", "accelerators"), [(2, 0), (8, 0), (2, 2), (9, 9)])
+def test_check_room_takes_what_fits(size: int, accelerators: int, machine: None) -> None:
+    ranks.check_room(size, accelerators)
+
+
+@pytest.mark.parametrize(
+    ("size", "accelerators", "line"),
+    [
+        (9, 0, r"9 ranks \(8 processors\): expected at most 8 on this machine"),
+        (5000, 0, r"5000 ranks \(8 processors\): expected at most 8"),
+        (3, 2, r"3 ranks \(2 accelerators\): expected at most 2"),
+        (11, 16, r"11 ranks \(3\.1 GB of free memory\): expected at most 10"),
+    ],
+)
+def test_check_room_refuses_too_many(
+    size: int, accelerators: int, line: str, machine: None
+) -> None:
+    with pytest.raises(UsageError, match=line):
+        ranks.check_room(size, accelerators)
+
+
+def test_check_room_allows_two_on_one_processor(
+    machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks.os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr(ranks, "ram", lambda: (0, 0))  # unknown
+    ranks.check_room(2, 0)

@@ -1,0 +1,102 @@
+"""Timings under load: shown apart and marked, never lost; ratios of pairs are kept."""
+
+from dataclasses import replace
+
+import pytest
+
+from spsbench.metrics.summaries import summaries
+from spsbench.settings.records import Record
+from tests.simulation import cell, run
+
+ARS, SPS = cell(0), cell(4)
+N, SLOWER = 12, 3.0
+
+
+def under_load(record: Record) -> Record:
+    """The same, three times as slow in wall time, by the same work of the processor."""
+    rounds = [
+        r._replace(
+            seconds=SLOWER * r.seconds,
+            draft_seconds=SLOWER * r.draft_seconds,
+            target_seconds=SLOWER * r.target_seconds,
+        )
+        for r in record.rounds
+    ]
+    return replace(record, rounds=rounds, flags=("loaded",))
+
+
+@pytest.fixture(scope="module")
+def quiet() -> list[Record]:
+    made = [r for c in (ARS, SPS) for r in run(c, 0.7, N)]
+    return [
+        replace(r, rounds=[one._replace(processor_seconds=2 * one.seconds) for one in r.rounds])
+        for r in made
+    ]
+
+
+def test_quiet_figures_stand_beside_those_of_all(quiet: list[Record]) -> None:
+    busy = {f"s{i}" for i in range(8)}
+    mixed = [under_load(r) if r.sample in busy else r for r in quiet]
+    made, alone = (
+        summaries([ARS, SPS], rows)[1]
+        for rows in (mixed, [r for r in quiet if r.sample not in busy])
+    )
+    assert (made.n, made.timed, made.loaded) == (N, N - 8, 8)
+    assert made.mean_token_time_ms == alone.mean_token_time_ms
+    every = made.with_load["mean_token_time_ms"]
+    assert every is not None
+    assert made.mean_token_time_ms is not None
+    assert every.n == N
+    assert every.mean > 1.5 * made.mean_token_time_ms.mean
+    assert made.figures["with_load.mean_token_time_ms"] == every
+    assert made.at_any_load("mean_token_time_ms") == (made.mean_token_time_ms, False)
+
+
+def test_with_nothing_quiet_times_are_marked_and_ratios_kept(quiet: list[Record]) -> None:
+    made, calm = (
+        summaries([ARS, SPS], rows)[1] for rows in ([under_load(r) for r in quiet], quiet)
+    )
+    assert (made.timed, made.loaded) == (0, N)
+    assert made.mean_token_time_ms is None
+    slow, marked = made.at_any_load("mean_token_time_ms")
+    assert marked
+    assert slow is not None
+    assert calm.mean_token_time_ms is not None
+    assert slow.mean == pytest.approx(SLOWER * calm.mean_token_time_ms.mean)
+    assert made.speedup == pytest.approx(calm.speedup)  # both arms of a pair were as slow
+    assert made.at_any_load("speedup") == (made.speedup, True)
+    assert made.alpha == calm.alpha
+
+
+def test_uneven_load_widens_the_interval_of_the_speedup(quiet: list[Record]) -> None:
+    uneven = [under_load(r) if r.cell == ARS.id and r.sample in ("s1", "s5") else r for r in quiet]
+    widths = []
+    for rows in (quiet, [replace(r, flags=("loaded",)) for r in uneven]):
+        gained = summaries([ARS, SPS], rows)[1].speedup
+        assert gained is not None
+        assert gained.low is not None
+        assert gained.high is not None
+        widths.append(gained.high - gained.low)
+    assert widths[1] > 2 * widths[0]
+
+
+def test_processor_time_hardly_knows_of_load(quiet: list[Record]) -> None:
+    calm = summaries([ARS, SPS], quiet)[1].processor_token_time_ms
+    busy = summaries([ARS, SPS], [under_load(r) for r in quiet])[1].processor_token_time_ms
+    assert calm is not None
+    assert busy == calm
+
+
+def test_first_calls_are_in_no_time_even_under_load(quiet: list[Record]) -> None:
+    first = [replace(r, flags=("first", "loaded")) for r in quiet]
+    made = summaries([ARS, SPS], first)[1]
+    assert (made.n, made.timed, made.loaded) == (N, 0, 0)
+    assert made.speedup is made.at_any_load("mean_token_time_ms")[0] is None
+
+
+def test_rounds_without_processor_time_are_read(quiet: list[Record]) -> None:
+    written = quiet[0].to_json()
+    assert Record.from_json(written).to_json() == written
+    old = written | {"rounds": [row[:8] for row in written["rounds"]]}
+    assert {r.processor_seconds for r in Record.from_json(old).rounds} == {None}
+    assert summaries([ARS], [Record.from_json(old)])[0].processor_token_time_ms is None

@@ -1,0 +1,344 @@
+"""Summaries against brute force over the same simulated records."""
+
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from spsbench.metrics.summaries import summaries
+from spsbench.metrics.summary import Summary
+from spsbench.settings.cell import Cell
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import Record, RoundRecord, Score, TreeRound
+from spsbench.spec import Spec
+from tests.simulation import PREFILL, cell, failure, record, run
+
+ARS, SPS = cell(0), cell(4)
+N = 12
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return [r for c in (ARS, SPS) for r in run(c, 0.7, N, repeats=2, spread=0.1)]
+
+
+@pytest.fixture(scope="module")
+def made(records: list[Record]) -> Summary:
+    return summaries([ARS, SPS], iter(records))[1]
+
+
+def of(records: list[Record], c: Cell) -> list[Record]:
+    return [r for r in records if r.cell == c.id]
+
+
+def mean(summary: Summary, name: str) -> float:
+    estimate = summary.figures[name]
+    assert estimate is not None
+    return estimate.mean
+
+
+def test_counts(made: Summary) -> None:
+    assert (made.samples, made.n, made.timed, made.failures, made.cut) == (N, 2 * N, 2 * N, 0, 0)
+
+
+def test_every_figure_by_brute_force(records: list[Record], made: Summary) -> None:
+    own = of(records, SPS)
+    flat = [r for one in own for r in one.rounds]
+    tokens = sum(r.emitted for r in flat)
+    seconds = math.fsum(r.seconds for r in flat)
+    drafted = sum(r.drafted for r in flat)
+    accepted = sum(r.accepted for r in flat)
+    draft, target = (math.fsum(column) for column in zip(*[r[6:8] for r in flat], strict=True))
+    expected = {
+        "alpha": math.fsum(r.overlap or 0 for r in flat) / sum(r.tested for r in flat),
+        "alpha_counted": accepted / sum(r.tested for r in flat),
+        "draft_acceptance": accepted / drafted,
+        "block_efficiency": tokens / len(flat),
+        "efficiency": tokens / len(flat) / 5,
+        "accepted_length": accepted / len(flat),
+        "text_tokens": tokens / len(own),
+        "mean_token_time_ms": 1e3 * seconds / tokens,
+        "token_time_with_prefill_ms": 1e3 * (seconds + 2 * N * PREFILL) / tokens,
+        "loop_time_ms": 1e3 * seconds / len(flat),
+        "ttft_ms": 1e3 * statistics.mean(PREFILL + one.rounds[0].seconds for one in own),
+        "prefill_ms": 1e3 * PREFILL,
+        "draft_share": draft / seconds,
+        "target_share": target / seconds,
+        "verify_share": 1 - (draft + target) / seconds,
+        "draft_pass_ms": 1e3 * draft / drafted,
+        "target_pass_ms": 1e3 * target / len(flat),
+    }
+    for i in range(1, 5):
+        at = [r for r in flat if r.tested >= i]
+        expected[f"alpha_at.{i}"] = sum(r.accepted >= i for r in at) / len(at)
+    assert {name: mean(made, name) for name in expected} == pytest.approx(expected)
+
+
+def test_time_to_the_horizon_by_brute_force(records: list[Record]) -> None:
+    times = []
+    for one in of(records, SPS):
+        done, clock = 0, 0.0
+        for r in one.rounds:
+            done, clock = done + r.emitted, clock + r.seconds
+            if done >= 50:
+                times.append(1e3 * clock)
+                break
+    made = summaries([SPS], of(records, SPS), horizon=50)[0]
+    assert made.horizon == 50
+    assert mean(made, "horizon_time_ms") == pytest.approx(statistics.mean(times))
+    assert made.spread is not None
+    assert made.spread.sd == pytest.approx(statistics.stdev(times))
+    assert made.spread.p50 == pytest.approx(statistics.median(times))
+    assert made.spread.p90 is not None
+    assert made.spread.p99 is None  # of 24 generations none lies beyond it
+    assert (
+        summaries([SPS], of(records, SPS), horizon=10**6)[0].horizon == SPS.sampling.max_new_tokens
+    )
+
+
+def test_speedup_and_costs_by_brute_force(records: list[Record], made: Summary) -> None:
+    slow, fast = ([r for one in of(records, c) for r in one.rounds] for c in (ARS, SPS))
+
+    def token_time(rounds: list[RoundRecord]) -> float:
+        return sum(r.seconds for r in rounds) / sum(r.emitted for r in rounds)
+
+    def target_pass(rounds: list[RoundRecord]) -> float:
+        return sum(r.target_seconds for r in rounds) / len(rounds)
+
+    assert mean(made, "speedup") == pytest.approx(token_time(slow) / token_time(fast))
+    c = sum(r.draft_seconds for r in fast) / sum(r.drafted for r in fast) / target_pass(slow)
+    v = target_pass(fast) / target_pass(slow)
+    assert mean(made, "cost_ratio") == pytest.approx(c)
+    assert mean(made, "verify_ratio") == pytest.approx(v)
+    alpha = mean(made, "alpha")
+    tokens = sum((1 - alpha ** (r.drafted + 1)) / (1 - alpha) for r in fast) / len(fast)
+    tokens = min(tokens, mean(made, "block_efficiency"))
+    cost = sum(r.drafted for r in fast) / len(fast) * c + v
+    assert mean(made, "predicted_speedup") == pytest.approx(tokens / cost)
+
+
+def test_rounds_without_a_draft_are_predicted_as_plain_rounds() -> None:
+    """A drafter by rule: half of the rounds draft nothing, the others two tokens of K = 4."""
+    plain = RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)
+    kept = RoundRecord(2, 2, 1, 2, None, 1.1, 0.0, 1.1)
+    every = [record(ARS, f"s{i}", 0, [plain] * 30) for i in range(N)]
+    every += [record(SPS, f"s{i}", 0, [plain, kept] * 10) for i in range(N)]
+    made = summaries([ARS, SPS], every)[1]
+    assert mean(made, "alpha_counted") == pytest.approx(1 / 2)
+    assert mean(made, "block_efficiency") == pytest.approx(1.5)
+    assert made.predicted_speedup is None  # no law is known of these drafts: no alpha
+    known = [
+        replace(r, rounds=[each._replace(overlap=float(each.accepted)) for each in r.rounds])
+        for r in every
+    ]
+    made = summaries([ARS, SPS], known)[1]
+    tokens = 1 + (1 / 2 + 1 / 4) / 2  # 1 + alpha + alpha^2 in every second round
+    assert mean(made, "predicted_speedup") == pytest.approx(tokens / 1.05)
+
+
+def test_a_prediction_does_not_exceed_tau() -> None:
+    """Acceptances that come in runs, and passes that were timed as shorter than plain ones."""
+    plain = RoundRecord(0, 0, 0, 1, None, 1.0, 0.0, 1.0)
+    good = RoundRecord(4, 4, 4, 5, 4.0, 0.8, 0.0, 0.8)
+    bad = RoundRecord(4, 1, 0, 1, 0.0, 0.8, 0.0, 0.8)
+    every = [record(ARS, f"s{i}", 0, [plain] * 30) for i in range(N)]
+    every += [record(SPS, f"s{i}", 0, [good] * (1 + i % 3) + [bad] * 3) for i in range(N)]
+    made = summaries([ARS, SPS], every)[1]
+    predicted, tau = made.predicted_speedup, made.block_efficiency
+    assert predicted is not None
+    assert tau is not None
+    assert predicted.mean <= tau.mean
+
+
+def test_the_known_acceptance_comes_out() -> None:
+    made = summaries([SPS], run(SPS, 0.7, 40, repeats=3))[0]
+    for name in ("alpha", "alpha_counted"):
+        estimate = made.figures[name]
+        assert estimate is not None
+        assert estimate.mean == pytest.approx(0.7, abs=0.03)
+
+
+def test_speedup_is_over_the_pairs_that_both_have(records: list[Record]) -> None:
+    lost = {("s0", 0), ("s1", 1)}
+    kept = [r for r in records if r.cell == SPS.id or (r.sample, r.repeat) not in lost]
+    flagged = [
+        record(SPS, r.sample, r.repeat, r.rounds, flags=("first",))
+        if r.cell == SPS.id and r.sample == "s5"
+        else r
+        for r in kept
+    ]
+    made = summaries([ARS, SPS], flagged)[1]
+    assert made.speedup is not None
+    assert made.speedup.n == 2 * N - 4
+    assert made.n == 2 * N
+    assert made.timed == 2 * N - 2
+    assert made.mean_token_time_ms is not None
+    assert made.mean_token_time_ms.n == 2 * N - 2
+
+
+def test_the_baseline_is_its_own_and_nobody_elses(records: list[Record]) -> None:
+    base = summaries([ARS, SPS], records)[0]
+    assert base.speedup is not None
+    assert base.speedup[:3] == pytest.approx((1, 1, 1))
+    assert base.predicted_speedup is base.cost_ratio is base.alpha is None
+    for change in (
+        {"temperature": 0.5},
+        {"top_p": 0.9},
+        {"target": ModelSpec("large", dtype="bfloat16")},
+        {"target": ModelSpec("large", engine=Spec("eager"))},
+        {"task": Spec("humaneval")},
+    ):
+        stranger = cell(0, **change)
+        both = [record(stranger, r.sample, r.repeat, r.rounds) for r in of(records, ARS)]
+        made = summaries([stranger, SPS], both + of(records, SPS))[1]
+        assert made.speedup is made.cost_ratio is made.verify_ratio is None
+
+
+def test_failures_are_counted_and_in_no_figure(records: list[Record], made: Summary) -> None:
+    worse = summaries([ARS, SPS], [*records, failure(SPS, "s99"), failure(SPS, "s98")])[1]
+    assert worse.failures == 2
+    assert worse.n == made.n
+    assert worse.figures == made.figures
+
+
+def test_only_failures_and_nothing_at_all() -> None:
+    failed, empty = summaries([SPS, ARS], [failure(SPS, "a")])
+    assert (failed.n, failed.failures, empty.n, empty.failures) == (0, 1, 0, 0)
+    assert all(value is None for s in (failed, empty) for value in s.figures.values())
+    assert summaries([], []) == []
+
+
+def test_a_single_record_has_figures_without_intervals(records: list[Record]) -> None:
+    made = summaries([SPS], of(records, SPS)[:1])[0]
+    known = [e for e in made.figures.values() if e is not None]
+    assert len(known) > 15
+    assert all(e.low is e.high is None and e.n == 1 for e in known)
+
+
+def test_a_generation_without_rounds() -> None:
+    made = summaries([SPS], [record(SPS, "a", 0, [])])[0]
+    assert (made.n, made.timed) == (1, 1)
+    assert mean(made, "prefill_ms") == pytest.approx(1e3 * PREFILL)
+    assert made.ttft_ms is made.block_efficiency is made.mean_token_time_ms is None
+
+
+def test_rounds_that_do_not_test_one_by_one() -> None:
+    block = RoundRecord(4, -1, 2, 3, None, 0.02, 0.008, 0.01)
+    plain = RoundRecord(4, 3, 2, 3, None, 0.02, 0.008, 0.01)
+    only, mixed = (
+        summaries([SPS], [record(SPS, s, 0, rows) for s in "ab"])[0]
+        for rows in ([block], [block, plain])
+    )
+    assert only.alpha is only.alpha_counted is None
+    assert only.alpha_at == (None,) * 4
+    assert mixed.alpha is None
+    assert mean(mixed, "alpha_counted") == pytest.approx(2 / 3)
+    assert mean(mixed, "alpha_at.3") == 0
+
+
+def test_parts_that_nobody_measured_are_not_zero() -> None:
+    rounds = [RoundRecord(4, 3, 2, 3, None, 0.02, 0.0, 0.0)]
+    made = summaries([SPS], [record(SPS, s, 0, rounds) for s in "ab"])[0]
+    assert made.draft_share is made.target_share is made.verify_share is None
+    assert made.draft_pass_ms is made.target_pass_ms is None
+
+
+def test_cut_prompts_are_counted_by_sample() -> None:
+    rows = [RoundRecord(0, 0, 0, 1, None, 0.01, 0.0, 0.01)]
+    cuts = [record(ARS, "a", i, rows, prompt_cut=True) for i in range(3)]
+    assert summaries([ARS], [*cuts, record(ARS, "b", 0, rows)])[0].cut == 1
+
+
+def test_quality_is_a_mean_over_samples() -> None:
+    scores = [Score(SPS.id, s, i, {"rouge2": v}) for s, i, v in SCORES]
+    made = summaries([SPS], [], iter(scores))[0]
+    assert mean(made, "quality.rouge2") == pytest.approx((0.2 + 0.6) / 2)
+    assert made.quality["rouge2"] is not None
+    assert made.quality["rouge2"].n == 2
+
+
+SCORES = (("a", 0, 0.1), ("a", 1, 0.3), ("b", 0, 0.6))
+
+
+def test_a_task_combines_its_own_scores() -> None:
+    seen: list[list[float]] = []
+
+    def best(scores: object) -> dict[str, list[float]]:
+        seen.extend([one["rouge2"] for one in repeats] for repeats in scores)  # type: ignore[attr-defined]
+        return {"best": [max(values) for values in seen]}
+
+    scores = [Score(SPS.id, s, i, {"rouge2": v}) for s, i, v in reversed(SCORES)]
+    made = summaries([SPS], [], scores, combine=lambda cell: best)[0]
+    assert seen == [[0.1, 0.3], [0.6]]
+    assert mean(made, "quality.best") == pytest.approx(0.45)
+
+
+def test_records_are_not_kept() -> None:
+    alive, most = 0, 0
+
+    class Watched(list[RoundRecord]):
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def stream() -> Iterator[Record]:
+        nonlocal alive, most
+        for i, made in enumerate(run(SPS, 0.7, 30)):
+            alive += 1
+            most = max(most, alive)
+            yield record(SPS, f"s{i}", 0, Watched(made.rounds))
+
+    assert summaries([SPS], stream())[0].n == 30
+    assert most <= 3
+
+
+def test_strangers_are_refused() -> None:
+    with pytest.raises(ValueError, match="not among the 1 cells"):
+        summaries([ARS], [record(SPS, "a", 0, [])])
+    with pytest.raises(ValueError, match="not among the 1 cells"):
+        summaries([ARS], [], [Score(SPS.id, "a", 0, {})])
+
+
+def test_rows_by_group_are_those_of_each_group_alone(records: list[Record]) -> None:
+    def group(one: Record) -> str | None:
+        return {0: "a", 1: "b"}.get(int(one.sample[1:]) % 3)
+
+    marked = [replace(one, group=group(one)) for one in records]
+    scores = [Score(*one.key, {"length": float(len(one.rounds))}) for one in records]
+    rows = summaries([ARS, SPS], iter(marked), iter(scores), by_group=True)
+    assert [(row.group, row.cell.k) for row in rows] == [
+        *(("a", 0), ("a", 4), ("b", 0), ("b", 4), ("", 0), ("", 4), (None, 0), (None, 4)),
+    ]
+    assert rows[6:] == summaries([ARS, SPS], iter(records), iter(scores))
+    for row in rows[:6]:
+        own = [one for one in records if (group(one) or "") == row.group]
+        keys = {one.key for one in own}
+        alone = summaries([ARS, SPS], own, [s for s in scores if s.key in keys])
+        assert replace(row, group=None) == alone[row.cell.k == 4]
+
+
+def test_figures_of_trees_by_hand() -> None:
+    """Three rounds: a path to a leaf, one that ends before its children, nothing kept."""
+    walks = [
+        TreeRound(2, (1, 3), (1, 0), (2, 2, 0)),
+        TreeRound(3, (0,), (0,), (3, 2)),
+        TreeRound(1, (), (), (3,)),
+    ]
+    tested = (2, 2, 1)
+    rounds = [
+        RoundRecord(6, t, len(w.path), len(w.path) + 1, None, 0.02, 0.01, 0.01, None, w)
+        for w, t in zip(walks, tested, strict=True)
+    ]
+    made = summaries([SPS], [record(SPS, "a", 0, rounds)])[0]
+    assert mean(made, "block_efficiency") == pytest.approx(6 / 3)
+    assert mean(made, "efficiency") == pytest.approx(6 / (3 + 2 + 3 + 1))
+    assert mean(made, "draft_acceptance") == pytest.approx(3 / 6)
+    assert mean(made, "draft_pass_ms") == pytest.approx(1e3 * 0.03 / 6)
+    assert mean(made, "alpha_counted") == pytest.approx(3 / 5)
+    assert [mean(made, f"alpha_at.{i}") for i in (1, 2)] == [2 / 3, 1 / 2]
+    assert [mean(made, f"sibling_at.{i}") for i in (1, 2, 3)] == [2 / 5, 1 / 3, 0]
+    assert len(made.sibling_at) == 3
+    assert made.alpha is None
+    assert [r.full for r in rounds] == [True, False, False]

@@ -1,0 +1,183 @@
+"""The arithmetic of costs: parts add up, drift cancels, what is unknown is refused."""
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from spsbench.errors import DataError, MissingError
+from spsbench.planning.forecast.costs import Arm, Costs
+from spsbench.planning.forecast.costs_file import crc, dumps, loads, read_costs, to_json
+from spsbench.planning.forecast.surface import FEWEST_TURNS, Surface, typical
+from tests.planning.forecast.made import arm, costs, surface
+
+
+def test_parts_add_up() -> None:
+    cost = costs().round_seconds("model small", 4, 150)
+    assert cost.draft.value == 8
+    assert cost.target.value == pytest.approx(9 + 5 + 0.5)
+    assert cost.sampling.value == pytest.approx(0.5)
+    assert cost.unexplained.value == 0.5
+    assert cost.total.value == pytest.approx(sum(part.value for part in cost[:-1]))
+
+
+def test_fewer_may_be_drafted_than_were_asked_for() -> None:
+    cost = costs().round_seconds("model small", 4, 100, drafted=0)
+    assert cost.draft.value == 8
+    assert cost.target.value == 10
+
+
+def test_letters_of_the_papers() -> None:
+    made = costs()
+    assert made.v(5, 100).value == 1.4
+    assert made.relative("model small", 4, 100).value == 0.2
+    assert made.speed_up("model small", 4, 3.0, 100).value == pytest.approx(
+        3 * (10 + 0.1 + 0.5 + 0.5) / (8 + 14 + 0.5 + 0.5 + 0.5)
+    )
+
+
+def test_limit_is_all_weights_read_once() -> None:
+    assert costs().limit() is None
+    assert costs(weights=400, bandwidth=100.0).limit() == 4
+
+
+@pytest.mark.parametrize(
+    ("tokens", "context", "seconds"),
+    [
+        (1, 100, 10),
+        (3, 100, 12),  # between two points
+        (7, 150, 16.5),
+        (13, 100, 22),  # beyond the last goes on with the line
+        (1, 300, 12),
+        (1, 40, 10),  # a short context costs what the first does
+        (0, 100, 9),
+    ],
+)
+def test_between_and_beyond_points(tokens: int, context: int, seconds: float) -> None:
+    assert costs().target(tokens, context).value == pytest.approx(seconds)
+
+
+def test_what_falls_is_not_followed_beyond_the_last_point() -> None:
+    falls = surface(lambda n, context: 10.0 - n)
+    assert falls.at(30, 100).tolist() == [1.0] * 8
+    rises = surface(lambda n, context: 3.0 * n - 2)
+    assert rises.at(0, 100).tolist() == [0.0] * 8  # nor below nothing
+    assert rises.held(0, 100).tolist() == [1.0] * 8
+    assert rises.held(99, 999).tolist() == [25.0] * 8
+
+
+def test_drift_cancels_in_ratios_but_not_in_seconds() -> None:
+    """Turns of a machine that becomes slower."""
+    slow = [1.0, 1.1, 1.3, 1.2, 1.6, 1.5, 1.9, 2.0]
+    made = costs(passes=surface(lambda n, context: 9.0 + n, slow=slow))
+    assert made.v(5, 100).low == pytest.approx(made.v(5, 100).high) == pytest.approx(1.4)
+    seconds = made.target(5, 100)
+    assert seconds.high / seconds.low > 1.5
+
+
+def test_intervals_hold_the_true_median() -> None:
+    """95 % and more of them, of a skewed law; those of a rank further in do not."""
+    draw = random.Random(1)
+    held = tight = 0
+    for _ in range(2000):
+        values = np.array([draw.expovariate(1) for _ in range(11)])
+        found = typical(values)
+        held += found.low <= math.log(2) <= found.high
+        ordered = np.sort(values)
+        tight += bool(ordered[2] <= math.log(2) <= ordered[-3])
+    assert held / 2000 > 0.95
+    assert tight / 2000 < 0.95
+
+
+def test_few_turns_and_busy_ones() -> None:
+    values = np.array([3.0, 1.0, 2.0, 9.0, 4.0])
+    assert typical(values) == (3, 1, 9)
+    many = np.concatenate([np.arange(1.0, 21.0), [99.0]])
+    quiet, busy = typical(many), typical(many, busy=True)
+    assert busy.low == 1 < quiet.low
+    assert quiet.high < busy.high < 99
+    assert FEWEST_TURNS == 6
+
+
+def test_as_if() -> None:
+    made = costs()
+    half = made.scaled(draft=0.5, target=2.0)
+    cost = half.round_seconds("model small", 4, 100)
+    assert (cost.draft.value, cost.target.value) == (4, 28)
+    assert cost.unexplained.value == 0.5  # as it was measured
+    assert half.scaled(draft=0.5).changed == {"draft": 0.25, "target": 2.0}
+    assert made.changed == {}
+
+
+@pytest.mark.parametrize("factors", [{"drafts": 1.0}, {"draft": 0.0}, {"draft": math.nan}])
+def test_as_if_of_nothing_there_is(factors: dict[str, float]) -> None:
+    with pytest.raises(DataError, match=r"expected one of draft, target, .* above 0"):
+        costs().scaled(**factors)
+
+
+def test_unknown_names_are_told() -> None:
+    with pytest.raises(DataError, match=r"'model big'.*expected one of none, model small"):
+        costs().draft("model big", 4, 100)
+    with pytest.raises(DataError, match=r"verifier 'block'.*expected one of sps, match"):
+        costs().round_seconds("model small", 4, 100, verifier="block")
+
+
+def test_a_file_holds_all_of_it() -> None:
+    made = costs(others=0.3, busy=True, bandwidth=1e9, weights=10).scaled(draft=0.5)
+    again = loads(dumps(made), "here")
+    assert to_json(again) == to_json(made)
+    assert again.target(3, 120) == made.target(3, 120)
+
+
+def test_a_damaged_file_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    text = dumps(costs())
+    for broken, told in (
+        (text[:-2], "is no JSON"),
+        ("[]", "holds no costs"),
+        (text.replace('"version": 1', '"version": 2'), "of version 2"),
+        (text.replace("made up", "made xp"), "CRC-32"),
+    ):
+        with pytest.raises(DataError, match=told):
+            loads(broken, "here")
+    path = tmp_path / "costs.json"
+    with pytest.raises(MissingError, match=r"costs\.json"):
+        read_costs(path)
+    path.write_text(text)
+    assert read_costs(path).turns == 8
+
+
+@pytest.mark.parametrize("what", ["passes", "turns", "none", "fields"])
+def test_what_cannot_be_is_refused_although_the_sum_fits(what: str) -> None:
+    values = json.loads(dumps(costs()))
+    inside = values["costs"]
+    if what == "passes":
+        inside["passes"]["seconds"][0][0][0] = 0.0
+    elif what == "turns":
+        inside["arms"]["none"]["draft"]["seconds"].pop()
+    elif what == "none":
+        inside["passes"]["seconds"][0][0][0] = None
+    else:
+        del inside["arms"]["none"]["target"]
+    values["crc"] = crc(inside)
+    with pytest.raises(DataError, match="here is incomplete"):
+        loads(json.dumps(values), "here")
+
+
+def test_a_surface_is_a_grid() -> None:
+    with pytest.raises(ValueError, match="expected turns"):
+        Surface((1, 2), (100,), np.ones((3, 1, 1)))
+    with pytest.raises(ValueError, match="expected numbers that rise"):
+        Surface((2, 1), (100,), np.ones((3, 2, 1)))
+
+
+def test_turns_may_be_left_out() -> None:
+    made = surface(lambda n, context: n, slow=[1, 2, 3, 4])
+    assert made.of_turns([1, 3]).at(1, 100).tolist() == [2, 4]
+
+
+def test_arms_are_records() -> None:
+    made: Arm = replace(arm(1.0), verifier="match")
+    assert isinstance(costs(arms={"none": made}), Costs)

@@ -1,0 +1,290 @@
+"""Predictions against arithmetic by hand, over a table of costs with round numbers."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spsbench.errors import DataError
+from spsbench.metrics.intervals import Estimate
+from spsbench.planning.forecast.answer import Answer, Measured, Verdict
+from spsbench.planning.forecast.break_even import alpha_for, break_even
+from spsbench.planning.forecast.candidates import Candidate
+from spsbench.planning.forecast.costs import Costs
+from spsbench.planning.forecast.forecasts import forecast, lacking
+from spsbench.planning.forecast.outlook import Outlook, outlook
+from spsbench.planning.forecast.pricing import Prices
+from spsbench.planning.forecast.traces import DraftOf, Drawn, Proposed, Written
+from tests.planning.forecast.made import arm, costs, surface
+
+SMALL = "model small"
+DRAFT = DraftOf(name=SMALL, sampled=True)
+L = 24
+
+
+def flat(**more: Any) -> Costs:
+    """Costs that do not depend on the context."""
+    return costs(passes=surface(lambda n, context: 9.0 + n), **more)
+
+
+def texts(alpha: float, count: int = 10, length: int = L) -> list[tuple[Written, Drawn]]:
+    """Texts whose every coin is `alpha`: exactly what Leviathan et al. assume."""
+    found = []
+    for number in range(count):
+        ones = np.ones(length)
+        found.append(
+            (
+                Written(
+                    key=("c", str(number), 0),
+                    prompt_tokens=100,
+                    budget=10 * length,
+                    finish="eos",
+                    q=ones,
+                    entropy=ones,
+                ),
+                Drawn(
+                    p=alpha * ones,
+                    overlap=alpha * ones,
+                    entropy=ones,
+                    peak=ones,
+                    agrees=ones > 0,
+                ),
+            )
+        )
+    return found
+
+
+def candidate(k: int, verifier: str = "sps") -> Candidate:
+    return Candidate(draft=SMALL, verifier=verifier, k=k)
+
+
+@pytest.mark.parametrize("k", [1, 4, 8])
+def test_a_constant_alpha_gives_the_formula(k: int) -> None:
+    """Leviathan et al. 2023, equation 1, but for the end of the text."""
+    found = forecast(candidate(k), DRAFT, texts(0.8, 1, 400), Prices(flat()))
+    tau = (1 - 0.8 ** (k + 1)) / (1 - 0.8)
+    assert found.tau.mean == pytest.approx(tau, rel=0.02)
+    assert found.alpha is not None
+    assert found.alpha.mean == pytest.approx(0.8)
+    # a round: 2 k drafting, 10 + k scoring, 0.1 (k + 1) sampling, 0.2, 0.3, and 0.5 unexplained
+    seconds = 2 * k + 10 + k + 0.1 * (k + 1) + 0.2 + 0.3 + 0.5
+    plain = 10 + 0.1 + 0.2 + 0.3 + 0.5
+    assert found.plain_ms == pytest.approx(1e3 * plain)
+    assert found.ms.mean == pytest.approx(1e3 * seconds / tau, rel=0.02)
+    assert found.speedup.mean == pytest.approx(tau * plain / seconds, rel=0.02)
+    assert sum(found.shares) == pytest.approx(1, abs=0.01)
+    assert found.shares.draft == pytest.approx(2 * k / seconds, rel=0.01)
+
+
+def test_a_look_up_pays_for_what_it_finds() -> None:
+    """Nothing found: a plain round, and the asking."""
+    lookup = DraftOf(name="ngram", sampled=False, most=16)
+    nothing = np.zeros(L, np.uint8)
+    there = np.where(np.arange(L) % 2 == 0, 4, 0).astype(np.uint8)
+    written = [text for text, _ in texts(0.5)]
+    own = flat(arms={"none": arm(0.0), "ngram": arm(0.01)})
+    given = Candidate(draft="ngram", verifier="match", k=4)
+    for proposed, hits, tau in ((nothing, nothing, 1.0), (there, nothing, 1.0)):
+        along = [(text, Proposed(proposed=proposed, hits=hits)) for text in written]
+        found = forecast(given, lookup, along, Prices(own))
+        assert found.tau.mean == pytest.approx(tau)
+        assert found.drafted == pytest.approx(float(proposed[:-1].mean()), abs=0.1)
+        assert found.speedup.mean < 1
+
+
+def test_intervals_have_both_reasons_to_doubt() -> None:
+    """Texts that differ, and turns that differ."""
+    alike = texts(0.8)
+    unlike = [pair for a in np.linspace(0.5, 0.95, 10) for pair in texts(a, 1)]
+    unlike = [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(unlike)]
+    shaky = np.linspace(0.8, 1.2, 8)
+    steady, noisy = flat(), flat(arms={"none": arm(0.0), SMALL: noisy_arm(shaky)})
+
+    def width(traced: Any, own: Costs) -> float:
+        found = forecast(candidate(4), DRAFT, traced, Prices(own)).speedup
+        if found.low is None or found.high is None:
+            return 0.0
+        return found.high - found.low
+
+    assert width(alike, steady) < 1e-9
+    assert 0.05 < width(unlike, steady) < width(unlike, noisy)
+
+
+def noisy_arm(slow: Any) -> Any:
+    return replace(arm(2.0), draft=surface(lambda n, _: 2.0 * n, (1, 4, 8), slow=slow))
+
+
+def found(alpha: float, own: Costs | None = None, count: int = 8) -> Outlook:
+    every = [candidate(k, rule) for rule in ("sps", "block") for k in (1, 4, 8)]
+    rules = {**flat().rules, "block": flat().rules["sps"]}
+    own = flat() if own is None else own
+    return outlook(every, {SMALL: (DRAFT, texts(alpha, count))}, replace(own, rules=rules))
+
+
+def real(value: float, half: float = 0.02) -> Measured:
+    estimate = Estimate(value, value - half, value + half, 10)
+    return Measured(estimate, estimate, estimate)
+
+
+def told(of: Outlook, measured: float) -> Answer:
+    best = str(of.best.candidate)
+    return of.answer({best: real(measured)})
+
+
+def test_it_says_speculate_where_it_pays() -> None:
+    own = found(0.9)
+    assert own.best.candidate.k == 4
+    answer = told(own, 1.7)
+    assert answer.verdict is Verdict.SPECULATE
+    assert "Speculate with model small, K = 4, sps: 1.70x (1.68 to 1.72) measured" in str(answer)
+    assert f"{own.best.speedup.mean:.2f}x predicted" in str(answer)
+    assert str(answer).index("right about 90%") < str(answer).index("1.70x")  # the reason first
+
+
+def test_what_was_measured_decides() -> None:
+    own = found(0.9)
+    assert own.best.speedup.mean > 1.2
+    assert told(own, 0.9).verdict is Verdict.DO_NOT
+    assert told(own, 1.01).verdict is Verdict.NEITHER
+    assert own.answer({str(own.best.candidate): real(1.1, 0.3)}).verdict is Verdict.UNDECIDED
+
+
+def test_a_prediction_alone_decides_nothing() -> None:
+    for alpha, word in ((0.9, "It may pay"), (0.2, "It hardly pays")):
+        answer = found(alpha).answer({})
+        assert answer.verdict is Verdict.UNDECIDED
+        assert str(answer).startswith(word)
+        assert "Not decided: the best of 6 candidates is predicted to be" in str(answer)
+        assert "peculate" not in str(answer)
+
+
+def test_a_measurement_without_an_interval_needs_the_prediction() -> None:
+    own = found(0.9)
+
+    def verdict(of: Outlook, value: float, loaded: bool = False) -> Verdict:
+        alone = Estimate(value, None, None, 3)
+        measured = Measured(alone, alone, alone, loaded)
+        return of.answer({str(of.best.candidate): measured}).verdict
+
+    assert verdict(own, 1.5) is Verdict.SPECULATE
+    assert verdict(own, 1.5, loaded=True) is Verdict.UNDECIDED
+    assert verdict(own, 0.9) is Verdict.UNDECIDED
+    assert verdict(found(0.2), 0.9) is Verdict.DO_NOT
+
+
+LOOKUP = DraftOf(name="ngram", sampled=False, most=16)
+
+
+def looked_up(own: Costs) -> Outlook:
+    """By rule: every fourth position has two tokens to propose, of which one is right."""
+    there = np.where(np.arange(L) % 4 == 0, 2, 0).astype(np.uint8)
+    along = [(t, Proposed(proposed=there, hits=there // 2)) for t, _ in texts(0.5)]
+    every = [Candidate(draft="ngram", verifier="match", k=k) for k in (1, 4, 8)]
+    return outlook(every, {"ngram": (LOOKUP, along)}, own)
+
+
+@pytest.mark.parametrize("fixed", [-6.0, -2.0, 0.5, 3.0])
+def test_no_prediction_exceeds_its_ceiling_or_tau(fixed: float) -> None:
+    """Also where rounds with a draft were measured as faster than rounds without one."""
+    own = looked_up(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=fixed)}))
+    (high,) = own.ceilings.values()
+    for each in own.forecasts:
+        assert each.speedup.mean <= each.tau.mean
+        assert each.speedup.mean <= high.informed <= high.hindsight + 1e-9
+        assert high.hindsight <= 1.5
+
+
+def test_a_round_that_drafted_nothing_is_a_plain_round() -> None:
+    """What is not explained of rounds with a draft is none of its business."""
+    prices = Prices(flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)}))
+    plain = prices.of_round("none", None, 0, 0, 100).sum(0)
+    vain = prices.of_round("ngram", "match", 4, 0, 100).sum(0)
+    assert vain == pytest.approx(plain + 0.04)
+
+
+def test_costs_that_contradict_each_other_decide_nothing() -> None:
+    own = flat(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=-6.0)})
+    (worst,) = own.contradictions()
+    assert (worst.draft, worst.k) == ("ngram", 1)
+    assert worst.seconds < worst.plain == pytest.approx(11.1)
+    told_by = looked_up(own)
+    assert any(line.startswith("The costs contradict") for line in told_by.remarks())
+    answer = told_by.answer({})
+    assert answer.verdict is Verdict.UNDECIDED
+    assert "a round of ngram with K = 1 took" in answer.reason
+    alone = Estimate(1.3, None, None, 3)
+    best = str(told_by.best.candidate)
+    assert told_by.answer({best: Measured(alone, alone, alone)}).verdict is Verdict.UNDECIDED
+    assert told_by.answer({best: real(1.3)}).verdict is Verdict.SPECULATE  # with an interval
+    assert not flat(arms={"none": arm(0.0), "ngram": arm(0.01)}).contradictions()
+    assert not own.scaled(draft=0.5).contradictions()  # nobody measured these
+
+
+def test_it_says_what_is_lacking() -> None:
+    """The numbers are the ones at which the same arithmetic gives 1."""
+    own = found(0.2)
+    answer = told(own, 0.8)
+    assert answer.verdict is Verdict.DO_NOT
+    assert str(answer).startswith("The draft is too slow for how often it is right. Do not specul")
+    needs = own.needs(own.best)
+    assert needs.c == pytest.approx(0.2)
+    assert needs.needed_alpha is not None
+    assert needs.needed_c is not None
+    assert f"alpha {needs.needed_alpha:.2f} at this cost" in str(answer)
+    assert found(needs.needed_alpha + 0.03).best.speedup.mean > 1
+    assert found(needs.needed_alpha - 0.03).best.speedup.mean < 1
+    factor = needs.needed_c / needs.c
+    assert found(0.2, flat().scaled(draft=factor * 0.98)).best.speedup.mean > 1
+    assert found(0.2, flat().scaled(draft=factor * 1.02)).best.speedup.mean < 1
+
+
+def test_other_reasons_have_other_words() -> None:
+    slow = flat(arms={"none": arm(0.0), SMALL: arm(15.0)})
+    assert "slower than the target itself" in str(told(found(0.9, slow), 0.5))
+    wrong = flat(arms={"none": arm(0.0), SMALL: arm(0.0)})
+    assert "wrong too often" in str(told(found(0.02, wrong), 0.9))
+    dear = replace(flat(), passes=surface(lambda n, context: 40.0 * n))
+    assert "almost as long as making them one by one" in str(told(found(0.99, dear), 0.8))
+
+
+def test_break_even_of_the_formula() -> None:
+    assert alpha_for(1.0, 4) == 0
+    assert alpha_for(5.0, 4) is None
+    alpha = alpha_for(2.5, 4)
+    assert alpha is not None
+    assert (1 - alpha**5) / (1 - alpha) == pytest.approx(2.5)
+    assert break_even([], 1.0).needed_c is None
+
+
+def test_a_short_trace_says_how_much_is_missing() -> None:
+    few = found(0.8, count=3)
+    assert any("needs 5 more, about 120 tokens" in line for line in few.remarks())
+    unlike = [pair for a in np.linspace(0.2, 0.99, 10) for pair in texts(a, 1)]
+    unlike = [(replace(t, key=("c", str(i), 0)), along) for i, (t, along) in enumerate(unlike)]
+    one = forecast(candidate(4), DRAFT, unlike, Prices(flat()))
+    short = lacking(one, 240, 0.05)
+    assert short is not None
+    assert short[1] == pytest.approx(240 * ((short[0] / 0.05) ** 2 - 1), abs=1)
+
+
+def test_a_busy_machine_is_told_and_widens() -> None:
+    busy = flat(arms={"none": arm(0.0), SMALL: noisy_arm(np.linspace(0.8, 1.2, 8))}, busy=True)
+    assert any("kept this machine busy" in line for line in found(0.8, busy).remarks())
+
+
+def test_what_is_not_explained_is_told() -> None:
+    assert any("fixed per round: +500.00 ms" in line for line in found(0.8).remarks())
+
+
+def test_ceilings_are_above_what_is_under_them() -> None:
+    own = found(0.8)
+    for each in own.forecasts:
+        high = own.ceilings[str((each.candidate.draft, each.candidate.verifier))]
+        assert each.speedup.mean < high.informed + 1e-9
+        assert high.informed < high.hindsight
+
+
+def test_costs_of_another_draft_are_refused() -> None:
+    with pytest.raises(DataError, match="no costs of drafter"):
+        forecast(Candidate(draft="other", verifier="sps", k=2), DRAFT, texts(0.5), Prices(flat()))

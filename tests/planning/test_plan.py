@@ -1,0 +1,325 @@
+"""Plans from beginning to end: over tiny models, and from files alone."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spsbench.api.plan import drawn_again, plan
+from spsbench.errors import DataError, MismatchError, MissingError, UsageError
+from spsbench.planning.arms import cells_of
+from spsbench.planning.drawn import command
+from spsbench.planning.forecast.answer import Verdict
+from spsbench.planning.planned import Planned
+from spsbench.reports.html import html
+from spsbench.reports.json import json as as_json
+from spsbench.reports.markdown import markdown
+from spsbench.spec import Spec
+from tests import trained
+from tests.folders import random_model, save
+from tests.tongues import of_bytes
+
+PROMPTS = ["the cat sat on the mat and the", "a dog ran to the", "one two three one two"] * 4
+SMALL: dict[str, Any] = {
+    "max_new_tokens": 12,
+    "ignore_eos": True,
+    "engine": "eager",
+    "k": "1,3",
+    "limit": 9,
+    "held_back": 3,
+    "cost_seconds": 0.2,
+    "chat": "off",
+    "temperature": 0.7,
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("pair")
+    save(folder / "target", random_model())
+    save(folder / "draft", random_model(noise=0.1))
+    rows = (json.dumps({"id": str(i), "prompt": text}) for i, text in enumerate(PROMPTS))
+    (folder / "prompts.jsonl").write_text("\n".join(rows))
+    return {
+        "target": str(folder / "target"),
+        "draft": str(folder / "draft"),
+        "prompts": str(folder / "prompts.jsonl"),
+    }
+
+
+@pytest.fixture(scope="module")
+def made(pair: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    """One plan that all tests look at."""
+    out = tmp_path_factory.mktemp("plans") / "one"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spsbench.planning.measure.SIZES", (1, 2, 5))
+        patch.setattr("spsbench.planning.measure.ASKED", (1, 4))
+        done = plan(out=out, drafter=["model", "ngram"], confirm=1, **pair, **SMALL)
+    assert isinstance(done, Planned)
+    return done
+
+
+def test_a_plan_predicts_and_measures(made: Planned) -> None:
+    names = {str(f.candidate) for f in made.outlook.forecasts}
+    assert len(names) == 6  # K of 1 and 3: model by sps and block, ngram by match
+    assert len(made.measured) == 1
+    assert set(made.measured) <= names
+    best = next(iter(made.measured))
+    assert made.answer.best == best
+    assert made.command.startswith("sps generate --target")
+    assert "--temperature 0.7" in made.command
+    for form in (as_json, markdown):
+        assert str(made.answer) in form(made.report).replace("\\", "")
+    told = json.loads(as_json(made.report))
+    assert told["verdict"] == made.answer.verdict.value
+    assert (told["candidate"], told["command"]) == (best, made.command)
+    assert told["answer"] == str(made.answer)
+    panels = made.report.tables[0].figure.panels
+    assert [panel.y for panel in panels] == ["tau", "over ArS"]
+
+
+def test_its_page_shows_what_was_predicted_and_measured(made: Planned) -> None:
+    page = html(made.report)
+    data = json.loads(page.partition('application/json">')[2].partition("</script>")[0])
+    drawn = {each["id"]: each for each in data["exhibits"]}
+    gains = drawn["sheet-0-0"]["axes"][1]["series"]
+    lines = {each["name"]: [mark[2] for mark in each["marks"]] for each in gains}
+    for each in made.outlook.forecasts:
+        k, method = each.candidate.k, f"{each.candidate.draft}, {each.candidate.verifier}"
+        assert each.speedup.mean in lines[method]
+        found = made.measured.get(str(each.candidate))
+        if found is not None and k:
+            assert lines[f"{method}, measured"] == [found.speedup.mean]
+    assert {"headlines", "predicted"} <= drawn.keys()
+    assert "against-k" not in drawn
+    assert page.count('class="card ') == 1
+    assert made.folder is not None
+    assert f"<h1>{made.folder.name}</h1>" in page
+    assert str(made.answer).split(":")[0] in page
+
+
+def test_predicted_counts_are_those_of_real_rounds(made: Planned) -> None:
+    """By the records of the real rounds: the same prompts are not traced, the law is the same."""
+    ((name, real),) = made.measured.items()
+    predicted = next(f for f in made.outlook.forecasts if str(f.candidate) == name)
+    assert real.tau.mean == pytest.approx(predicted.tau.mean, rel=0.4)
+
+
+def test_it_is_drawn_again_without_models(made: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    same = drawn_again(made.folder)
+    assert str(same.answer) == str(made.answer)
+    assert as_json(same.report) == as_json(made.report).replace(made.about, same.about)
+    free = drawn_again(made.folder, draft_cost=0.001)
+    assert free.outlook.best.speedup.mean > same.outlook.best.speedup.mean
+    assert not free.measured  # what is as if cannot have been measured
+    assert any(
+        "Nothing was measured: the costs are as if" in r for r in free.report.tables[0].remarks
+    )
+    with pytest.raises(UsageError, match="temperature"):
+        drawn_again(made.folder, temperature=1.0)
+
+
+def test_it_goes_on_where_it_stopped(made: Planned, pair: dict[str, str], tmp_path: Path) -> None:
+    asked = {**pair, **SMALL, "drafter": ["model"], "out": tmp_path / "two"}
+    asked["costs"] = made.folder / "costs.json"
+    seen: list[int] = []
+
+    def stop() -> bool:
+        seen.append(1)
+        return len(seen) > 6
+
+    assert plan(stop=stop, **asked) is None
+    with pytest.raises(MismatchError, match="--resume"):
+        plan(**asked)
+    with pytest.raises(MismatchError, match="temperature"):
+        plan(resume=True, **{**asked, "temperature": 0.9})
+    done = plan(resume=True, **asked)
+    first = {str(f.candidate): f.tau for f in made.outlook.forecasts}
+    for each in done.outlook.forecasts:  # the same texts, whatever stopped them
+        assert each.tau == first[str(each.candidate)]
+    more = plan(resume=True, **{**asked, "drafter": ["model", "ngram"]})
+    assert len(more.outlook.forecasts) > len(done.outlook.forecasts)
+
+
+def test_a_plan_that_was_moved_goes_on(made: Planned, pair: dict[str, str], tmp_path: Path) -> None:
+    """Nothing is made again, although its cells name their prompts where it was begun."""
+    moved = tmp_path / "moved"
+    shutil.copytree(made.folder, moved)
+    before = logs(moved)
+    asked: dict[str, Any] = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
+    done = plan(out=moved, resume=True, **asked)
+    assert logs(moved) == before
+    assert done.measured == made.measured
+    shutil.move(moved, tmp_path / "again")
+    assert str(drawn_again(tmp_path / "again").answer) == str(made.answer)
+
+
+def logs(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*.jsonl")}
+
+
+@pytest.mark.parametrize("log", ["texts/traces-*", "confirm-*/records-*", "confirm-*/traces-*"])
+def test_the_lost_end_of_a_finished_plan_is_missed(
+    log: str, made: Planned, pair: dict[str, str], tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(made.folder, cut)
+    before = logs(cut)
+    (path,) = cut.glob(log)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: len(lines) // 2]))
+    with pytest.raises(DataError, match=f"{path.name} has {len(lines) // 2} of {len(lines)} lines"):
+        drawn_again(cut)
+    with pytest.raises(DataError, match="the end of a log is lost"):
+        plan(trace=[str(cut)], costs=cut / "costs.json")
+    said: list[str] = []
+    asked: dict[str, Any] = {**pair, **SMALL, "drafter": ["model", "ngram"], "confirm": 1}
+    plan(out=cut, resume=True, say=said.append, **asked)
+    assert any("is lost, and is made again" in line for line in said)
+    assert {name: text.count(b"\n") for name, text in logs(cut).items()} == {
+        name: text.count(b"\n") for name, text in before.items()
+    }
+    drawn_again(cut)
+
+
+def test_what_cannot_be_read_is_refused_before_models_are_loaded(
+    pair: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_text("no trace")
+    for trace, error, told in (
+        ("/dev/zero", DataError, "expected a file or the folder of a run"),
+        (str(tmp_path / "empty"), MissingError, "no traces in"),
+        (str(tmp_path / "text"), DataError, "no head"),
+        (str(tmp_path / "none"), MissingError, "no such trace"),
+    ):
+        for more in ({}, {"costs": tmp_path / "costs.json"}):
+            with pytest.raises(error, match=told):
+                plan(trace=[trace], out=tmp_path / "x", **{**pair, **more})
+    for fit, error, told in (
+        (f"disco:out={tmp_path / 'none' / 'file'}", MissingError, "in a folder that is there"),
+        (f"disco:out={tmp_path}", MissingError, "in a folder that is there"),
+        (f"disco:out={tmp_path / 'file'},draft=b", UsageError, "expected a draft that is sampled"),
+    ):
+        with pytest.raises(error, match=told):
+            plan(fit=Spec.parse(fit), out=tmp_path / "x", **pair, **SMALL)
+    assert not (tmp_path / "x").exists()
+
+
+def test_files_alone(made: Planned, pair: dict[str, str]) -> None:
+    trace, costs = made.folder / "texts", made.folder / "costs.json"
+    given: dict[str, Any] = {"trace": [str(trace)], "costs": costs, "k": "1,3"}
+    found = plan(**given)
+    first = {str(f.candidate): f.speedup for f in made.outlook.forecasts}
+    assert {str(f.candidate): f.speedup for f in found.outlook.forecasts} == first
+    assert found.answer.verdict in Verdict
+    only = plan(drafter=["ngram"], **given)
+    assert {f.candidate.draft for f in only.outlook.forecasts} == {"ngram"}
+    with pytest.raises(MismatchError, match=r"sampling.temperature: 1.0, there 0.7"):
+        plan(temperature=1.0, **given)
+    with pytest.raises(MismatchError, match=r"target\.id"):
+        plan(target="nano", **given)
+    with pytest.raises(MissingError):
+        plan(**{**given, "costs": made.folder / "nothing.json"})
+    with pytest.raises(UsageError, match="expected no prompts"):
+        plan("xsum", **given)
+
+
+def test_a_trace_of_another_model_is_refused(
+    made: Planned, pair: dict[str, str], tmp_path: Path
+) -> None:
+    """The same name, other weights: the files tell."""
+    trace = {"trace": [str(made.folder / "texts")], "confirm": 0, "out": tmp_path / "three"}
+    save(tmp_path / "draft", random_model(noise=0.2))
+    Path(tmp_path / "draft").rename(tmp_path / "other")
+    with pytest.raises(MismatchError, match=r"sampling.top_k: 5, there 0"):
+        plan(**pair, **{**SMALL, "top_k": 5}, **trace)
+
+
+def test_candidates_that_cannot_be_are_left_out() -> None:
+    said: list[str] = []
+    asked = {"drafter": ["model", "ngram"], "verifier": ["sps"]}
+    cells = cells_of(asked, "2", said.append)
+    assert [str(cell.method.drafter) for cell in cells] == ["model"]
+    assert any("left out" in line for line in said)
+    with pytest.raises(UsageError, match="lossy"):
+        cells_of({"verifier": ["synthetic"]}, "2")
+    with pytest.raises(UsageError, match="--k"):
+        cells_of({}, "0..3")
+    assert {cell.k for cell in cells_of({}, "1..3")} == {1, 2, 3}
+
+
+def test_self_int4_is_a_candidate_beside_others() -> None:
+    asked = {"target": "nano", "drafter": [Spec.parse("self:int4"), Spec("ngram")]}
+    made = {(str(c.method.drafter), str(c.models.draft)) for c in cells_of(asked, "2")}
+    assert made == {("model", "nano int4"), ("ngram", "None")}
+    both = cells_of({**asked, "draft": ["nano-draft"]}, "2")
+    assert {str(c.models.draft) for c in both} == {"nano int4", "nano-draft", "None"}
+    (cell, *_) = cells_of({"target": "nano", "drafter": [Spec.parse("self:int4")]}, "2")
+    speculate: Any = SimpleNamespace(verdict=Verdict.SPECULATE)
+    assert "--draft nano --draft-weights int4" in command(cell, speculate)
+
+
+def test_a_plan_in_a_chat_samples_as_the_target_names(
+    pair: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = trained.save(tmp_path / "target", trained.model())
+    (target / "generation_config.json").write_text('{"temperature": 0.25, "top_k": 9}')
+    planned: list[Any] = []
+    monkeypatch.setattr("spsbench.planning.conduct.Planner.run", lambda self: planned.append(self))
+    asked = {"target": str(target), "prompts": pair["prompts"], "drafter": "ngram", "k": [2]}
+    said: list[str] = []
+    for more in ({}, {"temperature": 1.0}, {"chat": "off"}):
+        plan(say=said.append, **asked, **more)
+    laws = [(p.cells[0].sampling.temperature, p.cells[0].sampling.top_k) for p in planned]
+    assert laws == [(0.25, 9), (1.0, 9), (1.0, 0)]
+    assert sum(line.startswith("chat: temperature 0.25, top-k 9 by the gen") for line in said) == 1
+
+
+def test_no_plan_no_picture(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no plan"):
+        drawn_again(tmp_path)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(DataError, match="unreadable plan"):
+        drawn_again(tmp_path)
+
+
+def test_a_head_drafts_by_its_own_drafter_alone() -> None:
+    def drafting(asked: dict[str, Any]) -> set[tuple[str, str | None]]:
+        cells = cells_of({"target": "t", **asked}, "2", heads={"head": "eagle3"})
+        models = [(cell.method.drafter, cell.models.draft) for cell in cells]
+        return {(str(drafter), draft and draft.id) for drafter, draft in models}
+
+    by_text = {("ngram", None), ("suffix", None)}
+    assert drafting({"draft": ["head"]}) == {("eagle3", "head"), *by_text}
+    both = {("eagle3", "head"), ("model", "small"), *by_text}
+    assert drafting({"draft": ["head", "small"]}) == both
+    assert drafting({"draft": ["head"], "drafter": ["ngram"]}) == {
+        ("eagle3", "head"),
+        ("ngram", None),
+    }
+    one = Spec.parse("eagle3:nodes=8,width=2")
+    assert drafting({"draft": ["head"], "drafter": [one]}) == {(str(one), "head")}
+    with pytest.raises(UsageError, match="expected a draft model"):
+        cells_of({"draft": ["small"], "drafter": [one]}, "2")
+    found = cells_of({"drafter": [Spec("eagle3"), Spec("model")]}, "2")  # of the bundled target
+    assert {cell.models.draft and cell.models.draft.id for cell in found} == {
+        "nano-eagle3",
+        "nano-draft",
+    }
+
+
+@pytest.mark.slow
+def test_a_draft_of_another_tokenizer_is_translated(pair: dict[str, str], tmp_path: Path) -> None:
+    other = tmp_path / "draft"
+    save(other, random_model(noise=0.1))
+    of_bytes(size=280).save_pretrained(other)
+    asked = {**pair, **SMALL, "draft": str(other), "drafter": ["model"], "confirm": 0}
+    done = plan(out=tmp_path / "plan", **asked)
+    drafters = {f.candidate.draft.split()[0] for f in done.outlook.forecasts}
+    assert drafters in ({"tli"}, {"slem"})

@@ -1,0 +1,58 @@
+"""Costs that contradict each other are measured again."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spsbench.planning.forecast.costs import Costs
+from spsbench.planning.forecast.costs_file import read_costs
+from spsbench.planning.forecast.traces import Written
+from spsbench.planning.pricing import Pricing
+from spsbench.settings.planning import Planning
+from spsbench.store.traces import Traces
+from tests.planning.forecast.made import arm, costs
+
+ONES = np.ones(3)
+
+
+def made(fixed: float) -> Costs:
+    return costs(arms={"none": arm(0.0), "ngram": arm(0.01, fixed=fixed)})
+
+
+@pytest.mark.parametrize(
+    ("fixed", "kept", "told"),
+    [
+        ([-6.0, 0.5], 0.5, 1),
+        ([-6.0, -7.0], -7.0, 1),
+        ([0.5], 0.5, 0),
+    ],
+)
+def test_contradictory_costs_are_measured_once_more(
+    fixed: list[float], kept: float, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [made(each) for each in fixed]
+    monkeypatch.setattr("spsbench.planning.pricing.measure", lambda *given, **more: tables.pop(0))
+    monkeypatch.setattr(Pricing, "_pairs", lambda self, traces: [(None, None)])
+    monkeypatch.setattr(Pricing, "_text", lambda self, samples, models: [1, 2, 3])
+    said: list[str] = []
+    pricing: Any = Pricing(
+        folder=tmp_path,
+        planning=Planning(),
+        plain=SimpleNamespace(),  # type: ignore[arg-type]
+        cells=[],
+        models=None,  # type: ignore[arg-type]
+        say=said.append,
+        watch=lambda pace: None,
+    )
+    text = Written(key=("c", "s", 0), prompt_tokens=9, budget=9, finish="eos", q=ONES, entropy=ONES)
+    traces = Traces(texts={text.key: text})
+    found = pricing.costs([], traces)
+    assert not tables
+    assert found.arms["ngram"].unexplained.seconds.max() == kept
+    assert len(said) == told
+    assert all("contradict" in line and "ngram with K = 1" in line for line in said)
+    again = read_costs(tmp_path / "costs.json")
+    assert again.arms["ngram"].unexplained.seconds.max() == kept

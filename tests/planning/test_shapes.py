@@ -1,0 +1,59 @@
+"""Drafts of other shapes: the target's kind and vocabulary, another width and depth."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from spsbench.errors import UsageError
+from spsbench.planning.forecast.shape import Shape
+from spsbench.planning.reading import weights_of
+from spsbench.planning.shapes import plain, reshaped, shape_of
+from tests.tiny_models import ARCHITECTURES, config, tiny
+
+
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "mistral"])
+@pytest.mark.parametrize("shape", [Shape(16, 5), Shape(72, 1), Shape(8, 2)])
+def test_every_kind_takes_another_shape(architecture: str, shape: Shape, tmp_path: Path) -> None:
+    made = reshaped(plain(config(architecture, 50, 64)), shape)
+    (tmp_path / "config.json").write_text(json.dumps(made))
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    assert shape_of(model.config) == shape
+    assert model.config.vocab_size == 50
+    assert model(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 50)
+
+
+def test_heads_keep_their_width_and_are_shared_alike() -> None:
+    values = {
+        "model_type": "llama",
+        "hidden_size": 576,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "intermediate_size": 1536,
+        "head_dim": 64,
+        "layer_types": ["full", "sliding"] * 15,
+        "auto_map": {"a": "b"},
+    }
+    made = reshaped(values, Shape(384, 3))
+    assert (made["num_attention_heads"], made["num_key_value_heads"]) == (6, 2)
+    assert (made["head_dim"], made["intermediate_size"]) == (64, 1024)
+    assert made["layer_types"] == ["full", "sliding", "full"]
+    assert "auto_map" not in made
+
+
+def test_a_configuration_without_a_width_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--shapes with odd: .*hidden_size"):
+        reshaped({"model_type": "odd"}, Shape(8, 1))
+
+
+def test_bytes_of_a_pass_leave_out_what_is_not_read() -> None:
+    untied = tiny("llama", vocab=50, dtype=torch.float64)
+    tied = tiny("llama", vocab=50, dtype=torch.bfloat16, tie_word_embeddings=True)
+    for model, head in ((untied, 50 * 32), (tied, 0)):
+        found = weights_of(model)
+        assert found is not None
+        assert found.numbers == sum(weight.numel() for weight in model.parameters())
+        assert found.read == (found.numbers - head) * model.dtype.itemsize

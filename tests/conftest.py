@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import kept, reading
-from spsbench.engines.native import KINDS
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.packing import prefetch, tuning_cache
 from spsbench.settings import telling
 from tests.tiny_models import tiny
 
@@ -37,5 +37,5 @@ def model() -> Callable[..., PreTrainedModel]:
 @pytest.fixture(autouse=True)
 def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was measured on this machine before, or is in a test, has a say in another."""
-    monkeypatch.setattr(kept, "place", lambda: tmp_path / "kept.json")
-    monkeypatch.setattr(reading, "_current", dict.fromkeys(KINDS, reading.USUAL))
+    monkeypatch.setattr(tuning_cache, "place", lambda: tmp_path / "kept.json")
+    monkeypatch.setattr(prefetch, "_current", dict.fromkeys(KINDS, prefetch.USUAL))

@@ -218,7 +218,7 @@ def results(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         from spsbench.settings.crew import Crew
 
         crew = Crew(on="ray", cpus_per_worker=1)
-        yield {"ray": carried(RayWorkers(crew, Pretending, None, "cpu", print), asked.ray)}
+        yield {"ray": carried(RayWorkers(crew, Pretending, None, "cpu"), asked.ray)}
 
 
 def main() -> None:

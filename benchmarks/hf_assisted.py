@@ -137,9 +137,7 @@ def main() -> None:
             cell = resolve(cell.but(decoder=Spec("hf")))
             loaded = Shelf().load(cell)
             prompts = [Prompt(p, tuple(encode(loaded.tokenizer, p))) for p in PROMPTS]
-            found = audit_pair(
-                cell, loaded, prompts, bias=options.bias, most=options.max_tokens, say=print
-            )
+            found = audit_pair(cell, loaded, prompts, bias=options.bias, most=options.max_tokens)
             print(f"{way}: {found.line}")
             report = of_finding(found)
             for arm in (report["sps"], report["controls"]["ars"]):

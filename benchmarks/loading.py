@@ -61,7 +61,7 @@ folder, way, dtype, profile = sys.argv[1:]
 
 def ours(engine):
     spec = ModelSpec(id=folder, dtype=dtype, weights=way if way.startswith("int") else "checkpoint")
-    source = source_of(spec, seed=0, offline=True, allow_pickle=False, say=print)
+    source = source_of(spec, seed=0, offline=True, allow_pickle=False)
     def load():
         model = source.model(Path(folder), mapped=True)
         half.append(clocks())

@@ -18,12 +18,13 @@ import argparse
 import ast
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spsbench.api.bench import conduct, planned
+from spsbench.messages import lines_to, log
 from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries
 from spsbench.reports.reporter import Report, Table
@@ -32,7 +33,6 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.place import Place
 from spsbench.settings.sweep import Sweep, sweep
-from spsbench.settings.telling import once
 from spsbench.tasks.corpora import stdlib
 
 OUT = Path(__file__).parents[1] / "results" / "methods"
@@ -97,20 +97,20 @@ def copying() -> Iterator[dict[str, str]]:
         }
 
 
-def arms(heads: Path, sampled: bool, say: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+def arms(heads: Path, sampled: bool) -> Iterator[dict[str, Any]]:
     """Every way to draft and verify, as options."""
     yield from BY_RULE
     yield from WITH_TARGET
     for name, ways in HEADS.items():
         folder = heads / name / "result"
         if not (folder / "training.json").is_file():
-            say(f"no {name} in {heads}: left out. Train it: benchmarks/smollm2.py {name}")
+            log.info(f"no {name} in {heads}: left out. Train it: benchmarks/smollm2.py {name}")
             continue
         more = RULES.get(name, ()) if sampled else ()
         yield from ({"draft": str(folder), **way} for way in (*ways, *more))
 
 
-def tables(flags: argparse.Namespace, copies: Path, say: Callable[[str], None]) -> list[Sweep]:
+def tables(flags: argparse.Namespace, copies: Path) -> list[Sweep]:
     """A table an arm, and one for plain sampling, of every task under every setting."""
     tasks = {
         "humaneval": {"task": "humaneval"},
@@ -133,7 +133,7 @@ def tables(flags: argparse.Namespace, copies: Path, say: Callable[[str], None]) 
             made.append(sweep({**shared, "method": "ars"}))
             made += [
                 sweep({**shared, "method": "sps", **arm})
-                for arm in arms(flags.heads, sampled, say)
+                for arm in arms(flags.heads, sampled)
                 if not flags.arms or any(word in str(arm) for word in flags.arms.split(","))
             ]
     return made
@@ -268,12 +268,12 @@ def main() -> None:
     copies = flags.out.with_name(flags.out.name + "-copying.jsonl")
     copies.write_text("".join(json.dumps(each) + "\n" for each in copying()))
 
-    access, say = Access(threads=flags.threads, offline=True), once(print)
+    access = Access(threads=flags.threads, offline=True)
     experiment = merged(
-        planned(tables(flags, copies, say), access, say, title="Every method on SmolLM2", seed=16)
+        planned(tables(flags, copies), access, title="Every method on SmolLM2", seed=16)
     )
     place = Place(out=flags.out, resume=True, score=not flags.no_score)
-    carried = conduct("methods", place, access, say=say)
+    carried = conduct("methods", place, access)
     for line in carried.estimate(experiment):
         if "generations of up to" not in line:  # a line a cell
             print(line, flush=True)
@@ -299,4 +299,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with lines_to(print):
+        main()

@@ -98,11 +98,10 @@ def work(folder: Path) -> None:
     if here.rank > 0:
         follow()
     else:
-        quiet: Any = {"say": lambda line: None}
         if here.size > 1:
-            model = load_shared(folder, size=here.size, **HOW, **quiet)
+            model = load_shared(folder, size=here.size, **HOW)
         else:
-            model = load_model(folder, **HOW, **quiet)
+            model = load_model(folder, **HOW)
         Eager().session(model).append(torch.arange(9), keep=1)
         if here.size > 1:
             end()

@@ -45,7 +45,7 @@ def work(folder: Path) -> None:
     how = {**HOW, "dtype": "float32"}
     models = {
         "one": load_model(folder, **how),
-        "both": load_shared(folder, size=2, say=lambda line: None, **how),
+        "both": load_shared(folder, size=2, **how),
     }
     text = torch.arange(CONTEXT + TOKENS[-1])
     sessions = {name: Eager().session(model) for name, model in models.items()}

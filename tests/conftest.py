@@ -2,22 +2,30 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines.kernels.native import KINDS
-from spsbench.engines.packing import prefetch, tuning_cache
-from spsbench.settings import telling
+from spsbench import messages
+from spsbench.engines import kept, reading
+from spsbench.engines.native import KINDS
 from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
-telling.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
+messages.PATIENCE = 3600.0  # what a command says must not depend on how fast this machine is
 # A shell's background job is born with Ctrl-C ignored, and so would be the commands tested here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """The lines that a user would be told, each different one once."""
+    lines: list[str] = []
+    with messages.lines_to(lines.append):
+        yield lines
 
 
 @pytest.fixture(scope="session")
@@ -37,5 +45,5 @@ def model() -> Callable[..., PreTrainedModel]:
 @pytest.fixture(autouse=True)
 def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was measured on this machine before, or is in a test, has a say in another."""
-    monkeypatch.setattr(tuning_cache, "place", lambda: tmp_path / "kept.json")
-    monkeypatch.setattr(prefetch, "_current", dict.fromkeys(KINDS, prefetch.USUAL))
+    monkeypatch.setattr(kept, "place", lambda: tmp_path / "kept.json")
+    monkeypatch.setattr(reading, "_current", dict.fromkeys(KINDS, reading.USUAL))

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1] / "spsbench"
 
 LAYERS = (
     # The rooms of the package in order: a line may import what stands above it, and its own.
-    {"errors", "registry", "spec"},
+    {"errors", "messages", "registry", "spec"},
     {"sources"},
     {"plugins", "hardware"},
     {"settings"},
@@ -38,7 +38,7 @@ LAYERS = (
     {"api"},
     {"cli", "__main__"},
 )
-ALONE = {"errors", "registry", "spec"}  # import nothing of spsbench
+ALONE = {"errors", "messages", "registry", "spec"}  # import nothing of spsbench
 TORCH_FREE = ALONE | {
     *(
         "sources",

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 from spsbench.api.heads import followed_in
 from spsbench.api.load import access_of
 from spsbench.api.prepare import prepare_tables
+from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
 from spsbench.models.own_sampling import sampler
 from spsbench.models.templates import asker
 from spsbench.settings.access import Access
@@ -15,7 +16,6 @@ from spsbench.settings.keywords import BenchOptions
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, settings_of, taken
 from spsbench.settings.sweep import Sweep, sweep
-from spsbench.settings.telling import LIBRARIES, Say, listening, once, quiet, working
 
 OF_PLACE = {each.name: each for each in settings_of(Place)}
 OF_CREW = {each.name: each for each in settings_of(Crew)}
@@ -25,8 +25,8 @@ def bench(
     task: str,
     *,
     pair: Any = None,
-    say: Say = quiet,
-    watch: Callable[[Any], None] = quiet,
+    say: Say | None = None,
+    watch: Callable[[Any], None] = ignore,
     **asked: Unpack[BenchOptions],
 ) -> Any:
     """Run a task under auto-regressive and speculative sampling.
@@ -37,7 +37,7 @@ def bench(
 
     Args:
         pair: whose models are used; without one they are loaded.
-        say: is told, a line each, what a user should know.
+        say: receives each line that a user should know; without it they go to `logging` alone.
         watch: is told how far the run is: `pace.done` of `pace.total`, `str(pace)` in words.
 
     Returns:
@@ -53,28 +53,27 @@ def bench(
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
     if pair is not None:
         access = pair.access
-    experiment = planned([table], access, say, **whole)
+    with lines_to(say):
+        experiment = planned([table], access, **whole)
 
-    name = experiment.parts[0].spec.short
-    made = conduct(name, place, access, pair, crew=crew, say=say, watch=watch)
+        name = experiment.parts[0].spec.short
+        made = conduct(name, place, access, pair, crew=crew, watch=watch)
 
-    from spsbench.api.run import Run
+        from spsbench.api.run import Run
 
-    with listening(say):
         return Run(made.run(experiment))
 
 
-def planned(tables: Sequence[Sweep], access: Access, say: Say, **whole: Any) -> Experiment:
+def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment:
     """The experiment of some tables, with the environment checked; no model is loaded."""
-    tables = [followed_in(table, access, say) for table in tables]
-    prepare_tables(tables, access, say)
+    tables = [followed_in(table, access) for table in tables]
+    prepare_tables(tables, access)
     files = {"offline": access.offline, "allow_pickle": access.allow_pickle}
     return plan(
         tables,
         threads=access.threads,
         templates=asker(**files),
         own=sampler(**files),
-        say=once(say),
         **whole,
     )
 
@@ -86,22 +85,20 @@ def conduct(
     pair: Any = None,
     *,
     crew: Crew = Crew(),
-    say: Say = quiet,
-    watch: Callable[[Any], None] = quiet,
+    watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> Any:
     """What carries an experiment out: a `spsbench.benchmark.conduct.Conduct`."""
-    with listening(say), working(LIBRARIES):
+    with announce_if_slow(LIBRARIES):
         from spsbench.benchmark.conduct import Conduct
         from spsbench.models.shelf import Shelf
 
-    shelf = pair.shelf if pair is not None else Shelf.under(access, say)
+    shelf = pair.shelf if pair is not None else Shelf.under(access)
     return Conduct(
         place=place,
         access=access,
         shelf=shelf,
         name=name,
-        say=say,
         watch=watch,
         stop=stop,
         hands=hands_of(crew),

@@ -1,6 +1,7 @@
 """`sps verify head`: expected acceptance of a head, stored once, and compared ever after."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,15 @@ from spsbench.audit.statistical.golden import (
 )
 from spsbench.audit.statistical.pair import TASKS, prompts_of
 from spsbench.errors import DataError, UsageError
+from spsbench.messages import takes_say
 from spsbench.methods.resolve import plan_of
 from spsbench.models.jsonfile import read_object
 from spsbench.settings.audit import OF_GOLDEN, GoldenAsked
 from spsbench.settings.setting import fitted, taken
-from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
+
+log = logging.getLogger(__name__)
 
 LIMIT = 256 << 20  # bytes of a golden file
 READABLE = {
@@ -78,14 +81,15 @@ class HeadFound:
         return f"held: acceptance within {NEAR:g} of the golden one at every depth ({kept})"
 
 
-def verify_head(*, say: Say = quiet, **asked: Any) -> HeadFound:
+@takes_say
+def verify_head(**asked: Any) -> HeadFound:
     """Expected acceptance by depth of a target and its head.
 
     The first time it is measured in float32 by the engine `eager` and written to `golden`; from
     then on the pair is run as asked, along the same texts, and compared.
 
     Args:
-        say: is told, a line each, what a user should know.
+        say: receives each line that a user should know; without it they go to `logging` alone.
         asked: `golden`, `task`, `prompts`, `tokens`, `log`, and options of cells.
 
     Raises:
@@ -96,25 +100,25 @@ def verify_head(*, say: Say = quiet, **asked: Any) -> HeadFound:
     path = Path(plan.golden)
     made = not path.exists()
     if made:
-        pair = load(say=say, **asked | READABLE)
+        pair = load(**asked | READABLE)
         golden = measured(pair, texts_of(pair, plan))
         replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
     else:
         golden = Golden.from_json(read_object(path, LIMIT), str(path))
-    log = by_depth(rates_in(Path(plan.log))) if plan.log else None
-    parts = None if log is None else log_parting(golden, log)
+    rates = by_depth(rates_in(Path(plan.log))) if plan.log else None
+    parts = None if rates is None else log_parting(golden, rates)
     now = parted = None
     if not made or any(str(asked.get(name, READABLE[name])) != READABLE[name] for name in READABLE):
-        pair = load(say=say, **asked)
+        pair = load(**asked)
         now = measured(pair, golden.passages)
         check_same(golden, now, path)
         parted = parting(golden, now)
     if golden.depths and golden.depths[0].acceptance < FAINT:
-        say(
+        log.info(
             f"note: at depth 1 {golden.depths[0].acceptance:.3f} is kept, hardly more than chance: "
             "is it a head of this target, and are its layers read as its writer counts them?"
         )
-    given = None if log is None else tuple(log)
+    given = None if rates is None else tuple(rates)
     return HeadFound(golden, path, made, now, parted, given, parts)
 
 

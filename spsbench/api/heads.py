@@ -16,13 +16,12 @@ from spsbench.settings.asked import SELF
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import Sweep
-from spsbench.settings.telling import Say, quiet
 
 HEADS = frozenset(each.family for each in FORMATS)
 """Drafters that read a head in a known format."""
 
 
-def followed(asked: Mapping[str, Any], access: Access, say: Say = quiet) -> dict[str, Any]:
+def followed(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
     """Options with the drafter of the head that `draft` names, where no drafter is named."""
     draft = asked.get("draft")
     if (
@@ -32,31 +31,28 @@ def followed(asked: Mapping[str, Any], access: Access, say: Say = quiet) -> dict
         or asked.get("k") == 0
     ):
         return dict(asked)
-    family = family_at(ModelSpec(draft, asked.get("draft_revision")), access, say)
+    family = family_at(ModelSpec(draft, asked.get("draft_revision")), access)
     return {**asked, "drafter": family} if family else dict(asked)
 
 
-def followed_in(table: Sweep, access: Access, say: Say) -> Sweep:
+def followed_in(table: Sweep, access: Access) -> Sweep:
     """The same for a table, each of whose drafts has a drafter of its own."""
     if "drafter" in table.cells:
         return table
     revisions = table.cells.get("draft_revision", (None,))
-    return replace(table, heads=heads_in(table.cells.get("draft", ()), revisions[0], access, say))
+    return replace(table, heads=heads_in(table.cells.get("draft", ()), revisions[0], access))
 
 
-def heads_in(
-    drafts: Iterable[str], revision: str | None, access: Access, say: Say
-) -> dict[str, str]:
+def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dict[str, str]:
     """The drafters of those drafts that are heads."""
     return {
         draft: family
         for draft in drafts
-        if not draft.startswith(SELF)
-        and (family := family_at(ModelSpec(draft, revision), access, say))
+        if not draft.startswith(SELF) and (family := family_at(ModelSpec(draft, revision), access))
     }
 
 
-def family_at(draft: ModelSpec, access: Access, say: Say) -> str | None:
+def family_at(draft: ModelSpec, access: Access) -> str | None:
     """The drafter of a head; of a hub's repository its files are fetched for that.
 
     None for what is no head, and for what cannot be looked at: that is told when it is loaded.
@@ -65,13 +61,13 @@ def family_at(draft: ModelSpec, access: Access, say: Say) -> str | None:
         DataError: a head of a kind that is not known.
     """
     try:
-        folder = found_folder(draft, access, say)
+        folder = found_folder(draft, access)
     except (SpsError, OSError):
         return None
     return None if folder is None else family_of(folder)
 
 
-def found_folder(draft: ModelSpec, access: Access, say: Say) -> Path | None:
+def found_folder(draft: ModelSpec, access: Access) -> Path | None:
     """Where a draft lies, once it is fetched; None for a file that is no folder."""
     if named_gguf(draft.id):
         return None
@@ -83,7 +79,6 @@ def found_folder(draft: ModelSpec, access: Access, say: Say) -> Path | None:
         offline=access.offline,
         allow_pickle=access.allow_pickle,
         trust_remote_code=draft.trust_remote_code,
-        say=say,
     )
 
 

@@ -7,21 +7,21 @@ from typing import Any
 
 from spsbench.api.load import access_of, load
 from spsbench.errors import UsageError
+from spsbench.messages import ignore, takes_say
 from spsbench.planning.forecast.link import HERE, Link, parse_link
 from spsbench.settings.access import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.planning import OF_PLANNING, Planning
 from spsbench.settings.setting import fitted, taken
-from spsbench.settings.telling import Say, quiet
 
 
+@takes_say
 def plan_ranks(
     link: str,
     ranks: int,
     *,
     plan: Path | None = None,
-    say: Say = quiet,
-    watch: Callable[[Any], None] = quiet,
+    watch: Callable[[Any], None] = ignore,
     **asked: Any,
 ) -> tuple[Any, Link]:
     """Predict a pair over up to `ranks` ranks: `plan_ranks("0.02ms:50GB/s", 8, target="nano")`.
@@ -30,6 +30,7 @@ def plan_ranks(
         link: a time, latency:bandwidth, the file of a measured one, or `here`.
         plan: the folder of a finished plan; else `trace` and `costs` name files; else the pair's
             costs are measured in this process, and what it would gain stays open.
+        say: receives each line that a user should know; without it they go to `logging` alone.
         asked: options of `sps plan`.
 
     Returns:
@@ -41,7 +42,7 @@ def plan_ranks(
     known = None if link == HERE else parse_link(link)
     access, rest = access_of(asked)
     planning = Planning(**fitted(OF_PLANNING, taken(rest, OF_PLANNING)))
-    material = _material(plan, planning, access, rest, say, watch)
+    material = _material(plan, planning, access, rest, watch)
     if known is None:
         from spsbench.planning.reduces import between_ranks_here
 
@@ -52,7 +53,7 @@ def plan_ranks(
 
     def found(model: ModelSpec) -> Path:
         trusted = {"trust_remote_code": False, "allow_pickle": access.allow_pickle}
-        return locate(model, offline=access.offline, say=say, **trusted)
+        return locate(model, offline=access.offline, **trusted)
 
     return forecast_ranks(material, ranks, known, found), known
 
@@ -62,7 +63,6 @@ def _material(
     planning: Planning,
     access: Access,
     asked: dict[str, Any],
-    say: Say,
     watch: Callable[[Any], None],
 ) -> Any:
     if plan is not None:
@@ -78,7 +78,7 @@ def _material(
         from spsbench.planning.again import material_of_files
 
         return material_of_files(planning, options(asked))[1]
-    pair = load(say=say, **asked, offline=access.offline, threads=access.threads)
+    pair = load(**asked, offline=access.offline, threads=access.threads)
 
     from spsbench.api.costs import measure_costs
     from spsbench.planning.forecast.costs_file import read_costs

@@ -1,20 +1,23 @@
 """`spsbench.load`: a pair of models, checked before anything heavy is imported, and loaded once."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Unpack
 
 from spsbench.api.heads import followed
 from spsbench.api.prepare import prepare
+from spsbench.messages import LIBRARIES, Say, announce_if_slow, lines_to
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.keywords import LoadOptions
 from spsbench.settings.setting import fitted, settings_of
-from spsbench.settings.telling import LIBRARIES, Say, listening, quiet, working
+
+log = logging.getLogger(__name__)
 
 OF_ACCESS = {each.name: each for each in settings_of(Access)}
 
 
-def load(*, say: Say = quiet, **asked: Unpack[LoadOptions]) -> Any:
+def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
     """Load a pair: `spsbench.load(target="nano", draft="nano-draft", k=4, temperature=0.8)`.
 
     Options are those of `sps generate` with underscores: of the models (`target`, `draft`, `dtype`,
@@ -22,7 +25,7 @@ def load(*, say: Say = quiet, **asked: Unpack[LoadOptions]) -> Any:
     Those of method and sampling may be changed at every call.
 
     Args:
-        say: is told, a line each, what a user should know.
+        say: receives each line that a user should know; without it they go to `logging` alone.
 
     Returns:
         A `spsbench.api.pair.Pair`.
@@ -31,13 +34,13 @@ def load(*, say: Say = quiet, **asked: Unpack[LoadOptions]) -> Any:
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    cell = make_cell(**followed(rest, access, say))
-    prepare(cell, access, say)
-    if rest.get("drafter") is None and cell.models.draft is None and cell.k != 0:
-        say("note: drafting by prompt lookup (ngram); name a draft model with --draft")
+    with lines_to(say):
+        cell = make_cell(**followed(rest, access))
+        prepare(cell, access)
+        if rest.get("drafter") is None and cell.models.draft is None and cell.k != 0:
+            log.info("note: drafting by prompt lookup (ngram); name a draft model with --draft")
 
-    with listening(say):
-        with working(LIBRARIES):
+        with announce_if_slow(LIBRARIES):
             from spsbench.api.pair import Pair
 
         return Pair(rest, access, say)

@@ -1,5 +1,6 @@
 """A pair of models, loaded once, and what can be done with it."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -15,12 +16,13 @@ from spsbench.api.verified import Held
 from spsbench.benchmark.arms import Show, arm, run_both
 from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.pace import Pace
+from spsbench.engines.choice import choice_of
 from spsbench.engines.limits import context_of
-from spsbench.engines.session.engine_config import choice_of
 from spsbench.hardware.load import loaded as is_loaded
 from spsbench.hardware.load import read_clocks
 from spsbench.loop.site import Weights
 from spsbench.loop.text import Piece
+from spsbench.messages import Say, ignore, lines_to, no_lines
 from spsbench.methods.foreign import settled
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.skips import Skip
@@ -35,9 +37,10 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.chat import APPLIED, describe_defaults, own_defaults
 from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say, once, quiet
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
+
+log = logging.getLogger(__name__)
 
 
 class Pair:
@@ -49,20 +52,20 @@ class Pair:
     Args:
         asked: options of cells, as `settings.table` lists them.
         access: how models are got at.
-        say: is told, a line each, what a user should know.
+        say: receives each line that a user should know, of every call.
     """
 
-    def __init__(self, asked: dict[str, Any], access: Access, say: Say = quiet) -> None:
+    def __init__(self, asked: dict[str, Any], access: Access, say: Say | None = None) -> None:
         self._asked, self.access, self._say = asked, access, say
         if access.threads is not None:
             torch.set_num_threads(access.threads)
-        self.shelf = Shelf.under(access, say)
-        self.cell = settled(make_cell(**followed(asked, access)), self.shelf, say)
+        self.shelf = Shelf.under(access)
+        self.cell = settled(make_cell(**followed(asked, access)), self.shelf)
         self.loaded = self.shelf.load(self.cell)
         if access.threads is None:
-            _make_way(self.loaded.target, say)
+            _make_way(self.loaded.target)
         self._own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
-        self._tell_once = once(say)
+        self._told: set[str] = set()
         self._tell(chat=True)  # what a text without a chat leaves out is said with the first one
 
     def __repr__(self) -> str:
@@ -123,7 +126,9 @@ class Pair:
         """
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
-        return Generation(cell, loaded, fitted(cell, loaded, ids, truncate, self._say), sample)
+        with lines_to(self._say):
+            ids = fitted(cell, loaded, ids, truncate)
+        return Generation(cell, loaded, ids, sample)
 
     def compare(
         self,
@@ -137,9 +142,9 @@ class Pair:
     ) -> Comparison:
         """The same prompt by ArS beside it, round by round in turn: speed-up, and the same text."""
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
-        ids = fitted(
-            cell, loaded, ids_of(loaded, prompt, chat=chat, system=system), truncate, self._say
-        )
+        ids = ids_of(loaded, prompt, chat=chat, system=system)
+        with lines_to(self._say):
+            ids = fitted(cell, loaded, ids, truncate)
         before = read_clocks()
         ars, sps = run_both(cell, loaded, ids, show)
         busy = is_loaded(before, read_clocks())
@@ -149,8 +154,8 @@ class Pair:
         self,
         task: str,
         *,
-        say: Say = quiet,
-        watch: Callable[[Pace], None] = quiet,
+        say: Say | None = None,
+        watch: Callable[[Pace], None] = ignore,
         **asked: Unpack[BenchOptions],
     ) -> Run:
         """Run a task under ArS and SpS into a folder, or go on with it: see `spsbench.bench`."""
@@ -163,7 +168,7 @@ class Pair:
         self,
         task: str | None = None,
         *,
-        watch: Callable[[Any], None] = quiet,
+        watch: Callable[[Any], None] = ignore,
         stop: Callable[[], bool] = lambda: False,
         **asked: Unpack[PlanOptions],
     ) -> Planned | None:
@@ -185,7 +190,7 @@ class Pair:
         made: Planned | None = plan(task, pair=self, **heard, **base | given)
         return made
 
-    def verify(self, *, say: Say = quiet, **asked: Unpack[VerifyOptions]) -> Held:
+    def verify(self, *, say: Say | None = None, **asked: Unpack[VerifyOptions]) -> Held:
         """Audit the pair until a bias is found, or none of the asked size is there.
 
         Args:
@@ -229,13 +234,15 @@ class Pair:
         Args:
             chat: what nobody asked of temperature, top-p and top-k is as the target names it.
         """
-        self._tell(chat)
-        given = self._under(asked)
-        own = self._own_defaults(given) if chat else {}
-        if not own and not any(value is not None for value in asked.values()):
-            return self.cell, self.loaded
-        cell = settled(make_cell(**followed({**given, **own}, self.access)), self.shelf)
-        return cell, self.shelf.load(cell)
+        with lines_to(self._say):
+            self._tell(chat)
+            given = self._under(asked)
+            own = self._own_defaults(given) if chat else {}
+            if not own and not any(value is not None for value in asked.values()):
+                return self.cell, self.loaded
+            with no_lines():
+                cell = settled(make_cell(**followed({**given, **own}, self.access)), self.shelf)
+            return cell, self.shelf.load(cell)
 
     def engines(self) -> dict[str, str]:
         """How each model is run, and why."""
@@ -269,6 +276,11 @@ class Pair:
             self._tell_once(f"chat: temperature 1, as the generation_config of {target} names none")
         return own
 
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            log.info(line)
+
     def _tell(self, chat: bool) -> None:
         """Say what is surprising about the models, each line once."""
         for line in () if self.cell.models.random else surprises(self.loaded, chat=chat):
@@ -301,7 +313,7 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))
 
 
-def _make_way(model: PreTrainedModel, say: Say) -> None:
+def _make_way(model: PreTrainedModel) -> None:
     """Let all of torch use no more threads than `model` was given beside the work of others.
 
     An operator over a large vocabulary would else wait for a thread that waits for a processor.
@@ -311,7 +323,7 @@ def _make_way(model: PreTrainedModel, say: Say) -> None:
         return
     if choice.threads < torch.get_num_threads():
         torch.set_num_threads(choice.threads)
-        say(
+        log.info(
             f"note: the machine is busy ({choice.beside} at work beside this): "
             f"threads {choice.threads}"
         )

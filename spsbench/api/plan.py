@@ -1,5 +1,6 @@
 """`spsbench.planning`: whether to speculate, with what, and what it gains."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from spsbench.api.heads import heads_in
 from spsbench.api.load import access_of
 from spsbench.api.prepare import prepare_cells
 from spsbench.errors import UsageError
+from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
 from spsbench.models.own_sampling import sampler
 from spsbench.models.templates import asker
 from spsbench.plugins import make
@@ -22,17 +24,18 @@ from spsbench.settings.planning import LISTS, OF_PLANNING, TASK, Planning
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.sweep import Sweep
 from spsbench.settings.table import OF_CELL
-from spsbench.settings.telling import LIBRARIES, Say, listening, once, quiet, working
 from spsbench.spec import Spec
 from spsbench.store.traces import check_traces
 
+log = logging.getLogger(__name__)
 
+
+@takes_say
 def plan(
     task: str | None = None,
     *,
     pair: Any = None,
-    say: Say = quiet,
-    watch: Callable[[Any], None] = quiet,
+    watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
     fit: Spec | None = None,
     **asked: Any,
@@ -46,7 +49,7 @@ def plan(
     Args:
         task: whose prompts; `prompts` names a file instead.
         pair: whose models are used; without one they are loaded.
-        say: is told, a line each, what a user should know.
+        say: receives each line that a user should know; without it they go to `logging` alone.
         watch: is told how far it is.
         stop: asked now and then whether to end.
         fit: what `library.fit.fit_schedule` is to fit on the traces; refused before they are made
@@ -80,7 +83,7 @@ def plan(
     cells = rough(chosen)
     if pair is not None:
         access = pair.access
-    prepare_cells(cells, access, say, may_need_hub(table))
+    prepare_cells(cells, access, may_need_hub(table))
     spec = task_spec(table)
     plain, target = make("tasks", spec), cells[0].models.target
     asking = in_chat(
@@ -90,31 +93,28 @@ def plan(
         chat=planning.chat,
         system=planning.system,
         templates=asker(offline=access.offline, allow_pickle=access.allow_pickle),
-        say=say,
     )[target]
     if asking is not None:
         own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
         if applied := own_defaults(target, own, chosen):
-            say(describe_defaults(target, applied))
+            log.info(describe_defaults(target, applied))
             chosen |= applied
     made = plain if asking is None else asking
     for name in ("max_new_tokens", "stop"):
         chosen.setdefault(name, getattr(made, name))
 
-    with listening(say), working(LIBRARIES):
+    with announce_if_slow(LIBRARIES):
         from spsbench.methods.foreign import settled
         from spsbench.models.shelf import Shelf
         from spsbench.planning.arms import cells_of, sampled
         from spsbench.planning.conduct import Planner
 
-    shelf = pair.shelf if pair is not None else Shelf.under(access, say)
-    told = once(say)
+    shelf = pair.shelf if pair is not None else Shelf.under(access)
     cells = cells_of(
         chosen,
         planning.k,
-        say,
-        settle=lambda cell: settled(cell, shelf, told),
-        heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access, say),
+        settle=lambda cell: settled(cell, shelf),
+        heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access),
     )
     if fit is not None and not planning.trace:
         check_fit(fit, sampled(cells))
@@ -128,7 +128,6 @@ def plan(
         shelf=shelf,
         chat=asking is not None,
         system="" if asking is None else planning.system or "",
-        say=say,
         watch=watch,
         stop=stop,
         hands=hands_of(crew),

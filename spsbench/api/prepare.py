@@ -1,5 +1,6 @@
 """What must hold before torch and the Hugging Face libraries are imported."""
 
+import logging
 import os
 import re
 import sys
@@ -23,12 +24,13 @@ from spsbench.settings.experiment import may_need_hub
 from spsbench.settings.grid import cells_of
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import Sweep
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 HUB_ID = re.compile(r"\w[\w.-]*(/[\w.-]+)?", re.ASCII)
 
 
-def prepare(cell: Cell, access: Access, say: Say) -> None:
+def prepare(cell: Cell, access: Access) -> None:
     """Check the environment and the local folders, and decide between online and offline.
 
     The libraries read HF_HUB_OFFLINE when they are imported, so this comes first; and a folder
@@ -37,10 +39,10 @@ def prepare(cell: Cell, access: Access, say: Say) -> None:
     Raises:
         SpsError: a variable, a package or a folder that cannot work.
     """
-    prepare_cells([cell], access, say)
+    prepare_cells([cell], access)
 
 
-def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = False) -> None:
+def prepare_cells(cells: Sequence[Cell], access: Access, hub: bool = False) -> None:
     """The same for several; `hub` says that data may come from there as well.
 
     Raises:
@@ -48,13 +50,13 @@ def prepare_cells(cells: Sequence[Cell], access: Access, say: Say, hub: bool = F
     """
     check_environment()
     check_packages()
-    check_local(checkpoints(cells), access, say)
+    check_local(checkpoints(cells), access)
     check_ranks((model for cell in cells for model in cell.models.all), access.rank_timeout)
     check_heads(cells, access)
-    decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all), say)
+    decide(access, hub or any(on_hub(model) for cell in cells for model in cell.models.all))
 
 
-def prepare_ranks(cell: Cell, access: Access, say: Say) -> None:
+def prepare_ranks(cell: Cell, access: Access) -> None:
     """Check the models of a cell before its ranks are started, where they have to be.
 
     Raises:
@@ -62,17 +64,17 @@ def prepare_ranks(cell: Cell, access: Access, say: Say) -> None:
         SpsError: a variable, a package, a folder or a number of ranks that cannot work.
     """
     if cell.models.ranks > ranks().size == 1:
-        prepare(cell, access, say)
+        prepare(cell, access)
 
 
-def prepare_tables(tables: Sequence[Sweep], access: Access, say: Say) -> None:
+def prepare_tables(tables: Sequence[Sweep], access: Access) -> None:
     """The same for a benchmark, whose data may come from the hub as well.
 
     Raises:
         SpsError: a variable, a package or a folder that cannot work.
     """
     cells = [cell for table in tables for cell in cells_of(table)]
-    prepare_cells(cells, access, say, any(map(may_need_hub, tables)))
+    prepare_cells(cells, access, any(map(may_need_hub, tables)))
 
 
 def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
@@ -91,7 +93,7 @@ def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
     return [model for model in dict.fromkeys(found) if not model.random]
 
 
-def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
+def check_local(models: Iterable[ModelSpec], access: Access) -> None:
     """Check the folders among `models`."""
     for model in models:
         if named_gguf(model.id) and expanded(model.id).is_file():
@@ -101,10 +103,10 @@ def check_local(models: Iterable[ModelSpec], access: Access, say: Say) -> None:
                 "trust_remote_code": model.trust_remote_code,
                 "allow_pickle": access.allow_pickle,
             }
-            check_folder(locate(model, offline=True, say=say, **permitted), **permitted)
+            check_folder(locate(model, offline=True, **permitted), **permitted)
 
 
-def decide(access: Access, wanted: bool, say: Say) -> None:
+def decide(access: Access, wanted: bool) -> None:
     """Stay online only if the hub is `wanted` and answers.
 
     Where its library is imported already, as in a notebook, it cannot be told any more: what is
@@ -113,7 +115,7 @@ def decide(access: Access, wanted: bool, say: Say) -> None:
     if not access.offline and wanted:
         if hub.reachable():
             return
-        say(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
+        log.info(f"the hub cannot be reached ({hub.endpoint()}): only what is cached can be used")
     if not hub.imported():
         hub.go_offline()
 

@@ -1,5 +1,6 @@
 """From what a user gives as a prompt to token ids that fit."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -9,7 +10,8 @@ from spsbench.loop.prompts import PromptError, token_ids
 from spsbench.models.loader import encode, encode_chat
 from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
-from spsbench.settings.telling import Say, quiet
+
+log = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """A text to continue, its token ids, or the messages of a conversation with role and content."""
@@ -67,7 +69,6 @@ def fitted(
     loaded: Loaded,
     prompt: list[int],
     truncate: bool,
-    say: Say = quiet,
 ) -> list[int]:
     """`prompt`, if it fits the target's context with what is to come.
 
@@ -89,5 +90,7 @@ def fitted(
             "Lower --max-new-tokens, or drop the oldest tokens with --truncate left"
         )
     dropped = len(prompt) + wanted - context
-    say(f"note: dropped the oldest {dropped} of {len(prompt)} prompt tokens to fit the context")
+    log.info(
+        f"note: dropped the oldest {dropped} of {len(prompt)} prompt tokens to fit the context"
+    )
     return prompt[dropped:]

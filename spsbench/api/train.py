@@ -1,6 +1,8 @@
 """Drafters for a target: a draft model or a head, taught to foretell its laws."""
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,24 +11,26 @@ from spsbench.api.learners import check_learners
 from spsbench.api.load import access_of, load
 from spsbench.api.prepare import prepare
 from spsbench.errors import UsageError
+from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell
 from spsbench.settings.crew import HERE, Crew
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
 from spsbench.settings.setting import fitted, taken
-from spsbench.settings.telling import LIBRARIES, Say, listening, quiet, working
 from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
+
+log = logging.getLogger(__name__)
 
 OUT = {"draft": "trained-draft", "head": "trained-head"}
 
 
+@takes_say
 def train(
     what: str,
     *,
-    say: Say = quiet,
-    watch: Callable[[Any], None] = quiet,
+    watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
     command: Sequence[str] = (),
     **asked: Any,
@@ -37,7 +41,7 @@ def train(
 
     Args:
         what: `draft` or `head`.
-        say: is told, a line each, what a user should know.
+        say: receives each line that a user should know; without it they go to `logging` alone.
         watch: is told after each look at acceptance.
         stop: asked now and then whether to end; rank 0's word counts.
         command: for the card.
@@ -74,10 +78,10 @@ def train(
     cell = make_cell(**rest, k=0)
     check_learners(training.parallel, cell.models.target.device)
     if cell.models.target.dtype not in ("auto", "float32") and cell.models.target.device == "cpu":
-        say("note: texts and laws are computed in the target's dtype; what learns is float32")
-    prepare(cell, access, say)
+        log.info("note: texts and laws are computed in the target's dtype; what learns is float32")
+    prepare(cell, access)
 
-    with listening(say), working(LIBRARIES):
+    with announce_if_slow(LIBRARIES):
         from spsbench.api.costs import measure_costs
         from spsbench.planning.forecast.costs_file import dumps, read_costs
         from spsbench.training.conduct import Conduct
@@ -94,35 +98,37 @@ def train(
             return None
         elif kept.is_file():
             costs = read_costs(kept)
-            say(f"costs as they were when it began to learn ({kept})")
+            log.info(f"costs as they were when it began to learn ({kept})")
         else:
-            say(f"measuring what a round costs, for {training.cost_seconds:g} s (--cost-seconds)")
+            log.info(
+                f"measuring what a round costs, for {training.cost_seconds:g} s (--cost-seconds)"
+            )
             options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
             options |= {"temperature": training.temperature, "top_p": training.top_p}
-            pair = load(**options, offline=True, threads=access.threads)
+            with no_lines():
+                pair = load(**options, offline=True, threads=access.threads)
             costs = measure_costs(pair, seconds=training.cost_seconds)
         replace_file(kept, dumps(costs).encode())
         arm = next((name for name in costs.arms if name != "none"), None)
         return None if arm is None else Prices(costs, arm)
 
-    with team() as learners:
+    with team() as learners, nullcontext() if learners.leads else no_lines():
         return Conduct(
             target=cell.models.target,
             asked=training,
             place=place,
             access=access,
             price=price,
-            say=say if learners.leads else quiet,
             watch=watch,
             stop=stop,
             command=command,
             team=learners,
-            hands=_hands(crew, cell.models.target, training, access, say),
+            hands=_hands(crew, cell.models.target, training, access),
         ).run()
 
 
 def _hands(
-    crew: Crew, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access, say: Say
+    crew: Crew, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access
 ) -> Any:
     """Those of a cluster, if there is to be one."""
     if crew.kind == HERE:
@@ -130,4 +136,4 @@ def _hands(
 
     from spsbench.distributed.texts import Written
 
-    return Written(crew, target, training, access, say)
+    return Written(crew, target, training, access)

@@ -1,5 +1,6 @@
 """Audits: of a pair by texts made for it, of a run by its records, of rules by enumeration."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,26 @@ from spsbench.audit.statistical.replay import replay
 from spsbench.audit.statistical.workbench import workers_for
 from spsbench.benchmark.models import Models
 from spsbench.errors import DataError, UsageError
+from spsbench.messages import Say, lines_to, takes_say
 from spsbench.models.shelf import Shelf
 from spsbench.settings.access import Access
 from spsbench.settings.audit import OF_AUDIT, OF_REPLAY, Audit, Replay
 from spsbench.settings.cell import Cell
 from spsbench.settings.setting import fitted, taken
-from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 
+log = logging.getLogger(__name__)
 
-def verify_pair(pair: Any, *, say: Say = quiet, **asked: Any) -> Held:
+
+@takes_say
+def verify_pair(pair: Any, **asked: Any) -> Held:
     """Generate with a pair until a bias is found, or none of the asked size is there.
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
 
     Args:
         pair: of `spsbench.load`.
+        say: receives each line that a user should know; without it they go to `logging` alone.
         asked: options of the audit (`bias`, `level`, `prompts`, ...) and of cells.
 
     Raises:
@@ -43,14 +48,14 @@ def verify_pair(pair: Any, *, say: Say = quiet, **asked: Any) -> Held:
         raise DataError("no prompt fits the context (--task): expected one. Name another task")
     known = {"cell": cell.to_json(), "prompts": [p.name for p in found], "bias": plan.bias}
     if cell.sampling.temperature == 0:
-        return Held(named(cell), known, greedy_pair(cell, loaded, found, say))
+        return Held(named(cell), known, greedy_pair(cell, loaded, found))
     workers = plan.workers or workers_for(cell, loaded)
     if workers > 1 and cell.models.ranks > 1:
         raise UsageError(
             f"--workers {workers} with --parallel: expected 1, since ranks share one model. "
             "Leave --workers out"
         )
-    say(f"auditing {named(cell)}: {len(found)} prompts, {workers} processes")
+    log.info(f"auditing {named(cell)}: {len(found)} prompts, {workers} processes")
     finding = audit_pair(
         cell,
         loaded,
@@ -60,33 +65,34 @@ def verify_pair(pair: Any, *, say: Say = quiet, **asked: Any) -> Held:
         most=plan.max_tokens,
         workers=workers,
         offline=pair.access.offline,
-        say=say,
     )
     return Held(named(cell), known, finding, advice_on(cell, finding))
 
 
-def verify_run(run: Path, access: Access, *, say: Say = quiet, **asked: Any) -> Iterator[Held]:
+def verify_run(
+    run: Path, access: Access, *, say: Say | None = None, **asked: Any
+) -> Iterator[Held]:
     """Audit the records of a run: every emitted token against the target's law, scored anew.
 
     Args:
+        say: receives each line that a user should know; without it they go to `logging` alone.
         asked: `bias`, `level`, `max_tokens`.
     """
     plan = Replay(**fitted(OF_REPLAY, asked))
     if access.threads is not None:
         torch.set_num_threads(access.threads)
-    shelf = Shelf(offline=access.offline, allow_pickle=access.allow_pickle, say=say)
-    models = Models(shelf, say)
-    for done in replay(
-        run, models, level=plan.level, asked=plan.bias, most=plan.max_tokens, say=say
-    ):
-        known = {
-            "id": done.cell.id,
-            "cell": done.cell.to_json(),
-            "ars": done.control,
-            "failures": done.failures,
-            "records": done.records,
-        }
-        yield Held(named(done.cell), known, done.result, advice_on(done.cell, done.result))
+    with lines_to(say):
+        shelf = Shelf(offline=access.offline, allow_pickle=access.allow_pickle)
+        models = Models(shelf)
+        for done in replay(run, models, level=plan.level, asked=plan.bias, most=plan.max_tokens):
+            known = {
+                "id": done.cell.id,
+                "cell": done.cell.to_json(),
+                "ars": done.control,
+                "failures": done.failures,
+                "records": done.records,
+            }
+            yield Held(named(done.cell), known, done.result, advice_on(done.cell, done.result))
 
 
 def named(cell: Cell) -> str:

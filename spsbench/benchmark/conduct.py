@@ -1,5 +1,6 @@
 """The conduct of a run: models, records, scores, summary. It prints nothing and parses nothing."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +35,6 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.settings.telling import Say, once, quiet
 from spsbench.store.choices import read_choices, write_choices
 from spsbench.store.folder import check_writable
 from spsbench.store.identity import fingerprint
@@ -45,6 +45,8 @@ from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
 from spsbench.tasks.fingerprint import digest_of
 from spsbench.tasks.scores import score_missing
+
+log = logging.getLogger(__name__)
 
 RESULTS = Path("results")
 
@@ -62,7 +64,6 @@ class Bulk(NamedTuple):
     shelf: Shelf  # whose choices are the run's
     watch: Callable[[Any], None]
     stop: Callable[[], bool]
-    say: Say
 
 
 class Hands(Protocol):
@@ -97,7 +98,6 @@ class Conduct:
 
     Args:
         name: of the folder under results/, where the place names none.
-        say: is told, a line each, what a person should know.
         watch: is told how far the run is.
         stop: asked between samples whether to end; what was made until then is kept.
         traced: is told how many texts of how many were traced.
@@ -108,7 +108,6 @@ class Conduct:
     access: Access
     shelf: Shelf
     name: str
-    say: Say = quiet
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
     traced: Told = lambda done, total: None
@@ -143,7 +142,7 @@ class Conduct:
             overwrite=place.overwrite,
         ) as writer:
             if writer.loss:
-                self.say(f"note: {writer.loss}: what is missing is made again")
+                log.info(f"note: {writer.loss}: what is missing is made again")
             with self._keeping_choices(writer):
                 samples = self._records(experiment, writer)
                 self._traces(experiment, writer)
@@ -152,7 +151,7 @@ class Conduct:
             if self.stop():
                 return Outcome(folder=folder, records=writer.count)
             if known["memory"] and known["memory"]["loaded"]:
-                self.say("note: memory was measured under load: it is measured again")
+                log.info("note: memory was measured under load: it is measured again")
                 writer.amend(memory=measured_again(known["memory"], experiment.threads))
         scored = self._judge(experiment, folder)
         report = conclude(folder)
@@ -166,12 +165,11 @@ class Conduct:
         """
         experiment = self._resolved(experiment)
         *_, folder = self._prepare(experiment)
-        yield from estimate(experiment, Models(self.shelf, self.say), folder)
+        yield from estimate(experiment, Models(self.shelf), folder)
 
     def _resolved(self, experiment: Experiment) -> Experiment:
         """With every cell checked; each line about tokenizers is said once."""
-        say = once(self.say)
-        return resolved(experiment, self.say, lambda cell: settled(cell, self.shelf, say))
+        return resolved(experiment, lambda cell: settled(cell, self.shelf))
 
     def _prepare(
         self, experiment: Experiment
@@ -182,11 +180,11 @@ class Conduct:
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
         check_writable(self.place.out or RESULTS)
-        folders = folders_of(experiment, self.access, self.say)
+        folders = folders_of(experiment, self.access)
         identity = fingerprint(experiment, folders)
         folder = self.place.out or RESULTS / f"{self.name}-{short_hash(identity, 8)}"
         for part in experiment.parts:
-            self.say(f"{part.spec.name}: {part.task.title}")
+            log.info(f"{part.spec.name}: {part.task.title}")
         return folders, identity, folder
 
     def _records(self, experiment: Experiment, writer: RunWriter) -> list[list[Sample]]:
@@ -195,7 +193,7 @@ class Conduct:
         Models are loaded for parts that miss some only.
         """
         forget()
-        models, samples = Models(self.shelf, self.say), []
+        models, samples = Models(self.shelf), []
         missing: set[Key] = set()
         for part in experiment.parts:
             own = uncut(part)
@@ -231,7 +229,7 @@ class Conduct:
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Trace the drafts that are to be traced along the texts that there are."""
-        models = Models(self.shelf, self.say)
+        models = Models(self.shelf)
         if self.hands is not None:
             if any(part.traced for part in experiment.parts) and not self.stop():
                 own = [samples_of(part, self.shelf.outline) for part in experiment.parts]
@@ -245,10 +243,9 @@ class Conduct:
                 samples_of(part, models),
                 lambda: records(writer.folder),
                 models,
-                folders_for(part.cells + part.traced, self.access, self.say),
+                folders_for(part.cells + part.traced, self.access),
                 writer.folder,
                 writer.shard,
-                say=self.say,
                 told=self.traced,
                 stop=self.stop,
             )
@@ -257,7 +254,7 @@ class Conduct:
         self, experiment: Experiment, samples: Sequence[Sequence[Sample]], writer: RunWriter
     ) -> Bulk:
         own = experiment, samples, writer, self.access, self.shelf
-        return Bulk(*own, self.watch, self.stop, self.say)
+        return Bulk(*own, self.watch, self.stop)
 
     @contextmanager
     def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:
@@ -284,7 +281,7 @@ class Conduct:
         programs = any(part.task.programs for part in experiment.parts)
         if not programs or self.place.score is False:
             return Exit.OK
-        scored = score_apart(folder, self.say)
+        scored = score_apart(folder)
         unasked = scored == Exit.SANDBOX and self.place.score is None  # it has said so
         return Exit.OK if unasked else scored
 

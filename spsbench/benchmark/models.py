@@ -1,5 +1,6 @@
 """The models of a run: found, measured against memory, and loaded once."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from spsbench.errors import UsageError
 from spsbench.hardware.bandwidth import BYTES, read_bandwidth, weight_bytes
 from spsbench.hardware.load import loaded, read_clocks
 from spsbench.loop.site import Weights
+from spsbench.messages import announce_if_slow, no_lines
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.models.folder import locate
 from spsbench.models.shapes import locate_shape
@@ -19,15 +21,15 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import method
-from spsbench.settings.telling import Say, quiet, working
+
+log = logging.getLogger(__name__)
 
 
 class Models:
     """The models of each cell; what is surprising about them is said once."""
 
-    def __init__(self, shelf: Shelf, say: Say) -> None:
+    def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
-        self._say = say
         self._told: set[str] = set()  # cells
         self._said: set[str] = set()  # lines
 
@@ -42,13 +44,11 @@ class Models:
     def _tell(self, cell: Cell, models: Loaded) -> None:
         for line in () if cell.models.random else surprises(models, chat=cell.work.chat):
             if line not in self._said:
-                self._say(f"note: {line}")
+                log.info(f"note: {line}")
                 self._said.add(line)
 
 
-def resolved(
-    experiment: Experiment, say: Say = quiet, settle: Callable[[Cell], Cell] = resolve
-) -> Experiment:
+def resolved(experiment: Experiment, settle: Callable[[Cell], Cell] = resolve) -> Experiment:
     """With every cell checked and its verifier chosen: only then is its id what records carry.
 
     Args:
@@ -60,15 +60,16 @@ def resolved(
     parts = []
     for part in experiment.parts:
         drafters = {cell.method.drafter for cell in part.cells if cell.k != 0}
-        every = part.cells if len(drafters) < 2 else sensible(part.cells, say)
+        every = part.cells if len(drafters) < 2 else sensible(part.cells)
         cells = {cell.id: cell for cell in map(settle, every)}
-        drafts = part.traced if len(drafters) < 2 else sensible(part.traced, quiet)
+        with no_lines():
+            drafts = part.traced if len(drafters) < 2 else sensible(part.traced)
         traced = {cell.id: cell for cell in map(settle, drafts if part.traced else ())}
         parts.append(replace(part, cells=tuple(cells.values()), traced=tuple(traced.values())))
     return replace(experiment, parts=tuple(parts))
 
 
-def sensible(cells: Sequence[Cell], say: Say) -> list[Cell]:
+def sensible(cells: Sequence[Cell]) -> list[Cell]:
     """Of a product with several drafters the cells that make sense; says what is left out.
 
     A draft model is for the drafters that use one; what else cannot be is left out.
@@ -90,28 +91,27 @@ def sensible(cells: Sequence[Cell], say: Say) -> list[Cell]:
     if not any(cell.k != 0 for cell in left) and refused:
         raise UsageError(next(iter(refused)))
     for reason, methods in refused.items():
-        say(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
+        log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
     return left
 
 
-def folders_of(experiment: Experiment, access: Access, say: Say) -> dict[ModelSpec, Path]:
+def folders_of(experiment: Experiment, access: Access) -> dict[ModelSpec, Path]:
     """The folder of every model of a run."""
-    return folders_for(experiment.cells, access, say)
+    return folders_for(experiment.cells, access)
 
 
-def folders_for(cells: Iterable[Cell], access: Access, say: Say) -> dict[ModelSpec, Path]:
+def folders_for(cells: Iterable[Cell], access: Access) -> dict[ModelSpec, Path]:
     """The folder of every model of some cells."""
     found: dict[ModelSpec, Path] = {}
     for model in dict.fromkeys(model for cell in cells for model in cell.models.all):
         if model.random:
-            found[model] = locate_shape(model, offline=access.offline, say=say)
+            found[model] = locate_shape(model, offline=access.offline)
         else:
             found[model] = locate(
                 model,
                 offline=access.offline,
                 trust_remote_code=model.trust_remote_code,
                 allow_pickle=access.allow_pickle,
-                say=say,
             )
     return found
 
@@ -148,6 +148,6 @@ def measured_again(memory: dict[str, Any], threads: int | None) -> dict[str, Any
 def measured(threads: int | None) -> dict[str, Any]:
     """What memory was seen to do, and whether other work was going on meanwhile."""
     before = read_clocks()
-    with working("measuring how fast memory is read"):
+    with announce_if_slow("measuring how fast memory is read"):
         bandwidth = read_bandwidth(threads)
     return {"bandwidth": bandwidth, "loaded": loaded(before, read_clocks())}

@@ -1,19 +1,21 @@
 """`sps score` in a process of its own, without torch: programs never run beside the models."""
 
+import logging
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from spsbench.errors import Exit
-from spsbench.settings.telling import Say
 from spsbench.store.interrupt import graceful
+
+log = logging.getLogger(__name__)
 
 PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
 POLL = 0.2  # seconds
 
 
-def score_apart(folder: Path, say: Say) -> int:
+def score_apart(folder: Path) -> int:
     """Judge the programs of a finished run; the exit code of `sps score`.
 
     Whatever becomes of it, the run is kept, and says how to go on.
@@ -33,7 +35,7 @@ def score_apart(folder: Path, say: Say) -> int:
                     process.send_signal(interrupt.signal or signal.SIGTERM)
                     told = True
     if code:
-        say(
+        log.info(
             f"the run is complete, but its programs are not scored (exit code {code}). "
             f"Go on with: sps score {folder}"
         )

@@ -1,5 +1,6 @@
 """The traces of a run: every draft of a part along every text of its ArS cells, each once."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +18,10 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.names import drafting
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.settings.telling import Say, once, quiet
 from spsbench.store.folder import Shard
 from spsbench.store.traces import TraceWriter, traces_path
+
+log = logging.getLogger(__name__)
 
 Told = Callable[[int, int], None]
 """Texts done, of how many."""
@@ -102,7 +104,6 @@ def trace_part(
     folder: Path,
     shard: Shard,
     *,
-    say: Say = quiet,
     told: Told = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -111,10 +112,9 @@ def trace_part(
     Raises:
         MismatchError: the traces there are of other texts or drafts.
     """
-    say = once(say)
     for plain in plains(part):
         tracing = Tracing(plain, part.traced, models, folders)
-        tell(tracing.fits, say)
+        tell(tracing.fits)
         with TraceWriter(traces_path(folder, plain.id, shard), head_of(plain, folders)) as writer:
             missing = list(untraced(plain, samples, records, tracing.fits, writer))
             for number, each in enumerate(missing):
@@ -123,7 +123,7 @@ def trace_part(
                     return
                 keep(writer, tracing(each))
             told(len(missing), len(missing))
-            tell(tracing.fits, say)
+            tell(tracing.fits)
 
 
 def plains(part: Part) -> list[Cell]:
@@ -140,11 +140,11 @@ def by_name(plain: Cell, traced: Sequence[Cell]) -> dict[str, list[Cell]]:
     return found
 
 
-def tell(fits: Mapping[str, Fit], say: Say) -> None:
+def tell(fits: Mapping[str, Fit]) -> None:
     """Say which drafts cannot be traced."""
     for name, fit in fits.items():
         if fit.unfit is not None:
-            say(f"note: no trace of {name}: {fit.unfit}")
+            log.info(f"note: no trace of {name}: {fit.unfit}")
 
 
 def untraced(

@@ -21,7 +21,7 @@ from spsbench.cli.score.command import score
 from spsbench.cli.train.command import train
 from spsbench.cli.verify.command import verify
 from spsbench.hardware.ranks import ranks
-from spsbench.settings.telling import listening, quiet, working
+from spsbench.messages import announce_if_slow, lines_to
 
 app = typer.Typer(
     name="sps",
@@ -49,7 +49,7 @@ def sps(
 
 def doctor(format: TableFormat = "table", json: Json = False) -> None:
     """Show what this machine and this installation can do."""
-    with working("examining this machine, its kernels and its sandboxes"):
+    with announce_if_slow("examining this machine, its kernels and its sandboxes"):
         from spsbench.cli.doctor.command import doctor as examine
 
         examine(wants_json(format, json))
@@ -70,7 +70,7 @@ app.add_typer(models, name="models")
 
 def command() -> object:
     """What the flags say."""
-    with listening(say if ranks().rank == 0 else quiet):
+    with lines_to(say if ranks().rank == 0 else None):
         return app(standalone_mode=False)
 
 

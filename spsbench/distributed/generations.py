@@ -15,7 +15,6 @@ from spsbench.models.shelf import Choices
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
-from spsbench.settings.telling import quiet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class Generating:
             SpsError: a model cannot be had here.
         """
         return greeting(
-            folders_for(self.cells.values(), self.access, quiet),
+            folders_for(self.cells.values(), self.access),
             threads=self.threads,
             beside=self.beside,
             device=next((cell.models.target.device for cell in self.cells.values()), "cpu"),

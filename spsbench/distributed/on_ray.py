@@ -4,6 +4,7 @@ Ray finds them a place, notices that one is gone, and carries bytes. What is han
 what becomes of a loss, is the scheduler's affair.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ from spsbench.distributed.connection import connected
 from spsbench.distributed.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError
 from spsbench.settings.crew import Crew
-from spsbench.settings.telling import Say, once
+
+log = logging.getLogger(__name__)
 
 LOOK = 15.0  # seconds between two looks at which nodes there are
 
@@ -53,7 +55,6 @@ class RayWorkers:
         opener: Callable[..., Hand],
         threads: int | None,
         device: str,
-        say: Say,
     ) -> None:
         self._ray = connected(crew.rest)
         self._gpus = int(device.startswith("cuda"))
@@ -69,12 +70,11 @@ class RayWorkers:
         own = threads or (self._cpus if not self._gpus else None)
         self._opener = self._ray.put(partial(opener, threads=own, beside=beside))
         self._number, self._looked = 0, time.monotonic()
-        self._say = once(say)
         self._actors: dict[str, Any] = {}
         self._awaited: dict[Any, str] = {}  # reference -> worker
         self._joined: dict[str, int] = {}  # worker -> its process
         self._fill()
-        say(f"Ray {self._ray.__version__}, {len(self._actors)} workers")
+        log.info(f"Ray {self._ray.__version__}, {len(self._actors)} workers")
 
     @property
     def coming(self) -> int:
@@ -129,7 +129,7 @@ class RayWorkers:
         hello, process, nice = found
         self._joined[worker] = process
         if nice > niceness():
-            self._say(
+            log.info(
                 f"note: workers have niceness {nice}: other work on their machines goes first. "
                 "Begin the cluster with RAY_worker_niceness=0 ray start ..."
             )

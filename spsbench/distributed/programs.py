@@ -1,5 +1,6 @@
 """A hand that judges programs, and the driver of many: `sps score` on other machines."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,9 +16,10 @@ from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import SandboxError
 from spsbench.sandbox.verdict import Outcome, ProgramLimits
 from spsbench.settings.crew import Crew
-from spsbench.settings.telling import Say
 from spsbench.tasks.programs.generated import Program
 from spsbench.tasks.programs.pool import judge
+
+log = logging.getLogger(__name__)
 
 Told = Callable[[Program, Outcome], None]
 
@@ -92,7 +94,6 @@ def judge_on(
     held: LevelFinding,
     programs: Sequence[Program],
     *,
-    say: Say,
     told: Told,
     stop: Callable[[], bool],
 ) -> None:
@@ -109,15 +110,15 @@ def judge_on(
 
     def give_up(program: Program, error: str) -> None:
         lost.append(program)
-        say(f"no verdict on {'/'.join(map(str, program.key)).strip('/')}: {error}")
+        log.info(f"no verdict on {'/'.join(map(str, program.key)).strip('/')}: {error}")
 
     ledger = Ledger(
         take=lambda worker, program, outcome: told(program, outcome),
         give_up=give_up,
         joined=lambda worker, hello: check_same(here, hello.environment, hello.place),
-        lost=lambda worker, reason: say(f"note: {worker} is lost ({reason})"),
+        lost=lambda worker, reason: log.info(f"note: {worker} is lost ({reason})"),
     )
-    with workers_of(crew, partial(Judging, how=how), None, "cpu", say) as workers:
+    with workers_of(crew, partial(Judging, how=how), None, "cpu") as workers:
         Scheduler(workers, [Group(len(programs), iter(programs))], ledger).run(stop)
     if lost:
         raise BrokenOffError(

@@ -6,7 +6,6 @@ from typing import Any
 from spsbench.benchmark.models import Models
 from spsbench.models.shelf import Choices, Shelf
 from spsbench.settings.access import Access
-from spsbench.settings.telling import quiet
 
 
 def models_of(access: Access, threads: int | None, choices: Choices) -> Models:
@@ -17,7 +16,7 @@ def models_of(access: Access, threads: int | None, choices: Choices) -> Models:
         threads=threads,
         choices=dict(choices),
     )
-    return Models(shelf, quiet)
+    return Models(shelf)
 
 
 def take_over(shelf: Shelf, chosen: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The texts of a training by workers: a batch is a unit, and the driver writes them down."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,11 +20,12 @@ from spsbench.models.source import Source, source_of
 from spsbench.settings.access import Access
 from spsbench.settings.crew import Crew
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say, quiet
 from spsbench.settings.training import Training
 from spsbench.training.text.asking import in_chat
 from spsbench.training.text.partial import Take
 from spsbench.training.text.writing import Text, Writer
+
+log = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
@@ -88,11 +90,9 @@ class Written:
         crew: who works.
     """
 
-    def __init__(
-        self, crew: Crew, target: ModelSpec, asked: Training, access: Access, say: Say
-    ) -> None:
+    def __init__(self, crew: Crew, target: ModelSpec, asked: Training, access: Access) -> None:
         self.crew, self.target, self.asked = crew, target, asked
-        self.access, self.say = access, say
+        self.access = access
         self._same = Same(lambda: environment(folder_of(target, source_for(target, access))))
 
     def __call__(
@@ -112,10 +112,10 @@ class Written:
 
         def give_up(unit: Batch, error: str) -> None:
             lacking.append(unit.number)
-            self.say(f"gave up batch {unit.number} of the texts: {error}")
+            log.info(f"gave up batch {unit.number} of the texts: {error}")
 
         def lost(worker: str, reason: str) -> None:
-            self.say(f"note: {worker} is lost ({reason}): what it was at is written again")
+            log.info(f"note: {worker} is lost ({reason}): what it was at is written again")
 
         def joined(worker: str, hello: Hello) -> None:
             self._same.check(hello)
@@ -125,8 +125,8 @@ class Written:
         opener = partial(
             Writing, target=given, asked=self.asked, access=self.access, dtype=writer.dtype
         )
-        with workers_of(self.crew, opener, self.access.threads, given.device, self.say) as workers:
-            self.say(f"{len(missing)} batches of texts on {self.crew.on}")
+        with workers_of(self.crew, opener, self.access.threads, given.device) as workers:
+            log.info(f"{len(missing)} batches of texts on {self.crew.on}")
             Scheduler(workers, [Group(len(missing), units)], ledger).run(stop)
         check_whole(len(lacking), "batches of texts that no worker could write")
 
@@ -138,7 +138,6 @@ def source_for(target: ModelSpec, access: Access) -> Source:
         seed=0,
         offline=access.offline,
         allow_pickle=access.allow_pickle,
-        say=quiet,
     )
 
 

@@ -13,7 +13,6 @@ from spsbench.distributed.shelves import models_of
 from spsbench.models.shelf import Choices
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
-from spsbench.settings.telling import quiet
 
 
 class Trail(NamedTuple):
@@ -80,7 +79,7 @@ class Following:
 
     @cached_property
     def _folders(self) -> Any:
-        return folders_for(cells_of(self.trails), self.access, quiet)
+        return folders_for(cells_of(self.trails), self.access)
 
     @cached_property
     def _models(self) -> Models:

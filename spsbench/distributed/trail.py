@@ -1,5 +1,6 @@
 """The driver of traces: hands texts of a run to workers, and writes what they found along them."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,9 +22,10 @@ from spsbench.distributed.tracing import Following, Found, TextUnit, Trail, cell
 from spsbench.methods.resolve import plan_of
 from spsbench.settings.crew import Crew
 from spsbench.settings.task import Sample
-from spsbench.settings.telling import once
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, traces_path
+
+log = logging.getLogger(__name__)
 
 
 def trace_on(crew: Crew, bulk: Bulk, told: Told) -> None:
@@ -43,8 +45,8 @@ def trace_on(crew: Crew, bulk: Bulk, told: Told) -> None:
         )
         device = book.trails[0].plain.models.target.device
         threads = bulk.access.threads
-        with workers_of(crew, opener, threads, device, bulk.say) as workers:
-            bulk.say(f"{book.total} texts to trace on {crew.on}")
+        with workers_of(crew, opener, threads, device) as workers:
+            log.info(f"{book.total} texts to trace on {crew.on}")
             told(0, book.total)
             Scheduler(workers, book.groups, book.ledger).run(bulk.stop)
         book.told()
@@ -59,7 +61,7 @@ class Book:
     """
 
     def __init__(self, bulk: Bulk, told: Told, opened: ExitStack) -> None:
-        self._bulk, self._told, self._say = bulk, told, once(bulk.say)
+        self._bulk, self._told = bulk, told
         self._samples: list[Sequence[Sample]] = []
         self.lacking = self._done = 0
         trails = []
@@ -69,7 +71,7 @@ class Book:
                 self._samples.append(samples)
         self.trails = tuple(trails)
         cells = cells_of(self.trails)
-        folders = folders_for(cells, bulk.access, bulk.say)
+        folders = folders_for(cells, bulk.access)
         self._same = Same(lambda: environment(folders))
         self._fits = [
             {name: foreseen(own) for name, own in by_name(*trail).items()} for trail in self.trails
@@ -106,7 +108,7 @@ class Book:
     def told(self) -> None:
         """Say how far it is, and what cannot be traced."""
         for fits in self._fits:
-            tell(fits, self._say)
+            tell(fits)
         self._told(self._done, max(self._done, self.total))
 
     def _units(self, number: int) -> Iterator[TextUnit]:
@@ -122,7 +124,7 @@ class Book:
 
     def _give_up(self, unit: TextUnit, error: str) -> None:
         self.lacking += 1
-        self._bulk.say(f"gave up the trace of {unit.text.key[1]}: {error}")
+        log.info(f"gave up the trace of {unit.text.key[1]}: {error}")
 
     def _joined(self, worker: str, hello: Hello) -> None:
         self._same.check(hello)
@@ -133,7 +135,7 @@ class Book:
         take_over(self._bulk.shelf, note.choices)
 
     def _lost(self, worker: str, reason: str) -> None:
-        self._bulk.say(f"note: {worker} is lost ({reason}): what it was at is traced again")
+        log.info(f"note: {worker} is lost ({reason}): what it was at is traced again")
 
 
 def foreseen(cells: Sequence[Any]) -> Fit:

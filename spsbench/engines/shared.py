@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.channel import Channel, Word, channel
+from spsbench.engines.choice import Choice, remember
 from spsbench.engines.eager import KINDS, EagerLM
-from spsbench.engines.session.engine_config import Choice, remember
-from spsbench.engines.session.interrupts import held
+from spsbench.engines.interrupts import held
 from spsbench.errors import UsageError
 
 _NUMBERS: "weakref.WeakKeyDictionary[PreTrainedModel, int]" = weakref.WeakKeyDictionary()

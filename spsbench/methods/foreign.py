@@ -1,19 +1,22 @@
 """A draft model whose tokenizer is not the target's: who drafts with it, where nobody said it."""
 
+import logging
+
 from spsbench.loop.site import Drawn
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import Cell
 from spsbench.settings.method import AUTO
-from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
 
 LARGE = 0.5  # share of a sample text's tokens that both have
 MODEL, SHARED, STRINGS = Spec("model"), Spec("tli"), Spec("slem")
 
 
-def settled(cell: Cell, shelf: Shelf, say: Say = quiet) -> Cell:
+def settled(cell: Cell, shelf: Shelf) -> Cell:
     """The resolved cell; where `model` would draft in another vocabulary, by tokens or by strings.
 
     By shared tokens where the cell samples and they are many, else by strings. A rule that was
@@ -36,5 +39,7 @@ def settled(cell: Cell, shelf: Shelf, say: Say = quiet) -> Cell:
     drafter = SHARED if shared else STRINGS
     ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}
     other = STRINGS if shared else SHARED
-    say(f"note: drafting {ways[drafter]} (--drafter {drafter}); {ways[other]}: --drafter {other}")
+    log.info(
+        f"note: drafting {ways[drafter]} (--drafter {drafter}); {ways[other]}: --drafter {other}"
+    )
     return resolve(cell.but(drafter=drafter))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError
-from spsbench.settings.telling import working
+from spsbench.messages import announce_if_slow
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
 _CPU_SECONDS = 5  # of processor time, for one chat: what other work there is takes none of it
@@ -110,7 +110,7 @@ class _Child:
             if self._owner != os.getpid():  # a fork: the process is its parent's
                 self._process, self._owner = None, os.getpid()
             process = self._process or self._start()
-            with working("filling the chat template, in a process of its own"):
+            with announce_if_slow("filling the chat template, in a process of its own"):
                 line = self._exchange(process, json.dumps(task))
             if not line.endswith("\n"):
                 code = self._end()

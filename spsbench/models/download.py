@@ -1,6 +1,7 @@
 """A model's files from a hub into the local cache: only those needed, after a look at the disk."""
 
 import errno
+import logging
 import shutil
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -19,7 +20,8 @@ from spsbench.hardware.sizes import in_words
 from spsbench.models.jsonfile import read_object
 from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 _TEXTS = (
     "config.json",
@@ -44,7 +46,7 @@ def cache_folder() -> Path:
     return Path(HF_HUB_CACHE)
 
 
-def download(ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool, say: Say) -> Path:
+def download(ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool) -> Path:
     """The snapshot folder of `ref`, after what it lacks was downloaded.
 
     Args:
@@ -52,21 +54,20 @@ def download(ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool, sa
         address: of the hub, for messages.
         allow_pickle: take pickled weights where there are no safetensors.
         code: take Python files too.
-        say: is told what is downloaded.
 
     Raises:
         MissingError, UnavailableError, OutOfMemoryError, PermissionDeniedError, DataError: as
             `hub.fetch`.
     """
     try:
-        return _download(ref, address, allow_pickle, code, say)
+        return _download(ref, address, allow_pickle, code)
     except SpsError:
         raise
     except Exception as error:  # the libraries below raise kinds of five packages
         raise _translated(error, ref, address) from error
 
 
-def _download(ref: ModelSpec, address: str, allow_pickle: bool, code: bool, say: Say) -> Path:
+def _download(ref: ModelSpec, address: str, allow_pickle: bool, code: bool) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 
     api = HfApi()
@@ -94,7 +95,7 @@ def _download(ref: ModelSpec, address: str, allow_pickle: bool, code: bool, say:
     ]
     size, cache = sum(sizes[name] for name in missing), cache_folder()
     if missing:
-        say(f"downloading {ref.id}: {in_words(size)} to {cache}")
+        log.info(f"downloading {ref.id}: {in_words(size)} to {cache}")
         _check_disk(ref, size, cache)
     for name in wanted:
         get(name)

@@ -14,7 +14,6 @@ from spsbench.models.hub import fetch
 from spsbench.models.weights import TensorHeader, read_headers, weight_files
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say, quiet
 
 WHOLE_NUMBERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file
@@ -32,9 +31,9 @@ _HUB_ID = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[\w.-]{1,96})?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def local_folder(name: str, say: Say = quiet) -> Path | None:
+def local_folder(name: str) -> Path | None:
     """The folder of a model of ours, or of one that is named by its path; None: it is at a hub."""
-    return _named(name) or _local(name, say)
+    return _named(name) or _local(name)
 
 
 def locate(
@@ -43,7 +42,6 @@ def locate(
     offline: bool,
     trust_remote_code: bool,
     allow_pickle: bool,
-    say: Say,
 ) -> Path:
     """The folder of a model: a name of ours, else a folder or GGUF file, else a hub id.
 
@@ -57,7 +55,7 @@ def locate(
         PermissionDeniedError: a folder that may not be read.
         UnavailableError, OutOfMemoryError: as `hub.fetch`.
     """
-    local = local_folder(ref.id, say)
+    local = local_folder(ref.id)
     if local is not None:
         if ref.revision is not None:
             raise UsageError(
@@ -71,7 +69,6 @@ def locate(
         ref,
         offline=offline,
         allow_pickle=allow_pickle,
-        say=say,
         trust_remote_code=trust_remote_code,
     )
     pinned = ref.revision is not None and _COMMIT.fullmatch(ref.revision)
@@ -114,7 +111,7 @@ def _named(name: str) -> Path | None:
     return folder
 
 
-def _local(name: str, say: Say) -> Path | None:
+def _local(name: str) -> Path | None:
     """An existing folder, or that of an unpacked GGUF file; None when nothing is there."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
@@ -125,7 +122,7 @@ def _local(name: str, say: Say) -> Path | None:
             os.scandir(path).close()
             return path
         if named_gguf(name):
-            return unpacked(path, say)
+            return unpacked(path)
     except PermissionError as error:
         raise PermissionDeniedError.unreadable(path, name) from error
     except OSError:

@@ -4,6 +4,7 @@ huggingface_hub reads its environment when it is imported, so it is imported onl
 between online and offline.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -16,7 +17,8 @@ from spsbench.errors import DataError, MissingError, SpsError, UnavailableError
 from spsbench.models.download import download
 from spsbench.models.weights import head_files
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 _silent: set[str] = set()  # hubs that did not answer this process when it last asked
 _before: dict[str, str | None] = {}  # variables that this process has set -> what they were
@@ -120,7 +122,6 @@ def fetch(
     *,
     offline: bool,
     allow_pickle: bool,
-    say: Say,
     trust_remote_code: bool = False,
 ) -> Path:
     """The local snapshot folder of a hub id; what is missing is downloaded unless `offline`.
@@ -138,17 +139,16 @@ def fetch(
     if not online:
         if "huggingface_hub" not in sys.modules:
             go_offline()
-        return _cached(ref, allow_pickle=allow_pickle, offline=offline, say=say)
+        return _cached(ref, allow_pickle=allow_pickle, offline=offline)
     return download(
         ref,
         address=endpoint(),
         allow_pickle=allow_pickle,
         code=trust_remote_code,
-        say=say,
     )
 
 
-def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool, say: Say) -> Path:
+def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(ref.id, "config.json", revision=ref.revision)
@@ -166,7 +166,7 @@ def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool, say: Say) -> P
             what = "is only half downloaded"
         else:
             if not offline:
-                say(f"{why}: using the cached {named}")
+                log.info(f"{why}: using the cached {named}")
             return folder
     raise UnavailableError(
         f"{named} {what} and {why}: expected a cached model, a local folder or network. "

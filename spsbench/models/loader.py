@@ -24,7 +24,6 @@ from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.models.shareable import check_shareable
 from spsbench.models.soundness import check_complete, check_sound_once
 from spsbench.models.weights import weight_files
-from spsbench.settings.telling import Say, quiet
 
 
 def load_model(
@@ -35,7 +34,6 @@ def load_model(
     attention: str | None,
     trust_remote_code: bool,
     allow_pickle: bool,
-    say: Say = quiet,
     ranks: int = 1,
     mapped: bool = False,
 ) -> transformers.PreTrainedModel:
@@ -48,7 +46,6 @@ def load_model(
         attention: transformers' name of an attention implementation; None = its choice.
         trust_remote_code: run the model's own Python code.
         allow_pickle: read pickled weights where there are no safetensors.
-        say: is told, in one line, when the weights look larger than the free memory.
         ranks: how many of them share its weights; each calls this, and reads its share alone.
         mapped: tensors may be parts of the files until `lazy.settle` copies them.
 
@@ -70,7 +67,7 @@ def load_model(
         )
         number = choose(dtype, place, files)
         if ranks == 1:
-            warn_of_memory(files, number, place, say)
+            warn_of_memory(files, number, place)
         options: dict[str, Any] = {
             "dtype": number,
             "output_loading_info": True,

@@ -13,7 +13,6 @@ from spsbench.models.folder import locate
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.models.weights import read_headers
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say
 
 FEW = 8  # names in a message
 
@@ -32,7 +31,7 @@ class Tensors(dict[str, Tensor]):
         )
 
 
-def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool, say: Say) -> OwnWeights:
+def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool) -> OwnWeights:
     """Read the folder that `spec` names, onto its device; no tokenizer is asked for.
 
     Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
@@ -52,7 +51,6 @@ def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool, say: Say)
         offline=offline,
         allow_pickle=allow_pickle,
         trust_remote_code=spec.trust_remote_code,
-        say=say,
     )
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -62,7 +60,7 @@ def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool, say: Say)
     read_headers(files)
     device = find_device(spec.device)
     number = choose(spec.dtype, device, files)
-    warn_of_memory(files, number, device, say)
+    warn_of_memory(files, number, device)
     tensors = Tensors(folder)
     for file in files:
         for name, tensor in load_file(file, device=str(device)).items():

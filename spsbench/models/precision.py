@@ -1,5 +1,6 @@
 """The dtype of a model's numbers, and the memory they need."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from spsbench.errors import UsageError
 from spsbench.hardware.sizes import in_words
 from spsbench.models.devices import free_bytes
 from spsbench.models.weights import TensorHeader, read_headers
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -41,14 +43,12 @@ def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtyp
     return found
 
 
-def warn_of_memory(
-    files: Sequence[Path], number: torch.dtype, place: torch.device, say: Say
-) -> None:
+def warn_of_memory(files: Sequence[Path], number: torch.dtype, place: torch.device) -> None:
     """Say so when the weights in `files` need more than `place` has free."""
     need = sum(header.numbers for header in _headers(files)) * number.itemsize
     free = free_bytes(place)
     if free and need > free:
-        say(
+        log.info(
             f"warning: the weights of {files[0].parent.name} need {in_words(need)} as "
             f"{str(number).removeprefix('torch.')}, {place} has {in_words(free)} free"
         )

@@ -1,5 +1,6 @@
 """Models of a given shape with random weights: their timing is real, their output means nothing."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ from spsbench.models.folder import expanded
 from spsbench.models.precision import check_dtype
 from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -35,7 +37,7 @@ class IdTokenizer:
         return "".join(f" {i}" for i in token_ids)
 
 
-def locate_shape(ref: ModelSpec, *, offline: bool, say: Say) -> Path:
+def locate_shape(ref: ModelSpec, *, offline: bool) -> Path:
     """The folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
 
     Raises:
@@ -60,7 +62,7 @@ def locate_shape(ref: ModelSpec, *, offline: bool, say: Say) -> Path:
             f"no config.json of {ref.id} ({type(error).__name__}): expected a folder, a hub id "
             "that is cached or in reach, or nano. Check the name"
         ) from error
-    say(f"shape of {ref.id}: {found}")
+    log.info(f"shape of {ref.id}: {found}")
     return Path(found).parent
 
 

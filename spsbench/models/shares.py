@@ -12,16 +12,14 @@ from spsbench.engines.shared import ask_to_load, lead
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import MissingRanksError, ranks
 from spsbench.models.loader import load_model
-from spsbench.settings.telling import Say
 
 
-def load_shared(folder: Path, *, size: int, say: Say, **how: Any) -> PreTrainedModel:
+def load_shared(folder: Path, *, size: int, **how: Any) -> PreTrainedModel:
     """Rank 0's share of the model in `folder`, after the other ranks were told to load theirs.
 
     Args:
         folder: one that `check_folder` has passed; the other ranks must see it under this name.
         size: of the team.
-        say: is told what a user should know.
         how: as `load_model` takes it.
 
     Raises:
@@ -36,7 +34,7 @@ def load_shared(folder: Path, *, size: int, say: Say, **how: Any) -> PreTrainedM
     team = channel()
     with team.together():
         ask_to_load(pickle.dumps(request))
-        model = load_model(folder, say=say, ranks=size, **how | {"device": _mine(how["device"])})
+        model = load_model(folder, ranks=size, **how | {"device": _mine(how["device"])})
     lead(model, size)
     return model
 

@@ -14,6 +14,7 @@ from spsbench.errors import DataError
 from spsbench.loop.planning import plan_of
 from spsbench.loop.site import OwnWeights, Weights
 from spsbench.loop.types import Engine
+from spsbench.messages import announce_if_slow
 from spsbench.models.description import read_config
 from spsbench.models.heads.reading import ANSWERS
 from spsbench.models.heads.weights import Head, head_weights
@@ -26,7 +27,6 @@ from spsbench.plugins import make, plug_in
 from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import Models, ModelSpec
-from spsbench.settings.telling import Say, quiet, working
 from spsbench.spec import Spec
 
 Choices = dict[str, dict[str, Any]]
@@ -67,7 +67,6 @@ class Shelf:
         threads: of the processor, as the user asked; None = engines may choose.
         choices: takes what engines choose by timing; what is there already is taken over.
         chosen: is called after each such choice.
-        say: is told, a line each, what a user should know of a download or of the memory.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class Shelf:
         threads: int | None = None,
         choices: Choices | None = None,
         chosen: Callable[[], None] = lambda: None,
-        say: Say = quiet,
     ) -> None:
         self._threads = threads
         self.choices: Choices = {} if choices is None else choices
@@ -86,18 +84,16 @@ class Shelf:
         self._options: dict[str, Any] = {
             "offline": offline,
             "allow_pickle": allow_pickle,
-            "say": say,
         }
         self._kept: dict[Hashable, Any] = {}
 
     @classmethod
-    def under(cls, access: Access, say: Say) -> Self:
+    def under(cls, access: Access) -> Self:
         """One that takes models as `access` allows."""
         return cls(
             offline=access.offline,
             allow_pickle=access.allow_pickle,
             threads=access.threads,
-            say=say,
         )
 
     def load(self, cell: Cell) -> Loaded:
@@ -232,7 +228,7 @@ class Shelf:
 
     def _prepared(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
         """A model for one engine alone: another must not be timed over weights that it packed."""
-        with working(f"loading {found.spec}"):
+        with announce_if_slow(f"loading {found.spec}"):
             return self._laid_out(found, spec)
 
     def _laid_out(self, found: "Found", spec: Spec | None) -> PreTrainedModel:

@@ -3,14 +3,14 @@
 Equal sources give the same models, so a source is a key of what is loaded already.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
 from spsbench.engines.limits import rows_of
-from spsbench.engines.quantization.layers import quantise
+from spsbench.engines.quantised import quantise
 from spsbench.errors import DataError
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
@@ -19,7 +19,6 @@ from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model
 from spsbench.models.shares import load_shared
 from spsbench.models.vocabulary import check_same, common_size, difference
 from spsbench.settings.models import BLOCKS, ModelSpec
-from spsbench.settings.telling import Say
 
 
 class Source(Protocol):
@@ -47,7 +46,7 @@ class Source(Protocol):
         """The ids that end a text."""
 
 
-def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool, say: Say) -> Source:
+def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool) -> Source:
     """Where a model comes from; `seed` is that of random weights."""
     machine: dict[str, Any] = {
         "device": spec.device,
@@ -56,12 +55,11 @@ def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool, 
         "quantised": spec.quantised,
     }
     if spec.random:
-        return Shapes(seed=seed, offline=offline, say=say, **machine)
+        return Shapes(seed=seed, offline=offline, **machine)
     return Checkpoints(
         trust_remote_code=spec.trust_remote_code,
         allow_pickle=allow_pickle,
         offline=offline,
-        say=say,
         ranks=spec.ranks,
         **machine,
     )
@@ -95,7 +93,6 @@ class Checkpoints:
     trust_remote_code: bool
     allow_pickle: bool
     offline: bool
-    say: Say = field(compare=False)
     ranks: int = 1
 
     @property
@@ -104,7 +101,7 @@ class Checkpoints:
 
     def locate(self, ref: ModelSpec) -> Path:
         """Its folder, checked as far as that goes without loading."""
-        folder = locate(ref, offline=self.offline, say=self.say, **self._permitted)
+        folder = locate(ref, offline=self.offline, **self._permitted)
         check_folder(folder, **self._permitted)
         if self.quantised == BLOCKS:
             check_blocks(folder)
@@ -128,7 +125,6 @@ class Checkpoints:
             "device": self.device,
             "dtype": self.dtype,
             "attention": self.attention,
-            "say": self.say,
             **self._permitted,
         }
         if self.ranks > 1:
@@ -154,11 +150,10 @@ class Shapes:
     quantised: str | None
     seed: int
     offline: bool
-    say: Say = field(compare=False)
 
     def locate(self, ref: ModelSpec) -> Path:
         """The folder of the `config.json`, checked."""
-        folder = locate_shape(ref, offline=self.offline, say=self.say)
+        folder = locate_shape(ref, offline=self.offline)
         check_shape(folder)
         return folder
 

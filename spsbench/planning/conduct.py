@@ -1,5 +1,6 @@
 """The conduct of a plan: texts, traces, costs, predictions, and real rounds of the best."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,11 @@ from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
 from spsbench.settings.planning import Planning
 from spsbench.settings.task import Sample, Task
-from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.identity import bare
 from spsbench.store.traces import Traces, read_traces
+
+log = logging.getLogger(__name__)
 
 USUAL = 4  # K of what is measured without a prediction
 MOST_UNTOLD = 3
@@ -50,7 +52,6 @@ class Planner:
         cells: the candidates, resolved; they differ in their methods and drafts alone.
         spec, task: whose prompts, as the target is asked them; how many `planning` says.
         chat: they are asked in the target's chat template, after a `system` message or none.
-        say: is told, a line each, what a person should know.
         watch: is told how far it is.
         stop: asked between texts whether to end; what was made until then is kept.
         hands: make texts and traces; None = this process does. Costs and real rounds are always of
@@ -66,14 +67,13 @@ class Planner:
     shelf: Shelf
     chat: bool = False
     system: str = ""
-    say: Say = quiet
     watch: Callable[[Phases], None] = lambda phases: None
     stop: Callable[[], bool] = lambda: False
     hands: Hands | None = None
 
     def __post_init__(self) -> None:
         self._phases, self._phase, self._count = Phases(), "texts", Count()
-        self._models = Models(self.shelf, self.say)
+        self._models = Models(self.shelf)
         self.cells = [c.but(chat=self.chat, system=self.system) for c in self.cells]
         self._plain = resolve(self.cells[0].auto_regressive)
 
@@ -93,7 +93,7 @@ class Planner:
         before = opened(self.folder, identity, resume=again, overwrite=over)
         self._home = Path((before.home if before else None) or self.folder)
         if before and (told := lost(self.folder, before)):
-            self.say(f"note: the end of a log is lost, and is made again: {told}")
+            log.info(f"note: the end of a log is lost, and is made again: {told}")
         self._note(identity, before.confirm if before else None, before.lines if before else {})
 
         prompts = self._prompts()
@@ -168,7 +168,6 @@ class Planner:
             fitting(part, self._models),
             own.limit,
             own.held_back if own.confirm else 0,
-            self.say,
         )
 
     def _runs(self) -> Runs:
@@ -180,7 +179,6 @@ class Planner:
             seed=self._plain.sampling.seed,
             chat=self.chat,
             system=self.system,
-            say=self.say,
             watch=lambda pace: self._show(self._phase, pace),
             traced=lambda done, total: self._show("traces", self._count.at(done, total)),
             stop=self.stop,
@@ -205,7 +203,7 @@ class Planner:
         return None if made is None else read_traces([made])
 
     def _folders(self) -> dict[Any, Path]:
-        return folders_for((self._plain, *self.cells), self.access, self.say)
+        return folders_for((self._plain, *self.cells), self.access)
 
     def _costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
         return Pricing(
@@ -214,7 +212,6 @@ class Planner:
             plain=self._plain,
             cells=self.cells,
             models=self._models,
-            say=self.say,
             watch=lambda pace: self._show("costs", pace),
         ).costs(samples, traces)
 
@@ -251,7 +248,7 @@ class Planner:
             if method not in told:
                 rest.setdefault(method, cell)
         for method in list(rest)[MOST_UNTOLD:]:
-            self.say(f"note: {method} is neither predicted nor measured: sps bench measures it")
+            log.info(f"note: {method} is neither predicted nor measured: sps bench measures it")
         return list(rest.values())[:MOST_UNTOLD]
 
     def _planned(

@@ -1,5 +1,6 @@
 """The costs that a plan stands on: given, those of an earlier start, or measured now."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.names import drafting
 from spsbench.settings.planning import Planning
 from spsbench.settings.task import Sample
-from spsbench.settings.telling import Say
 from spsbench.store.atomic import replace_file
 from spsbench.store.traces import Traces
+
+log = logging.getLogger(__name__)
 
 LONGEST = 4096  # tokens of prompts that costs are measured over
 APART = 64  # tokens between two contexts, below which one does
@@ -33,7 +35,6 @@ class Pricing:
         folder: of the plan.
         plain: ArS, as the target is asked.
         cells: the candidates.
-        say: is told why costs that were kept are not used.
         watch: is told after each turn of a measurement.
     """
 
@@ -42,7 +43,6 @@ class Pricing:
     plain: Cell
     cells: Sequence[Cell]
     models: Models
-    say: Say
     watch: Callable[[Pace], None]
 
     def costs(self, samples: Sequence[Sample], traces: Traces) -> Costs:
@@ -74,10 +74,10 @@ class Pricing:
             if not changed and not lacking:
                 return costs
             why = ", ".join([*changed, *lacking])
-            self.say(f"note: costs are measured again, of another setting ({why})")
+            log.info(f"note: costs are measured again, of another setting ({why})")
         costs = self._measured(pairs, samples, traces)
         if found := costs.contradictions():
-            self.say(f"note: the costs contradict each other, and are measured again: {found[0]}")
+            log.info(f"note: the costs contradict each other, and are measured again: {found[0]}")
             again = self._measured(pairs, samples, traces)
             if len(again.contradictions()) <= len(found):
                 costs = again

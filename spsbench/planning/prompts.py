@@ -1,6 +1,7 @@
 """The prompts of a plan: some to trace, and others, held back, to measure on."""
 
 import json
+import logging
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import NamedTuple
 from spsbench.errors import DataError, MismatchError
 from spsbench.metrics.intervals import FEWEST
 from spsbench.settings.task import Fits, Sample, Task
-from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.tasks.jsonl import Jsonl
+
+log = logging.getLogger(__name__)
 
 PROMPTS, HELD_BACK = "prompts.jsonl", "held-back.jsonl"
 
@@ -30,7 +32,6 @@ def prompts_of(
     fits: Fits,
     limit: int,
     held_back: int,
-    say: Say = quiet,
 ) -> Prompts:
     """The first prompts of a task to trace, the next ones to measure on.
 
@@ -46,10 +47,12 @@ def prompts_of(
     if len(found) == limit + held_back:
         return Prompts(found[:limit], found[limit:])
     if len(found) == 1:
-        say("note: one prompt alone: the best are measured on the prompt that they were chosen by")
+        log.info(
+            "note: one prompt alone: the best are measured on the prompt that they were chosen by"
+        )
         return Prompts(found, found)
     back = min(held_back, max(min(len(found) // 2, FEWEST), len(found) // 3))
-    say(
+    log.info(
         f"note: {len(found)} prompts, not {limit + held_back}: {len(found) - back} are traced, "
         f"{back} held back"
     )

@@ -19,7 +19,6 @@ from spsbench.settings.cell import Cell, short_hash
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
-from spsbench.settings.telling import Say
 from spsbench.spec import Spec
 from spsbench.store.traces import read_traces
 from spsbench.tasks.jsonl import Jsonl
@@ -47,7 +46,6 @@ class Runs:
         seed: int,
         chat: bool,
         system: str,
-        say: Say,
         watch: Callable[[Pace], None],
         traced: Told,
         stop: Callable[[], bool],
@@ -57,7 +55,7 @@ class Runs:
         self._home = home
         self._hands = hands
         self._seed, self._work = seed, {"chat": chat, "system": system}
-        self._heard: dict[str, Any] = {"say": say, "watch": watch, "traced": traced, "stop": stop}
+        self._heard: dict[str, Any] = {"watch": watch, "traced": traced, "stop": stop}
 
     def texts(self, prompts: Jsonl, path: Path, cells: Sequence[Cell]) -> Path | None:
         """Texts of ArS, and the traces of all that drafts; None: it was stopped."""

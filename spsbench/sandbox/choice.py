@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from spsbench.messages import announce_if_slow
 from spsbench.sandbox import bubblewrap, cache, container, plain, selftest
 from spsbench.sandbox.interpreter import interpreter
 from spsbench.sandbox.levels import Level, SandboxError, UnavailableError
 from spsbench.sandbox.verdict import ProgramLimits
-from spsbench.settings.telling import working
 
 Name = Literal["auto", "bwrap", "landlock", "docker", "podman", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
@@ -92,7 +92,7 @@ def _try(name: str, make: Make, limits: ProgramLimits, known: dict[str, Any]) ->
         level = make(limits)
     except UnavailableError as error:
         return LevelFinding(name, False, str(error))
-    with working(f"testing the sandbox {name}"):
+    with announce_if_slow(f"testing the sandbox {name}"):
         if kept := known.pop(name, ""):
             reason = selftest.starts(level)
             holds, words = not reason, reason or str(kept)

@@ -1,5 +1,6 @@
 """Whether models are asked in their chat templates, how a task is asked then, and with what law."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -7,8 +8,9 @@ from spsbench.errors import UsageError
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.table import OF_CELL
 from spsbench.settings.task import Task
-from spsbench.settings.telling import Say
 from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
 
 APPLIED = ("temperature", "top_p", "top_k")
 """What a chat takes from its model where nobody says it."""
@@ -43,7 +45,6 @@ def in_chat(
     chat: str,
     system: str | None,
     templates: Callable[[ModelSpec], bool],
-    say: Say,
 ) -> dict[ModelSpec, Task | None]:
     """The task as each model is asked it in its template; None: it is given the text alone.
 
@@ -51,7 +52,6 @@ def in_chat(
         chat: `on`, `off`, or `auto`: where task and model both know how.
         system: a message before the prompts, for which there must be a chat.
         templates: whether a model has a chat template.
-        say: is told where a chat is used unasked.
 
     Raises:
         UsageError: a chat that is not possible.
@@ -65,7 +65,7 @@ def in_chat(
     }
     those = [model for model, asked in found.items() if asked is not None]
     for model in those:
-        say(f"{spec}: asked in the chat template of {model} (--chat off: the text alone)")
+        log.info(f"{spec}: asked in the chat template of {model} (--chat off: the text alone)")
     if system is not None and not those:
         raise UsageError("--system without a chat: expected a model with a template and --chat on")
     return found

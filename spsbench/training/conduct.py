@@ -1,6 +1,7 @@
 """The conduct of a training: models, texts, the course, and what is left in its folder."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +16,6 @@ from spsbench.models.source import source_of
 from spsbench.settings.access import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.place import Place
-from spsbench.settings.telling import Say
 from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
@@ -37,6 +37,8 @@ from spsbench.training.text.texts import Texts, check_target, parted, read, read
 from spsbench.training.text.writing import Writer
 from spsbench.training.written.result import Trained, finish
 
+log = logging.getLogger(__name__)
+
 Price = Callable[[Path, str, Path], Prices | None]
 """Costs of a drafter in a folder: those that a file keeps, else measured here and kept there."""
 
@@ -50,7 +52,6 @@ class Conduct:
         asked: everything else.
         place: its folder.
         price: what rounds cost; it is given the student as it begins.
-        say: is told, a line each.
         watch: is told after each look.
         stop: asked now and then whether to end.
         command: as the user gave it.
@@ -63,7 +64,6 @@ class Conduct:
     place: Place
     access: Access
     price: Price
-    say: Say
     watch: Callable[[Course], None]
     stop: Callable[[], bool]
     command: Sequence[str] = ()
@@ -86,7 +86,6 @@ class Conduct:
             seed=0,
             offline=self.access.offline,
             allow_pickle=self.access.allow_pickle,
-            say=self.say,
         )
         found = source.locate(target)
         tokenizer = source.tokenizer(found)
@@ -112,13 +111,13 @@ class Conduct:
             path = asked.texts or folder.texts
             if asked.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, asked, chat, prompts)
-                if not written(path, made, writer, self.say, self.stop, self.hands, team):
+                if not written(path, made, writer, self.stop, self.hands, team):
                     return None
             elif team.leads:
                 check_target(read_head(path), made, path)
             texts = team.told(read(path, overlap, tokenizer.decode) if team.leads else _NONE)
             learnt, kept = parted(texts, asked.held_out, asked.seed)
-            self.say(
+            log.info(
                 f"texts: {len(learnt)} to learn from, {len(kept)} held out, {texts.tokens} tokens "
                 "written by the target"
             )
@@ -137,7 +136,6 @@ class Conduct:
                 folder=folder,
                 team=team,
                 numbers=numbers,
-                say=self.say,
             )
             outset.check()
             features = outset.features({"target": str(self.target), "files": digest(files)})
@@ -159,7 +157,7 @@ class Conduct:
         if begun := noted(folder, bool(self.place.resume)):
             return str(begun.get(PRODUCTS, FLOAT32))
         chosen = quicker(torch.device(device))
-        self.say(f"products in {chosen}; weights and losses in float32")
+        log.info(f"products in {chosen}; weights and losses in float32")
         return chosen
 
     def _alone(self, folder: Folder) -> AbstractContextManager[Any]:

@@ -1,5 +1,6 @@
 """From a student and its texts to a course that can run."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,6 @@ import torch
 
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
-from spsbench.settings.telling import Say
 from spsbench.settings.training import DraftTraining, HeadTraining, Training
 from spsbench.spec import Spec
 from spsbench.training.course.batches import Batches, together
@@ -26,6 +26,8 @@ from spsbench.training.students.student import Student
 from spsbench.training.team import Team
 from spsbench.training.text.many import continued
 from spsbench.training.text.writing import Text
+
+log = logging.getLogger(__name__)
 
 
 def loss_spec(asked: Training) -> Spec:
@@ -67,7 +69,6 @@ class Outset:
     folder: Folder
     team: Team
     numbers: str
-    say: Say
 
     def check(self) -> None:
         """Whether it can learn as it was asked to, with what is there of memory and disk.
@@ -89,7 +90,7 @@ class Outset:
             student.passes,
             student.recompute,
         )
-        self.say(f"{parameters:,} parameters learn; it needs about {need}")
+        log.info(f"{parameters:,} parameters learn; it needs about {need}")
         check_room(need, self.folder.path, self.teacher.parts.device)
 
     def features(self, of: Mapping[str, str]) -> Features | None:
@@ -106,7 +107,7 @@ class Outset:
         found = Features(place, self.teacher, [*self.learnt, *self.kept], layers, of, self.numbers)
         if self.team.leads:
             found.check_room()
-            self.say(f"hidden states of {found.tokens:,} tokens are kept while it learns")
+            log.info(f"hidden states of {found.tokens:,} tokens are kept while it learns")
             found.write()
         self.team.told(None)
         found.open()

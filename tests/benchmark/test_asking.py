@@ -10,7 +10,6 @@ import spsbench
 from spsbench.errors import UsageError
 from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import sweep
-from spsbench.settings.telling import quiet
 from spsbench.store.records import records
 from tests import trained
 
@@ -27,16 +26,15 @@ def test_auto_asks_where_there_is_a_template() -> None:
     assert chats({}, has=False) == chats({"chat": "off"}) == [(False, "one")] * 2
 
 
-def sampled(asked: dict[str, Any], say: Any = quiet) -> set[tuple[float, float, int]]:
+def sampled(asked: dict[str, Any]) -> set[tuple[float, float, int]]:
     own = {"temperature": 0.2, "top_k": 20}
-    made = plan([sweep(XSUM | asked)], templates=lambda model: True, own=lambda model: own, say=say)
+    made = plan([sweep(XSUM | asked)], templates=lambda model: True, own=lambda model: own)
     laws = (cell.sampling for cell in made.cells)
     return {(law.temperature, law.top_p, law.top_k) for law in laws}
 
 
-def test_a_chat_is_sampled_as_its_model_names_and_flags_win() -> None:
-    said: list[str] = []
-    assert sampled({}, said.append) == {(0.2, 1.0, 20)}
+def test_a_chat_is_sampled_as_its_model_names_and_flags_win(said: list[str]) -> None:
+    assert sampled({}) == {(0.2, 1.0, 20)}
     assert said[-1].startswith("chat: temperature 0.2, top-k 20 by the generation_config of some/")
     assert sampled({"temperature": [1.0, 0.5], "top_p": 0.9}) == {(1.0, 0.9, 20), (0.5, 0.9, 20)}
     assert sampled({"temperature": [0.0, 0.5]}) == {(0.0, 1.0, 0), (0.5, 1.0, 20)}

@@ -11,14 +11,13 @@ from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import sweep
 
 
-def cells(said: list[str], **asked: Any) -> list[Cell]:
+def cells(**asked: Any) -> list[Cell]:
     asked = {"task": "latency", "target": "T", "k": "2,4", "verifier": "auto", **asked}
-    return resolved(plan([sweep(asked)]), said.append).cells
+    return resolved(plan([sweep(asked)])).cells
 
 
-def test_each_drafter_takes_what_it_has_a_use_for() -> None:
-    said: list[str] = []
-    made = cells(said, drafter=["ngram", "model"], draft="D")
+def test_each_drafter_takes_what_it_has_a_use_for(said: list[str]) -> None:
+    made = cells(drafter=["ngram", "model"], draft="D")
     found = [(c.k, c.method.drafter.name, c.models.draft and c.models.draft.id) for c in made]
     assert found == [
         (0, "none", None),
@@ -31,24 +30,23 @@ def test_each_drafter_takes_what_it_has_a_use_for() -> None:
 
 
 def test_several_draft_models_make_one_cell_of_a_drafter_without_one() -> None:
-    made = cells([], k="2", drafter=["ngram", "model"], draft=["D", "E"])
+    made = cells(k="2", drafter=["ngram", "model"], draft=["D", "E"])
     assert [c.models.draft and c.models.draft.id for c in made] == [None, None, "D", "E"]
 
 
-def test_what_cannot_be_is_left_out_and_said() -> None:
-    said: list[str] = []
-    made = cells(said, drafter=["ngram", "model"])
+def test_what_cannot_be_is_left_out_and_said(said: list[str]) -> None:
+    made = cells(drafter=["ngram", "model"])
     assert [c.method.drafter.name for c in made] == ["none", "ngram", "ngram"]
     assert len(said) == 1
     assert "left out SpS K=2, SpS K=4: --drafter model: expected a draft model" in said[0]
     said.clear()
-    made = cells(said, k="2", drafter=["ngram", "model"], draft="D", verifier="block")
+    made = cells(k="2", drafter=["ngram", "model"], draft="D", verifier="block")
     assert [c.method.drafter.name for c in made] == ["none", "model"]
     assert "left out SpS ngram block K=2" in said[0]
 
 
 def test_one_drafter_alone_is_refused_as_ever_and_so_is_nothing_left() -> None:
     with pytest.raises(UsageError, match="uses no model"):
-        cells([], drafter="ngram", draft="D")
+        cells(drafter="ngram", draft="D")
     with pytest.raises(UsageError, match="come by rule"):
-        cells([], drafter=["ngram", "ngram:n=2"], verifier="block")
+        cells(drafter=["ngram", "ngram:n=2"], verifier="block")

@@ -44,7 +44,7 @@ def inline(monkeypatch, module, dying=0):
     made = []
 
     @contextmanager
-    def given(crew, opener, threads, device, say):
+    def given(crew, opener, threads, device):
         made.append(Inline(partial(opener, threads=threads, beside=2), dying))
         yield made[-1]
 

@@ -12,6 +12,7 @@ from spsbench.distributed import drive
 from spsbench.distributed.protocol import Done, Failed, Hello, Joined, Lost, Piece, Work
 from spsbench.distributed.units import groups_of
 from spsbench.errors import MismatchError
+from spsbench.messages import lines_to
 from spsbench.models.shelf import Shelf
 from spsbench.reports.run_tables import tables
 from spsbench.settings.access import Access
@@ -96,9 +97,9 @@ def conducted(tmp_path, monkeypatch):
                 *(RUN, [SAMPLES], writer, Access(), Shelf()),
                 watch=lambda pace: None,
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
-                say=said.append,
             )
-            drive.Drive(Crew(on="processes:2")).make(bulk)
+            with lines_to(said.append):
+                drive.Drive(Crew(on="processes:2")).make(bulk)
         return tmp_path / folder, said
 
     return conduct

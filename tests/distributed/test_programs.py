@@ -11,6 +11,7 @@ from spsbench.distributed import programs
 from spsbench.distributed.programs import BrokenOffError, Sandboxed, conditions, judge_on
 from spsbench.distributed.protocol import Done, Failed, Hello, Joined, Work
 from spsbench.errors import MismatchError
+from spsbench.messages import lines_to
 from spsbench.sandbox import landlock
 from spsbench.sandbox.choice import LevelFinding
 from spsbench.sandbox.verdict import ProgramLimits
@@ -51,12 +52,12 @@ def judged(monkeypatch, workers):
     monkeypatch.setattr(programs, "workers_of", lambda *_: workers)
     told, said = {}, []
     try:
-        judge_on(
-            *(Crew(on="processes:1"), HOW, HELD, PROGRAMS),
-            say=said.append,
-            told=told.__setitem__,
-            stop=lambda: False,
-        )
+        with lines_to(said.append):
+            judge_on(
+                *(Crew(on="processes:1"), HOW, HELD, PROGRAMS),
+                told=told.__setitem__,
+                stop=lambda: False,
+            )
     finally:
         judged.told, judged.said = told, said
     return told

@@ -58,7 +58,7 @@ from tests.distributed.made import Doubling
 from tests.distributed.test_ray import opener
 from tests.distributed.test_scheduler import Book, whole
 
-pool = RayWorkers(Crew(on="ray", cpus_per_worker=1), opener, None, "cpu", print)
+pool = RayWorkers(Crew(on="ray", cpus_per_worker=1), opener, None, "cpu")
 book, killed = Book(), []
 
 def told():
@@ -117,9 +117,7 @@ def test_where_nothing_listens_ray_is_not_asked(monkeypatch, scheme):
     """It would ask for minutes."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(__spec__=ModuleSpec("ray", None)))
     with pytest.raises(UnavailableError, match=r"no cluster \(.*127\.0\.0\.1:1: .*refused"):
-        on_ray.RayWorkers(
-            Crew(on=f"ray:{scheme}127.0.0.1:1"), partial(Doubling), None, "cpu", lambda line: None
-        )
+        on_ray.RayWorkers(Crew(on=f"ray:{scheme}127.0.0.1:1"), partial(Doubling), None, "cpu")
 
 
 def test_an_address_where_something_listens_is_ray_s_affair():
@@ -132,7 +130,7 @@ def test_an_address_where_something_listens_is_ray_s_affair():
 FIRST = "hello", 7, 99
 
 
-def test_an_event_is_told_apart_from_a_hello():
+def test_an_event_is_told_apart_from_a_hello(said):
     """A worker's first answer is its hello, process and niceness; each later one is an event."""
 
     class Answers:
@@ -142,10 +140,8 @@ def test_an_event_is_told_apart_from_a_hello():
         def get(reference):
             return reference
 
-    said: list[str] = []
     pool = on_ray.RayWorkers.__new__(on_ray.RayWorkers)
     pool._ray, pool._joined, pool._awaited = Answers, {}, {FIRST: "w", "event": "w"}
-    pool._say = said.append
     assert pool._event(FIRST) == Joined("w", "hello")
     assert "RAY_worker_niceness=0" in said[0]
     assert pool.pids() == {"w": 7}

@@ -44,10 +44,6 @@ GREEDY, SAMPLED = Warp(temperature=0.0), Warp(temperature=1.0)
 PROMPT = [1, 2, 3]
 
 
-def quiet(line: str) -> None:
-    pass
-
-
 def made(folder: Path, architecture: str, **more: Any) -> tuple[Path, Any]:
     """A checkpoint, and a draft model for it."""
     shape = {"num_key_value_heads": 4, **more}
@@ -92,10 +88,10 @@ def check(
     **more: Any,
 ) -> None:
     folder, draft = made(folder, architecture, **more)
-    alone = load_model(folder, say=quiet, **HOW)
+    alone = load_model(folder, **HOW)
 
     def work() -> Any:
-        model = load_shared(folder, size=size, say=quiet, **HOW)
+        model = load_shared(folder, size=size, **HOW)
         with torch.inference_mode():
             check_rollback(model)
             share = model.model.layers[0].mlp.up_proj.weight.to_local().shape[0]
@@ -163,7 +159,7 @@ def test_a_rank_that_dies_or_stands_still_ends_the_others(
 
     def work(strike: Callable[[], None]) -> Any:
         heart.be_patient(patience)
-        model = load_shared(folder, size=2, say=quiet, **HOW)
+        model = load_shared(folder, size=2, **HOW)
         lm = Eager().session(model)
         lm.append(torch.tensor(PROMPT), keep=1)
         strike()
@@ -194,7 +190,7 @@ def test_nobody_is_lost_by_a_slow_pass_or_a_pause(
 
     def work() -> Any:
         heart.be_patient(2)
-        lm = Eager().session(load_shared(folder, size=2, say=quiet, **HOW))
+        lm = Eager().session(load_shared(folder, size=2, **HOW))
         lm.append(torch.tensor(PROMPT), keep=1)
         time.sleep(6)
         return lm.append(torch.tensor([1]), keep=1).logits.shape
@@ -210,7 +206,7 @@ def test_a_pass_that_the_others_cannot_follow_is_refused(tmp_path: Path) -> None
     folder, draft = made(tmp_path, "llama")
 
     def work() -> Any:
-        model = load_shared(folder, size=2, say=quiet, **HOW)
+        model = load_shared(folder, size=2, **HOW)
         with pytest.raises(UsageError, match="--decoder native"):
             model(input_ids=torch.tensor([PROMPT]))
         return texts(model, draft)[0]

@@ -49,52 +49,52 @@ def writer(model, asked):
     )
 
 
-def hands(folder, asked, said):
+def hands(folder, asked):
     target = ModelSpec(str(folder), dtype="float32")
-    return Written(Crew(on="processes:2"), target, asked, Access(offline=True), said.append)
+    return Written(Crew(on="processes:2"), target, asked, Access(offline=True))
 
 
 @pytest.mark.parametrize("prompts", [False, True])
-def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypatch):
+def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypatch, said):
     """Prompts are read by the driver alone: the file is not there for workers."""
-    asked, said = ASKED, []
+    asked = ASKED
     if prompts:
         path = tmp_path / "prompts.txt"
         path.write_text("\n\n".join(f"the cat number {n}" for n in range(70)))
         asked = HeadTraining(count=100, tokens=4, prompt_tokens=40, prompts=(str(path),))
     made = writer(model, asked)
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
-    assert written(here, MADE, made, said.append, never)
+    assert written(here, MADE, made, never)
     if prompts:
         path.unlink()
     pools = inline(monkeypatch, texts, dying=2)
-    assert written(there, MADE, made, said.append, never, hands(folder, asked, said))
+    assert written(there, MADE, made, never, hands(folder, asked))
     assert there.read_bytes() == here.read_bytes()
     assert sum("is lost (SIGKILL)" in line for line in said) == 2
     assert len(pools) == 1
-    assert written(there, MADE, made, said.append, never, hands(folder, asked, said))
+    assert written(there, MADE, made, never, hands(folder, asked))
     assert len(pools) == 1, "nobody is asked for what is there"
 
 
 def test_stopped_and_gone_on_with(folder, model, tmp_path, monkeypatch):
     inline(monkeypatch, texts)
-    made, said = writer(model, ASKED), []
+    made = writer(model, ASKED)
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
-    written(here, MADE, made, said.append, never)
+    written(here, MADE, made, never)
     partial = there.with_suffix(".partial")
 
     def begun():
         return partial.read_bytes().count(b"\n") > 2  # the head and two batches
 
-    own = hands(folder, ASKED, said)
-    assert not written(there, MADE, made, said.append, begun, own)
+    own = hands(folder, ASKED)
+    assert not written(there, MADE, made, begun, own)
     partial.write_bytes(partial.read_bytes() + b'{"batch": 9, "te')  # torn by a kill
-    assert written(there, MADE, made, said.append, never)
+    assert written(there, MADE, made, never)
     assert there.read_bytes() == here.read_bytes()
 
 
 def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
-    folder, model, tmp_path, monkeypatch
+    folder, model, tmp_path, monkeypatch, said
 ):
     inline(monkeypatch, texts)
     batch = Writer.batch
@@ -105,10 +105,10 @@ def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
         return batch(self, index, given)
 
     monkeypatch.setattr(Writer, "batch", spoilt)
-    path, said = tmp_path / "texts.jsonl", []
+    path = tmp_path / "texts.jsonl"
     made = writer(model, ASKED)
     with pytest.raises(BrokenOffError, match="1 batches of texts"):
-        written(path, MADE, made, said.append, never, hands(folder, ASKED, said))
+        written(path, MADE, made, never, hands(folder, ASKED))
     assert any("gave up batch 1 of the texts: ValueError: spoilt" in line for line in said)
     assert path.with_suffix(".partial").read_bytes().count(b"\n") == 4  # of 4 batches 3
 

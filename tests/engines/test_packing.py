@@ -8,10 +8,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from spsbench.engines.kernels import native
-from spsbench.engines.packing import onednn
-from spsbench.engines.packing.layouts import LAYOUTS, layouts, unpackable
-from spsbench.engines.packing.linear_layers import (
+from spsbench.engines import native, onednn
+from spsbench.engines.linears import (
     Packed,
     PackedEmbedding,
     Slot,
@@ -21,7 +19,8 @@ from spsbench.engines.packing.linear_layers import (
     slots,
     tied,
 )
-from spsbench.engines.packing.onednn import BLOCKS, OneDnnLinear
+from spsbench.engines.onednn import BLOCKS, OneDnnLinear
+from spsbench.engines.packing import LAYOUTS, layouts, unpackable
 from tests.tiny_models import laws, tiny
 
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
@@ -175,7 +174,7 @@ def test_a_released_layer_keeps_no_weight() -> None:
 def test_without_a_compiler_only_onednn_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(64, 64, dtype=torch.float32)
     assert list(layouts(weight)) == ["panels", "onednn", "onednn-4"]
-    monkeypatch.setattr("spsbench.engines.packing.panels.missing", lambda dtype: "no C compiler")
+    monkeypatch.setattr("spsbench.engines.panels.missing", lambda dtype: "no C compiler")
     assert list(layouts(weight)) == ["onednn", "onednn-4"]
 
 

@@ -249,7 +249,6 @@ def weights(folder: Path, target: Any, family: str = "eagle3", pickle: bool = Fa
         target=("org/tiny", target.config.to_dict()),
         offline=True,
         allow_pickle=pickle,
-        say=lambda line: None,
     )
 
 

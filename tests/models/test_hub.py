@@ -18,6 +18,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHILD = """
 import json, sys, time
 from spsbench.errors import SpsError
+from spsbench.messages import lines_to
 from spsbench.models import hub
 from spsbench.settings.models import ModelSpec
 answers = []
@@ -27,9 +28,10 @@ for task in json.load(sys.stdin):
         shutil.disk_usage = lambda path: type("Usage", (), {"free": task["free"]})
     said, start = [], time.monotonic()
     try:
-        folder = hub.fetch(ModelSpec(task["id"], task.get("revision")), say=said.append,
-            offline=task.get("offline", False), allow_pickle=task.get("allow_pickle", False),
-            trust_remote_code=task.get("trust", False))
+        with lines_to(said.append):
+            folder = hub.fetch(ModelSpec(task["id"], task.get("revision")),
+                offline=task.get("offline", False), allow_pickle=task.get("allow_pickle", False),
+                trust_remote_code=task.get("trust", False))
         answer = {"folder": str(folder)}
     except SpsError as error:
         answer = {"error": type(error).__name__, "line": str(error)}

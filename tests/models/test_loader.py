@@ -137,10 +137,11 @@ def test_unknown_architecture(broken: Path, edit: Callable[..., None]) -> None:
     line(caught)
 
 
-def test_larger_than_memory_is_said(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_than_memory_is_said(
+    llama: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("spsbench.models.precision.free_bytes", lambda place: 1000)
-    said: list[str] = []
-    load(llama, say=said.append)
+    load(llama)
     assert len(said) == 1
     assert said[0].startswith("warning: the weights of llama need")
 

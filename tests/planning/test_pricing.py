@@ -31,20 +31,23 @@ def made(fixed: float) -> Costs:
     ],
 )
 def test_contradictory_costs_are_measured_once_more(
-    fixed: list[float], kept: float, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fixed: list[float],
+    kept: float,
+    told: int,
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = [made(each) for each in fixed]
     monkeypatch.setattr("spsbench.planning.pricing.measure", lambda *given, **more: tables.pop(0))
     monkeypatch.setattr(Pricing, "_pairs", lambda self, traces: [(None, None)])
     monkeypatch.setattr(Pricing, "_text", lambda self, samples, models: [1, 2, 3])
-    said: list[str] = []
     pricing: Any = Pricing(
         folder=tmp_path,
         planning=Planning(),
         plain=SimpleNamespace(),  # type: ignore[arg-type]
         cells=[],
         models=None,  # type: ignore[arg-type]
-        say=said.append,
         watch=lambda pace: None,
     )
     text = Written(key=("c", "s", 0), prompt_tokens=9, budget=9, finish="eos", q=ONES, entropy=ONES)

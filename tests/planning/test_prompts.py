@@ -33,12 +33,13 @@ class Few(Task):
         (99, 64, 24),
     ],
 )
-def test_enough_prompts_are_held_back(there: int, traced: int, held_back: int) -> None:
-    said: list[str] = []
-    found = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 24, said.append)
+def test_enough_prompts_are_held_back(
+    there: int, traced: int, held_back: int, said: list[str]
+) -> None:
+    found = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 24)
     assert (len(found.traced), len(found.held_back)) == (traced, held_back)
     if there > 1:
         assert not {s.id for s in found.traced} & {s.id for s in found.held_back}
     assert bool(said) is (there < 64 + 24)
-    few = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 1, said.append)
+    few = prompts_of(Spec("few"), Few(there), lambda prompt: True, 64, 1)
     assert len(few.held_back) == 1  # no more than was asked for

@@ -92,9 +92,8 @@ def test_the_choice_is_by_time(monkeypatch, seconds, chosen):
     assert precision.quicker(torch.device("cpu")) == chosen
 
 
-def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path):
+def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path, said):
     monkeypatch.setattr(conduct, "quicker", lambda device: "bfloat16")
-    said: list[str] = []
 
     def chosen(resume):
         made = conduct.Conduct(
@@ -103,7 +102,6 @@ def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path):
             place=Place(out=tmp_path, resume=resume),
             access=Access(),
             price=lambda folder, drafter: None,
-            say=said.append,
             watch=lambda course: None,
             stop=lambda: False,
         )

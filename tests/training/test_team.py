@@ -183,7 +183,7 @@ def test_texts_are_shared_out_and_the_file_is_the_same(tmp_path):
             False,
             prompts_of(asked, tokenizer, False, Overlap(())),
         )
-        return written(path, made, writer, lambda line: None, lambda: False, team=team)
+        return written(path, made, writer, lambda: False, team=team)
 
     torch.set_num_threads(1)
     assert write(Team(), tmp_path / "one.jsonl")

@@ -40,10 +40,6 @@ def writer(target, asked=ASKED, chat=False, tokenizer=None):
     )
 
 
-def quiet(line):
-    pass
-
-
 def test_a_batch_is_a_function_of_the_seed_and_its_number(target):
     one, two = writer(target), writer(target)
     assert one.batch(1) == two.batch(1)
@@ -76,21 +72,21 @@ def test_a_chat_model_asks_itself(target):
 
 def test_what_was_stopped_goes_on_and_is_the_same_file(target, tmp_path):
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    assert written(whole, MADE, writer(target), quiet, lambda: False)
+    assert written(whole, MADE, writer(target), lambda: False)
     calls = iter([False, True])
-    assert not written(parts, MADE, writer(target), quiet, lambda: next(calls))
+    assert not written(parts, MADE, writer(target), lambda: next(calls))
     partial = parts.with_suffix(".partial")
     partial.write_bytes(partial.read_bytes() + b'{"batch": 1, "te')  # torn by a kill
-    assert written(parts, MADE, writer(target), quiet, lambda: False)
+    assert written(parts, MADE, writer(target), lambda: False)
     assert parts.read_bytes() == whole.read_bytes()
     with pytest.raises(MismatchError, match="vocab: 5, there 290"):
-        written(parts, {**MADE, "vocab": 5}, writer(target), quiet, lambda: False)
+        written(parts, {**MADE, "vocab": 5}, writer(target), lambda: False)
     assert len(read(whole, None, str).texts) > 1
 
 
 def test_texts_of_another_tokenizer_are_refused(target, tmp_path):
     path = tmp_path / "texts.jsonl"
-    written(path, MADE, writer(target), quiet, lambda: False)
+    written(path, MADE, writer(target), lambda: False)
     with pytest.raises(DataError, match="has tokens of tiny, not of other"):
         check_target(read_head(path), {**MADE, "tokenizer": "b", "target": "other"}, path)
     check_target(read_head(path), {**MADE, "files": "elsewhere"}, path)

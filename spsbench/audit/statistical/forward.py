@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.statistical.evidence import Floats
-from spsbench.engines.quantization.layers import dequantise, format_of
+from spsbench.engines.quantised import dequantise, format_of
 from spsbench.engines.shared import is_shared
 from spsbench.errors import DataError
 from spsbench.models.boundary import silent

@@ -1,5 +1,6 @@
 """Audit of a pair: text is generated until a bias is found, or none of that size can be there."""
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,8 +17,9 @@ from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
-from spsbench.settings.telling import Say, quiet
 from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
 
 TASKS = (Spec("humaneval"), Spec("xsum", (("data", "mini"), ("count", 40))))
 CALIBRATION = 4  # prompts on which rounding is measured
@@ -52,7 +54,6 @@ def audit_pair(
     most: int,
     workers: int = 1,
     offline: bool = False,
-    say: Say = quiet,
 ) -> Finding:
     """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long."""
     began = time.perf_counter()
@@ -74,7 +75,7 @@ def audit_pair(
                 said = audit.sps.tokens
                 claim = audit.claim()
                 power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
-                say(f"{said:,} tokens{power}, {time.perf_counter() - began:.0f} s")
+                log.info(f"{said:,} tokens{power}, {time.perf_counter() - began:.0f} s")
         if audit.sps.alarmed:  # a charge needs a control of the same length
             for done in performed(plain_jobs(prompts)):
                 if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
@@ -87,7 +88,7 @@ def audit_pair(
     return audit.finding(time.perf_counter() - began, trusted=sure)
 
 
-def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt], say: Say = quiet) -> Greedy:
+def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy:
     """Each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
     began = time.perf_counter()
     plain, result = plain_cell(cell), Greedy()
@@ -103,6 +104,6 @@ def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt], say: Say 
             planted = wrong_token(loaded, prompt.ids, ars.tokens, k)
             result.planted &= planted is None or planted.kind is GreedyKind.BUG
         if found.kind is not GreedyKind.IDENTICAL:
-            say(f"{prompt.name}: {found.kind.value}")
+            log.info(f"{prompt.name}: {found.kind.value}")
     result.seconds = time.perf_counter() - began
     return result

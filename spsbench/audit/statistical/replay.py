@@ -1,5 +1,6 @@
 """Audit of a run on disk: its records, scored anew."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +23,10 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
 from spsbench.settings.records import Record
 from spsbench.settings.task import Sample
-from spsbench.settings.telling import Say, quiet
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
+
+log = logging.getLogger(__name__)
 
 CALIBRATION = 8  # texts on which rounding is measured
 CONTROL_TOKENS = 2_000  # of ArS made anew where the run has none
@@ -51,7 +53,6 @@ def replay(
     level: float = LEVEL,
     asked: float | None = None,
     most: int | None = None,
-    say: Say = quiet,
 ) -> Iterator[Replayed]:
     """Audit every speculative cell of a run; `most` = tokens of each arm at most.
 
@@ -73,7 +74,7 @@ def replay(
     prompts = Prompts(manifest, cells, models, folder)
     for name in speculative:
         cell = cells[name]
-        say(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
+        log.info(f"auditing {cell.method!s} at temperature {cell.sampling.temperature:g} ({name})")
         own = [r for r in by_cell[name] if r.error is None]
         failures = len(by_cell[name]) - len(own)
         texts = [text_of(prompts(cell, r), r, f"{r.sample} #{r.repeat}") for r in own]

@@ -32,7 +32,7 @@ def carry_out(
         SpsError: models, data or a folder that cannot be used.
     """
     if dry_run:
-        for line in conduct(name, place, access, say=say).estimate(experiment):
+        for line in conduct(name, place, access).estimate(experiment):
             print(line)
         say("nothing was written; texts that end early make it shorter")
         return Exit.OK
@@ -42,7 +42,6 @@ def carry_out(
             place,
             access,
             crew=crew,
-            say=say,
             watch=watch,
             stop=lambda: interrupt.requested,
         ).run(experiment)

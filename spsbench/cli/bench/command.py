@@ -60,7 +60,7 @@ def bench(
     title, above, tables = read(config, asked | ({"task": task} if task else {}))
     if place.out is not None:
         check_writable(place.out)
-    experiment = planned(tables, access, say, title=title, **above | whole)
+    experiment = planned(tables, access, title=title, **above | whole)
     for table in tables:
         for number in repeated(table.k or "4", low=0, high=K_MAX):
             note(f"K={number} is named more than once in {table.k!r}: it is run once")

@@ -50,7 +50,7 @@ def generate(
     if system is not None and not chat:
         raise UsageError("--system without --chat: expected both or none")
     access, rest = access_of(asked)
-    prepare_ranks(make_cell(**rest), access, say)  # before stdin is read
+    prepare_ranks(make_cell(**rest), access)  # before stdin is read
     text = read_prompt(prompt, prompt_file)
     if text is None and not chat:
         raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
@@ -61,7 +61,7 @@ def generate(
     if page and asked.get("decoder") is None:
         asked["decoder"] = LAWS
     with at_once():
-        pair = load(say=say, **asked)
+        pair = load(**asked)
     quiet = json or page
     screen = Screen(Paint.NONE if quiet else paint(color))
     if not quiet and (legend := screen.legend()):

@@ -37,7 +37,7 @@ def carry_out(
         made = drawn_again(folder, **asked)
     else:
         with graceful(ENDS_WITHIN, stopped) as interrupt, shown() as watch:
-            heard: dict[str, Any] = {"say": say, "watch": watch, "fit": fit}
+            heard: dict[str, Any] = {"watch": watch, "fit": fit}
             made = plan(task, stop=lambda: interrupt.requested, **heard, **asked)
         if made is None:
             say(stopped())

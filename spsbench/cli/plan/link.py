@@ -7,15 +7,14 @@ from typing import Annotated, Any
 
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
-from spsbench.cli.notes import say
 from spsbench.cli.plan.single import single
 from spsbench.errors import UsageError
+from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.planning.forecast.link import HERE, parse_link
 from spsbench.settings.option import MACHINE
 from spsbench.settings.planning import OF_PLANNING
 from spsbench.settings.records import SCHEMA
 from spsbench.settings.table import OF_CELL
-from spsbench.settings.telling import LIBRARIES, working
 
 LinkOption = Annotated[
     str | None,
@@ -52,12 +51,12 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
     from spsbench.cli.progress import shown
     from spsbench.cli.safe import write
 
-    with working(LIBRARIES):
+    with announce_if_slow(LIBRARIES):
         from spsbench.api.link import plan_ranks
 
     with at_once(), shown() as watch:
         plan = None if what is None else Path(what)
-        found, known = plan_ranks(link, ranks, plan=plan, say=say, watch=watch, **rest)
+        found, known = plan_ranks(link, ranks, plan=plan, watch=watch, **rest)
 
     from spsbench.planning.forecast.placements import placement_rows, placement_table, sentence
 

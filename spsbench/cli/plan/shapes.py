@@ -38,7 +38,7 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     once = single(asked, "--shapes")
     make_cell(**access_of(once)[1])
     with at_once():
-        pair = load(say=say, **once)
+        pair = load(**once)
 
     from spsbench.api.costs import measure_draft_shapes
     from spsbench.cli.grids import drawn

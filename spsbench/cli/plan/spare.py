@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from spsbench.api.load import access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
-from spsbench.cli.notes import say
 from spsbench.cli.plan.single import single
 from spsbench.settings.asked import make_cell
 from spsbench.settings.experiment import task_spec
@@ -47,7 +46,7 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
     spec = task_spec(Sweep(task=what or (TASK if own is None else f"jsonl:path={own}")))
     make_cell(**access_of(once)[1])
     with at_once():
-        pair = load(say=say, **once)
+        pair = load(**once)
 
     from spsbench.api.spare import best, prompts_for, spare_layers
     from spsbench.cli.grids import drawn

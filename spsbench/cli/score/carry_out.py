@@ -182,7 +182,7 @@ def _judge(
             understood=order.understood,
             image=order.image or IMAGE,
         )
-        judge_on(order.crew, how, held, missing, say=say, told=told, stop=stop)
+        judge_on(order.crew, how, held, missing, told=told, stop=stop)
 
 
 def _ks(text: str) -> Sequence[int]:

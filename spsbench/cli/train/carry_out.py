@@ -53,7 +53,6 @@ def carry_out(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
         try:
             made = train(
                 what,
-                say=say,
                 watch=show,
                 stop=lambda: interrupt.requested,
                 command=command,

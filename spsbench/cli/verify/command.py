@@ -8,16 +8,15 @@ import typer
 from spsbench.api.load import OF_ACCESS, access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
-from spsbench.cli.notes import say
 from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
+from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.settings.asked import make_cell
 from spsbench.settings.audit import OF_AUDIT, OF_GOLDEN, OF_REPLAY
 from spsbench.settings.cell import Cell
 from spsbench.settings.option import METHOD
 from spsbench.settings.setting import fitted, taken
 from spsbench.settings.table import OF_CELL
-from spsbench.settings.telling import LIBRARIES, working
 
 UNHEARD = (
     "stop",
@@ -67,7 +66,7 @@ def rules(
     drafts = [OF_CELL["drafter"].fitted(name) for name in drafter or ()]
     only = [OF_CELL["schedule"].fitted(name) for name in schedule or ()]
 
-    with working(LIBRARIES):
+    with announce_if_slow(LIBRARIES):
         from spsbench.cli.verify.rules import enumerate_rules
 
     as_json = o.wants_json(format, json)
@@ -98,13 +97,13 @@ def run(
     check_environment()
     check_packages()
 
-    with working(LIBRARIES):
+    with announce_if_slow(LIBRARIES):
         from spsbench.api.verify import verify_run
         from spsbench.cli.progress import alive
         from spsbench.cli.verify.publish import publish
 
     with alive(f"auditing {folder}"):
-        found = list(verify_run(folder, access, say=say, **audit))
+        found = list(verify_run(folder, access, **audit))
     raise typer.Exit(publish(found, form))
 
 
@@ -133,13 +132,13 @@ def pair(
     if cell.sampling.temperature == 0 and plot is not None:
         raise UsageError("--plot at temperature 0: expected it above 0. Leave it out")
     with at_once():
-        held = load(say=say, **asked)
+        held = load(**asked)
 
     from spsbench.cli.progress import alive
     from spsbench.cli.verify.publish import publish
 
     with alive("auditing the pair"):
-        found = held.verify(say=say, **audit)
+        found = held.verify(**audit)
     raise typer.Exit(publish([found], form))
 
 
@@ -164,11 +163,11 @@ def head(
     check_environment()
     check_packages()
 
-    with working(LIBRARIES):
+    with announce_if_slow(LIBRARIES):
         from spsbench.api.golden import verify_head
         from spsbench.cli.progress import alive
         from spsbench.cli.verify.head import publish_head
 
     with at_once(), alive("measuring acceptance"):
-        found = verify_head(say=say, **asked, **golden)
+        found = verify_head(**asked, **golden)
     raise typer.Exit(publish_head(found, json=o.wants_json(format, json)))

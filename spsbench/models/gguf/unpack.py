@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import logging
 import os
 import shutil
 from collections import Counter
@@ -17,7 +18,8 @@ from spsbench.hardware.cache_home import cache_home
 from spsbench.hardware.sizes import in_words
 from spsbench.models.gguf.header import Header, read_header
 from spsbench.models.jsonfile import read_object
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 RULE = 1  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
@@ -28,7 +30,7 @@ _BYTES = 4  # of a weight: float32 holds what any packing means without rounding
 _SPARE = 1.05  # free disk wanted for each byte to come
 
 
-def unpacked(file: Path, say: Say) -> Path:
+def unpacked(file: Path) -> Path:
     """The folder that `file` was unpacked to, now or before.
 
     Raises:
@@ -39,7 +41,7 @@ def unpacked(file: Path, say: Say) -> Path:
     digest = hashlib.sha256(mark.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     folder = cache_home() / "gguf" / f"{file.stem}-{digest}"
     if not is_unpacked(folder):
-        unpack(file, folder, say)
+        unpack(file, folder)
     return folder
 
 
@@ -51,7 +53,6 @@ def is_unpacked(folder: Path) -> bool:
 def unpack(
     file: Path,
     folder: Path,
-    say: Say,
     *,
     more: Mapping[str, str] | None = None,
 ) -> None:
@@ -60,7 +61,6 @@ def unpack(
     Args:
         file: a whole GGUF file.
         folder: to be made; what is there is replaced.
-        say: is told that it takes a while.
         more: other files of the folder, by name.
 
     Raises:
@@ -84,7 +84,7 @@ def unpack(
             f"{file.name} unpacks to {in_words(size)} ({folder.parent}): expected that and 5 % "
             f"free on the disk, there are {in_words(free)}. Set XDG_CACHE_HOME to another disk"
         )
-    say(f"unpacking {file.name} ({head.packing}): {in_words(size)} to {folder}")
+    log.info(f"unpacking {file.name} ({head.packing}): {in_words(size)} to {folder}")
     part = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()

@@ -1,5 +1,6 @@
 """From a folder to a described head, and to its weights; every check comes before the first."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from spsbench.models.heads.description import Description, check_target, check_t
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
 from spsbench.models.heads.shapes import check_kind
-from spsbench.settings.telling import Say
+
+log = logging.getLogger(__name__)
 
 STRANGE = ("speculator", "eagle", "medusa", "dflash", "dspark", "mtpdraft")  # in a kind's name
 ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
@@ -134,6 +136,6 @@ def check_name(found: Description, target: str, head: str, where: Path) -> None:
         )
 
 
-def tell(found: Description, name: str, say: Say) -> None:
+def tell(found: Description, name: str) -> None:
     """Say on screen what a head was told to be."""
-    say(f"note: {name} is a head: {found}")
+    log.info(f"note: {name} is a head: {found}")

@@ -17,7 +17,6 @@ from spsbench.models.heads.description import Description
 from spsbench.models.heads.reading import described, tell
 from spsbench.models.precision import check_dtype, choose, warn_of_memory
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.telling import Say
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ def head_weights(
     target: tuple[str, Mapping[str, Any]],
     offline: bool,
     allow_pickle: bool,
-    say: Say,
 ) -> Head:
     """Read the head that `spec` names, for the drafter `family`; no tokenizer is asked for.
 
@@ -47,7 +45,6 @@ def head_weights(
         answers: arguments of that drafter, which settle what the files leave open.
         target: name and config of the target.
         offline, allow_pickle: as for models.
-        say: is told what it was found to be.
 
     Raises:
         SpsError: no head, a damaged one, or one for another drafter or target.
@@ -63,7 +60,6 @@ def head_weights(
         offline=offline,
         allow_pickle=allow_pickle,
         trust_remote_code=spec.trust_remote_code,
-        say=say,
     )
     files, found = described(
         folder,
@@ -73,10 +69,10 @@ def head_weights(
         answers=answers,
         allow_pickle=allow_pickle,
     )
-    tell(found, spec.id, say)
+    tell(found, spec.id)
     device = find_device(spec.device)
     number = choose(spec.dtype, device, files.files)
-    warn_of_memory(files.files, number, device, say)
+    warn_of_memory(files.files, number, device)
     read = by_name(files, set(found.names.values()))
     tensors = {}
     for parameter, name in found.names.items():

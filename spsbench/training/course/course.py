@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines.session.interrupts import held
+from spsbench.engines.interrupts import held
 from spsbench.errors import UsageError
 from spsbench.training.course.batches import Batches
 from spsbench.training.course.checkpoint import newest, save

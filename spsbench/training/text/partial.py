@@ -1,6 +1,7 @@
 """A file of texts while it is written: in any order, by whoever writes, and gone on with."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,11 +10,12 @@ from typing import Any
 
 from spsbench.errors import DataError, WriteError
 from spsbench.hardware.sizes import clock
-from spsbench.settings.telling import Say
 from spsbench.store.atomic import replace_file
 from spsbench.training.team import Team
 from spsbench.training.text.texts import SCHEMA, parsed, read_head, refuse_other
 from spsbench.training.text.writing import Text, Writer
+
+log = logging.getLogger(__name__)
 
 Take = Callable[[int, list[Text]], None]
 """The number of a batch, and its texts."""
@@ -26,7 +28,6 @@ def written(
     path: Path,
     made: Mapping[str, Any],
     writer: Writer,
-    say: Say,
     stop: Callable[[], bool],
     hands: Hands | None = None,
     team: Team | None = None,
@@ -47,7 +48,7 @@ def written(
     us = team or Team()
     work = hands or partial(in_turn, us)
     if us.leads:
-        return us.told(_collected(path, made, writer, say, work, stop, us))
+        return us.told(_collected(path, made, writer, work, stop, us))
     if missing := us.told(list[int]()):
         work(writer, missing, lambda index, texts: None, stop)
     return us.told(False)
@@ -57,7 +58,6 @@ def _collected(
     path: Path,
     made: Mapping[str, Any],
     writer: Writer,
-    say: Say,
     work: Hands,
     stop: Callable[[], bool],
     us: Team,
@@ -83,7 +83,7 @@ def _collected(
                 if len(lines) % max(1, writer.batches // 10) == 0:
                     each = (time.monotonic() - began) / (len(lines) - there)
                     left = clock(each * (writer.batches - len(lines)))
-                    say(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
+                    log.info(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
 
             if missing := us.told([index for index in range(writer.batches) if index not in lines]):
                 work(writer, missing, take, stop)

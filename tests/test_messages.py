@@ -1,0 +1,86 @@
+"""Lines for the user: who receives them, and when a slow step is announced."""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import spsbench
+from spsbench import messages
+from spsbench.messages import announce_if_slow, lines_to, no_lines
+from tests.folders import random_model, save
+
+log = logging.getLogger("spsbench.somewhere")
+
+
+class AtOnce(threading.Timer):
+    """A timer whose time is over when it starts."""
+
+    seconds: ClassVar[list[float]] = []
+
+    def __init__(self, interval: float, function: Callable[..., None], args: tuple[str]) -> None:
+        super().__init__(interval, function, args)
+        self.seconds.append(interval)
+
+    def start(self) -> None:
+        self.function(*self.args)
+        super().start()
+
+
+def test_lines_go_to_say_once_and_to_no_other_handler(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[str] = []
+    log.info("before")
+    with lines_to(said.append), lines_to(None), lines_to(said.append):
+        log.info("100 %")
+        log.info("100 %")
+        log.debug("detail")
+        with no_lines():
+            log.info("hidden")
+    log.info("after")
+    assert said == ["100 %"]
+    assert caplog.messages == []
+
+
+def test_lines_are_seen_by_the_usual_configuration(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[str] = []
+    with caplog.at_level(logging.INFO, logger="spsbench"), lines_to(said.append):
+        log.info("line")
+    assert said == caplog.messages == ["line"]
+
+
+def test_slow_steps_are_announced_in_nested_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "Timer", AtOnce)
+    monkeypatch.setattr(messages, "PATIENCE", 2.0)
+    said: list[str] = []
+    with lines_to(said.append), announce_if_slow("loading"), announce_if_slow("compiling"):
+        assert said == ["loading ...", "compiling ..."]
+    with announce_if_slow("nobody listens"):
+        pass
+    assert said[2:] == []
+    assert set(AtOnce.seconds) == {2.0}
+
+
+def test_loading_a_pair_announces_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "Timer", AtOnce)
+    folder = save(tmp_path / "target", random_model())
+    said: list[str] = []
+    pair = spsbench.load(target=str(folder), engine="eager", say=said.append)
+    assert said.index(f"{messages.LIBRARIES} ...") < said.index(f"loading {folder} ...")
+    said.clear()
+    pair.generate("the", max_new_tokens=1)
+    assert said == []
+
+
+def test_fast_steps_are_not_announced_and_leave_no_thread() -> None:
+    said: list[str] = []
+    before = threading.active_count()
+    with pytest.raises(KeyError), lines_to(said.append), announce_if_slow("loading"):
+        raise KeyError
+    assert said == []
+    assert threading.active_count() == before
+    assert not any(isinstance(each, messages.Listener) for each in messages.log.handlers)

@@ -84,7 +84,7 @@ def work(folder: Path) -> None:
     from transformers import LlamaForCausalLM  # noqa: F401 (an import that all of them pay)
 
     from spsbench.api.ranks import follow
-    from spsbench.engines.channel import channel, end
+    from spsbench.distributed.tensor_parallel import channel, end
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model

@@ -122,7 +122,7 @@ def cable(here: Machines) -> dict[str, Any]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     told = "".join(process.communicate()[1] for process in both)
-    lines = [line for line in told.splitlines() if "has been silent" in line]
+    lines = [line for line in told.splitlines() if "has not answered" in line]
     return {"right": bool(right and lines), "seconds": list(ends.values()), "lines": lines}
 
 

@@ -7,10 +7,12 @@ import sys
 
 from spsbench.cli.interrupt import at_once, leave
 from spsbench.errors import Exit
+from spsbench.hardware.ranks import end_with_launcher
 
 
 def main() -> None:
     """Import the commands, run the command line and exit."""
+    end_with_launcher()
     try:
         with at_once():
             from spsbench.cli.main import main as run

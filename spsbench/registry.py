@@ -248,7 +248,12 @@ BUILT_IN = (
         "until a fitted classifier expects a rejection; a host read a token",
     ),
     Entry("engines", "fast", ".engines.fast:Fast", "packed weights, no copied cache"),
-    Entry("engines", "eager", ".engines.eager:Eager", "as transformers runs it"),
+    Entry(
+        "engines",
+        "eager",
+        ".engines.eager:Eager",
+        "as transformers runs it; over several ranks with --parallel (experimental)",
+    ),
     Entry("decoders", "native", ".methods.decoders.native:NativeDecoder", "this package's loop"),
     Entry("decoders", "hf", ".methods.decoders.hf:HfDecoder", "transformers' own generate"),
     Entry("tasks", "xsum", ".tasks.xsum:XSum", "summaries of news articles, ROUGE-2"),

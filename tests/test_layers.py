@@ -24,6 +24,7 @@ LAYERS = (
     {"planning.forecast"},
     {"loop"},
     {"engines"},
+    {"distributed.process_group", "distributed.tensor_parallel"},
     {"models"},
     {"methods"},
     {"sandbox"},

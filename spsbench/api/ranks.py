@@ -1,36 +1,34 @@
-"""Ranks that share a model: whether they are there, and what the others do while rank 0 leads."""
+"""Ranks: whether those that were asked for are there, and what each but the first does."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from spsbench.errors import UsageError
-from spsbench.hardware.heart import be_patient
-from spsbench.hardware.ranks import MissingRanksError, ranks
+from spsbench.hardware.ranks import RANK_TIMEOUT, MissingRanksError, ranks
 from spsbench.models.description import read_config
 from spsbench.models.folder import local_folder
 from spsbench.models.gguf.header import named_gguf
 from spsbench.models.shareable import check_divided
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 
-TOGETHER = 300.0  # seconds in which ranks that a command starts must have come to each other
 
-
-def check_ranks(models: Iterable[ModelSpec], patience: float | None = None) -> None:
-    """Refuse a shared model where its ranks are not there.
+def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> None:
+    """Join the ranks that share a model, or refuse where they are not there.
 
     Args:
         models: of all cells.
-        patience: seconds of silence after which a rank is lost; None: as it is.
+        timeout: seconds after which a rank that does not answer is lost.
 
     Raises:
         MissingRanksError: there is one process alone.
         UsageError: models that are shared by different numbers of ranks, or have no weights.
         DataError: a model in a folder whose heads do not divide by its ranks.
+        LostRankError: not all ranks come.
     """
     shared = [model for model in models if model.ranks > 1]
     if len(sizes := {model.ranks for model in shared}) > 1:
-        told = " and ".join(map(str, sorted(sizes)))
+        given = " and ".join(map(str, sorted(sizes)))
         raise UsageError(
-            f"models over {told} ranks: expected the same number for all. Change --parallel"
+            f"models over {given} ranks: expected the same number for all. Change --parallel"
         )
     if odd := next((model for model in shared if model.weights != CHECKPOINT), None):
         raise UsageError(
@@ -43,59 +41,54 @@ def check_ranks(models: Iterable[ModelSpec], patience: float | None = None) -> N
             check_divided(read_config(folder), model.ranks, folder)
     if shared and ranks().size == 1:
         raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
-    if patience is not None:
-        be_patient(patience)
+    if shared:
+        from spsbench.distributed.process_group import connect
+
+        connect(timeout)
 
 
-def meet(ends: Callable[[str], None]) -> None:
-    """A program of ranks, on each of them, first of all: wait for the others, watch over them.
-
-    A library need not: there they meet when rank 0 loads a shared model, whenever that is.
-
-    Args:
-        ends: ends this process with a line, where another rank is lost and nothing else wakes it.
+def check_learners(parallel: str | None, device: str) -> None:
+    """Refuse `--parallel dp` where its processes are not there.
 
     Raises:
-        LostRankError: they do not come, or one of them has gone.
-        SpsError: an environment in which torch cannot work.
+        MissingRanksError: there is one process alone.
+        UsageError: torchrun started another number of them, or none.
     """
-    from spsbench.api.prepare import check_environment, check_packages
+    wanted = None if parallel in (None, "dp") else int(str(parallel).removeprefix("dp:"))
+    size = ranks().size
+    if size == 1 and wanted is not None:
+        raise MissingRanksError("a training", wanted, device)
+    if size == 1 and parallel == "dp":
+        raise UsageError(
+            "--parallel dp without torchrun: expected ranks that it started. Say how many to "
+            "start: --parallel dp:2"
+        )
+    if wanted is not None and wanted != size:
+        raise UsageError(
+            f"--parallel {parallel} under torchrun with {size} ranks: expected as many. Say "
+            "--parallel dp"
+        )
 
-    check_environment()
-    check_packages()
 
-    from spsbench.engines.channel import channel
-
-    agree(ends)
-    channel()
-
-
-def agree(ends: Callable[[str], None]) -> None:
-    """Ranks that do the same work, each of them, before they meet.
+def follow(within: float | None = None) -> None:
+    """Hold shares of rank 0's models and run its passes, on every rank but the first, to the end.
 
     Args:
-        ends: as `meet` takes it.
-    """
-    from spsbench.engines import company
-
-    company.agree(company.Terms(TOGETHER, ends))
-
-
-def follow() -> None:
-    """Every rank but the first: hold shares of rank 0's models, and run its passes, to its end.
+        within: seconds to wait for rank 0's first model; None: as long as it takes.
 
     Raises:
-        LostRankError: rank 0 has gone, or another rank.
+        LostRankError: a rank has ended or stands still.
         SpsError: a model that cannot be loaded here.
     """
-    from spsbench.engines.shared import Hands
+    from spsbench.distributed.process_group import UNLIMITED
+    from spsbench.distributed.tensor_parallel import Follower
     from spsbench.models.shares import load_share
 
-    Hands(load_share).serve()
+    Follower(load_share, UNLIMITED if within is None else within).serve()
 
 
 def dismiss() -> None:
-    """Rank 0: let the other ranks go."""
-    from spsbench.engines.channel import end
+    """Let the other ranks go, from rank 0."""
+    from spsbench.distributed.tensor_parallel import end
 
     end()

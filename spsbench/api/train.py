@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.api.bench import OF_CREW, OF_PLACE
-from spsbench.api.learners import check_learners
 from spsbench.api.load import access_of, load
 from spsbench.api.prepare import prepare
+from spsbench.api.ranks import check_learners
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
 from spsbench.settings.access import Access
@@ -83,10 +83,10 @@ def train(
 
     with announce_if_slow(LIBRARIES):
         from spsbench.api.costs import measure_costs
+        from spsbench.distributed.process_group import process_group
         from spsbench.planning.forecast.costs_file import dumps, read_costs
         from spsbench.training.conduct import Conduct
         from spsbench.training.course.outlook import Prices
-        from spsbench.training.team import team
 
     given = None if training.costs is None else read_costs(training.costs)
 
@@ -112,7 +112,10 @@ def train(
         arm = next((name for name in costs.arms if name != "none"), None)
         return None if arm is None else Prices(costs, arm)
 
-    with team() as learners, nullcontext() if learners.leads else no_lines():
+    with (
+        process_group(access.rank_timeout) as learners,
+        nullcontext() if learners.leads else no_lines(),
+    ):
         return Conduct(
             target=cell.models.target,
             asked=training,
@@ -122,7 +125,7 @@ def train(
             watch=watch,
             stop=stop,
             command=command,
-            team=learners,
+            group=learners,
             hands=_hands(crew, cell.models.target, training, access),
         ).run()
 

@@ -14,7 +14,7 @@ from spsbench.cli.models import models
 from spsbench.cli.notes import say
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.plan.command import plan
-from spsbench.cli.ranks import followed, gone, learned, learns, led
+from spsbench.cli.ranks import followed, gone, learns, led, served
 from spsbench.cli.report.command import merge_runs, report
 from spsbench.cli.safe import show_what_can_be_shown
 from spsbench.cli.score.command import score
@@ -78,5 +78,5 @@ def main() -> None:
     """Run the command line and exit."""
     show_what_can_be_shown()
     if ranks().rank > 0:
-        gone(followed(lambda: learned(command)) if learns() else followed())
+        gone(followed(command if learns() else served))
     sys.exit(led(lambda: exit_code(command)))

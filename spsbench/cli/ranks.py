@@ -1,4 +1,4 @@
-"""Several ranks as one command: rank 0 runs it, the others are quiet; one line at the end."""
+"""Several ranks as one command: torchelastic starts them, rank 0 runs it, one line at the end."""
 
 import json
 import os
@@ -8,9 +8,9 @@ import termios
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-from spsbench.api.ranks import agree, dismiss, follow, meet
+from spsbench.api.ranks import dismiss, follow
 from spsbench.cli.failures import debugging, described, exit_code
 from spsbench.cli.safe import one_line
 from spsbench.errors import Exit
@@ -19,7 +19,6 @@ from spsbench.hardware.ranks import (
     OURS,
     MissingRanksError,
     check_room,
-    end_with_launcher,
     ranks,
     usual_threads,
 )
@@ -27,45 +26,21 @@ from spsbench.hardware.ranks import (
 ERRORS = "TORCHELASTIC_ERROR_FILE"  # where torchrun reads why a rank has failed
 GRACE = 10  # seconds between asking ranks to end and ending them
 
-Done = TypeVar("Done")
-
-_left: list[str] = []  # why this rank ends, once that is known
-_terminals: list[tuple[int, Any]] = []  # as they were when it began
-
 
 def led(command: Callable[[], int]) -> int:
-    """Rank 0, or a single process: `command`; ranks that serve it are let go after it."""
-    if ranks().size == 1:
+    """Run `command` on rank 0, or in a single process, and let the ranks that serve it go."""
+    if ranks().size == 1 or learns():
         return command()
-    end_with_launcher()
-    if learns():
-        return learned(command)
-    with suppress(termios.error):
-        _terminals.append((0, termios.tcgetattr(0)))
-    code = exit_code(lambda: meet(ends=end_at_once)) or command()
-    return code or exit_code(dismiss)
-
-
-def learned(command: Callable[[], Done]) -> Done:
-    """A rank of those that learn together: each runs the command."""
-    agree(ends=end_at_once)
-    return command()
+    return command() or exit_code(dismiss)
 
 
 def learns() -> bool:
-    """Whether this command is run by each of its ranks, which learn together."""
+    """Return whether each rank runs this command, since they learn together."""
     return sys.argv[1:2] == ["train"]
 
 
-def served() -> None:
-    """Another rank: meet the others, and work for rank 0 to its end."""
-    meet(ends=end_at_once)
-    follow()
-
-
-def followed(work: Callable[[], object] = served) -> int:
-    """Another rank: work for rank 0 in silence; how it failed is left for who started the ranks."""
-    end_with_launcher()
+def followed(work: Callable[[], object]) -> int:
+    """Do the work of another rank in silence; its error is left where torchelastic reads it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and ends the others by its end
     if not debugging():
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -82,32 +57,30 @@ def followed(work: Callable[[], object] = served) -> int:
     return Exit.OK
 
 
-def end_at_once(line: str) -> NoReturn:
-    """Another rank is lost, and this one waits for it where no exception reaches it."""
-    told = bool(_left)
-    leave(line)
-    with suppress(termios.error):  # a prompt at which somebody types hides what is typed
-        for terminal, mode in _terminals:
-            termios.tcsetattr(terminal, termios.TCSANOW, mode)
-    if not told and not told_elsewhere(line):
-        shown = "\x1b[?25h" if sys.stderr.isatty() else ""  # a bar of progress hides the cursor
-        os.write(2, f"{shown}error: {one_line(line)}\n".encode(errors="replace"))
-    os._exit(Exit.UNAVAILABLE)
+def served() -> None:
+    """Serve rank 0 to its end; it must come within minutes."""
+    from spsbench.api.prepare import check_environment, check_packages
+
+    check_environment()
+    check_packages()
+
+    from spsbench.distributed.process_group import MEETING
+
+    follow(MEETING)
 
 
 def gone(code: int) -> NoReturn:
-    """End another rank at once: rank 0 has closed its connections, and gloo aborts over that."""
+    """End another rank at once: gloo aborts when it is taken down after rank 0 has gone."""
     os._exit(code)
 
 
 def told_elsewhere(line: str) -> bool:
-    """Whether who started the ranks will say why the command failed: another rank ended first."""
+    """Return whether the launcher says why the command failed: another rank ended first."""
     return OURS in os.environ and LOST in line
 
 
 def leave(line: str) -> None:
-    """Write why this rank ends to where torchrun looks for it."""
-    _left.append(line)
+    """Write why this rank ends to where torchelastic looks for it."""
     path = os.environ.get(ERRORS)
     if path is None:
         return
@@ -117,9 +90,9 @@ def leave(line: str) -> None:
 
 
 def start(missing: MissingRanksError) -> int:
-    """Run this very command over several ranks, as torchrun does; the exit code of rank 0.
+    """Run this command over several ranks, as torchrun does, and return its exit code.
 
-    A rank that dies ends the others within seconds, and is told in one line.
+    torchelastic ends the other ranks when one fails, and the failure is one line.
 
     Raises:
         UsageError: more ranks than this machine has room for.
@@ -134,7 +107,8 @@ def start(missing: MissingRanksError) -> int:
 
     check_room(missing.size, 0 if missing.device == "cpu" else torch.cuda.device_count())
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    os.environ[OURS] = "1"
+    os.environ[OURS] = str(os.getpid())
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings come before the line
     os.environ.setdefault("OMP_NUM_THREADS", str(usual_threads(missing.size)))
     if missing.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -151,18 +125,26 @@ def start(missing: MissingRanksError) -> int:
         shutdown_timeout=GRACE,
         logs_specs=DefaultLogsSpecs(),
     )
+    terminal = None
+    with suppress(termios.error):  # a prompt at which a user types hides what is typed
+        terminal = termios.tcgetattr(0)
     try:
         elastic_launch(config, sys.executable)("-m", "spsbench", *sys.argv[1:])
     except ChildFailedError as error:
-        return _told(error.failures)
+        return _report(error.failures)
     except SignalException as error:
         number = signal.Signals(error.sigval)
         return Exit.INTERRUPTED if number == signal.SIGINT else 128 + number
+    finally:
+        if terminal is not None:
+            termios.tcsetattr(0, termios.TCSANOW, terminal)
+        if sys.stderr.isatty():
+            sys.stderr.write("\x1b[?25h")  # a bar of progress hides the cursor
     return Exit.OK
 
 
-def _told(failures: Mapping[int, Any]) -> int:
-    """Say in a line which rank failed first, and why, unless rank 0 has said it itself."""
+def _report(failures: Mapping[int, Any]) -> int:
+    """Print which rank failed first, unless rank 0 has printed it; return the exit code."""
     found = {rank: _reason(failure) for rank, failure in failures.items()}
     first = next((rank for rank, why in found.items() if LOST not in why), None)
     rank = min(found) if first is None else first
@@ -179,5 +161,5 @@ def _reason(failure: Any) -> str:
             f"it was ended by {failure.signal_name()} (process {failure.pid}): expected all ranks "
             "to live. Look for what ended it, such as too little memory, and start again"
         )
-    told = failure.message
-    return str(told["message"] if isinstance(told, dict) else told)
+    message = failure.message
+    return str(message["message"] if isinstance(message, dict) else message)

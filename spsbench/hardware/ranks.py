@@ -1,4 +1,4 @@
-"""The ranks that torchrun started, as it says in the environment: one process each."""
+"""Ranks: which one this process is, whether more have room here, and their end with a launcher."""
 
 import ctypes
 import os
@@ -9,25 +9,29 @@ from typing import NamedTuple
 from spsbench.errors import UsageError
 from spsbench.hardware.memory import ram
 
-OURS = "SPS_RANKS_STARTED"  # in the environment of ranks that `sps` started itself
+OURS = (
+    "SPS_RANKS_STARTED"  # in the environment of ranks: the process of the `sps` that started them
+)
 
 SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 RANK_BYTES = 300 << 20  # memory of a process that has imported what it needs, and no model yet
 
+RANK_TIMEOUT = 1800.0  # seconds, as torch has it for gloo
+
 LOST = "a rank has ended"  # so begins the line of a rank that only follows another one's end
 
 
 class Ranks(NamedTuple):
-    """How many processes share a model, and which of them this one is."""
+    """Which rank this process is, of how many."""
 
     rank: int = 0
     size: int = 1
-    local: int = 0  # among those of this machine
+    local: int = 0  # among the ranks of this machine
 
 
 def ranks() -> Ranks:
-    """Those of this process; one rank where nobody started several."""
+    """Return the rank of this process; rank 0 of 1 where torchrun has not started it."""
     try:
         rank, size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     except (KeyError, ValueError):
@@ -36,17 +40,24 @@ def ranks() -> Ranks:
 
 
 def usual_threads(size: int) -> int:
-    """Processor threads for each of `size` ranks of one machine."""
+    """Return the processor threads for each of `size` ranks of one machine."""
     return max(1, len(os.sched_getaffinity(0)) // size)
 
 
 def end_with_launcher() -> None:
-    """Ask the kernel to end this rank with the `sps` that has started it, however that ends.
+    """End this rank with the `sps` that has started it; ranks of torchrun's own are torchrun's."""
+    if OURS in os.environ:
+        end_with_parent(int(os.environ[OURS]), signal.SIGTERM)
 
-    Linux alone can; ranks of torchrun's own are torchrun's.
-    """
-    if OURS in os.environ and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+def end_with_parent(parent: int, number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when `parent` ends; on Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, number)
+        try:
+            os.kill(parent, 0)
+        except ProcessLookupError:  # it has ended before
+            os.kill(os.getpid(), number)
 
 
 def check_room(size: int, accelerators: int) -> None:
@@ -75,7 +86,7 @@ def check_room(size: int, accelerators: int) -> None:
 
 
 class MissingRanksError(UsageError):
-    """A model is to be shared by ranks, and nobody has started them."""
+    """Ranks are asked for, and this process is alone."""
 
     def __init__(self, model: str, size: int, device: str) -> None:
         self.size, self.device = size, device

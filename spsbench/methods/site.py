@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from spsbench.distributed.tensor_parallel import is_shared
 from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.eager import UnsupportedModelError
-from spsbench.engines.shared import is_shared
 from spsbench.engines.views import view
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.site import (

@@ -1,4 +1,4 @@
-"""A model whose weights several ranks share: each loads its part, rank 0 leads."""
+"""Load a model whose weights several ranks share: each reads its part."""
 
 import pickle
 from pathlib import Path
@@ -7,19 +7,18 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines.channel import channel
-from spsbench.engines.shared import ask_to_load, lead
+from spsbench.distributed.tensor_parallel import channel, request_load, share
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import MissingRanksError, ranks
 from spsbench.models.loader import load_model
 
 
 def load_shared(folder: Path, *, size: int, **how: Any) -> PreTrainedModel:
-    """Rank 0's share of the model in `folder`, after the other ranks were told to load theirs.
+    """Load rank 0's share of the model in `folder` while the other ranks load theirs.
 
     Args:
         folder: one that `check_folder` has passed; the other ranks must see it under this name.
-        size: of the team.
+        size: how many ranks there are.
         how: as `load_model` takes it.
 
     Raises:
@@ -31,16 +30,15 @@ def load_shared(folder: Path, *, size: int, **how: Any) -> PreTrainedModel:
         raise MissingRanksError(str(folder), size, how["device"])
     how["device"] = _device(how["device"])
     request = {"folder": str(folder), "threads": torch.get_num_threads(), "size": size, **how}
-    team = channel()
-    with team.together():
-        ask_to_load(pickle.dumps(request))
+    with channel().exchange():
+        request_load(pickle.dumps(request))
         model = load_model(folder, ranks=size, **how | {"device": _mine(how["device"])})
-    lead(model, size)
+    share(model, size)
     return model
 
 
 def load_share(request: bytes) -> PreTrainedModel:
-    """Another rank: its share of the model that rank 0 asked for."""
+    """Load this rank's share of the model that rank 0 asked for."""
     how = pickle.loads(request)  # from rank 0 of the same user's program
     torch.set_num_threads(how.pop("threads"))
     folder, size = Path(how.pop("folder")), how.pop("size")
@@ -49,7 +47,7 @@ def load_share(request: bytes) -> PreTrainedModel:
 
 
 def _device(asked: str) -> str:
-    """`cpu` or `cuda`: transformers places a shared model on the accelerators where it sees some.
+    """Return `cpu` or `cuda`: transformers uses the accelerators for a shared model if it sees any.
 
     Raises:
         UsageError: another one, or the one that is not used.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from spsbench.hardware.ranks import RANK_TIMEOUT
 from spsbench.settings.option import MACHINE, MODELS, Option, between
 
 THREADS_MAX = 1024
@@ -28,8 +29,8 @@ class Access:
     rank_timeout: Annotated[
         float,
         Option(
-            "Seconds without a sign of life after which a rank is lost.",
+            "With --parallel: seconds after which a rank that does not answer is lost.",
             MACHINE,
             between(1, 1e6, "1..1000000"),
         ),
-    ] = 30.0
+    ] = RANK_TIMEOUT

@@ -60,7 +60,7 @@ class ModelSpec:
     parallel: Annotated[
         str | None,
         Option(
-            "Ranks that share the weights of {model}: tp:2; under torchrun tp.",
+            "Experimental: ranks that share the weights of {model}: tp:2; under torchrun tp.",
             MACHINE,
             Check(lambda value: SHARED.fullmatch(value) is not None, EXPECTED),
             metavar="tp:N",

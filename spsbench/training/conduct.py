@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from spsbench.distributed.process_group import SingleProcess, device_of
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.settings.access import Access
@@ -29,7 +30,6 @@ from spsbench.training.folder import Folder, begin, noted, opened
 from spsbench.training.identity import PRODUCTS, identity, of_texts, usual
 from spsbench.training.outset import Outset, loss_spec
 from spsbench.training.students.table import check_asked, made_student
-from spsbench.training.team import Team, device_of
 from spsbench.training.text.asking import in_chat, prompts_of
 from spsbench.training.text.overlap import Overlap, kept_apart
 from spsbench.training.text.partial import Hands, written
@@ -55,7 +55,7 @@ class Conduct:
         watch: is told after each look.
         stop: asked now and then whether to end.
         command: as the user gave it.
-        team: processes that learn together; rank 0 alone has the folder.
+        group: processes that learn together; rank 0 alone has the folder.
         hands: have the texts written; None: this process does.
     """
 
@@ -67,7 +67,7 @@ class Conduct:
     watch: Callable[[Course], None]
     stop: Callable[[], bool]
     command: Sequence[str] = ()
-    team: Team = field(default_factory=Team)
+    group: SingleProcess = field(default_factory=SingleProcess)
     hands: Hands | None = None
 
     def run(self) -> Trained | None:
@@ -76,7 +76,7 @@ class Conduct:
         Raises:
             SpsError: models, texts, settings or a folder that cannot be used.
         """
-        asked, team = self.asked, self.team
+        asked, group = self.asked, self.group
         if self.access.threads is not None:
             torch.set_num_threads(self.access.threads)
         loss = loss_spec(asked)
@@ -91,14 +91,14 @@ class Conduct:
         tokenizer = source.tokenizer(found)
         chat = in_chat(tokenizer, asked.chat)
         check_asked(asked, found, tokenizer, self._load)
-        checks = team.leads or asked.prompts  # the others are told what was read
+        checks = group.leads or asked.prompts  # the others are told what was read
         overlap = Overlap(kept_apart(asked.not_from) if checks else ())
         prompts = prompts_of(asked, tokenizer, chat, overlap)
         files = hash_files(found)
-        folder = opened(self.place) if team.leads else Folder(Path())
-        numbers = team.told(self._products(folder, target.device) if team.leads else "")
+        folder = opened(self.place) if group.leads else Folder(Path())
+        numbers = group.broadcast(self._products(folder, target.device) if group.leads else "")
         with folder.gone_if_refused(), self._alone(folder):
-            if team.leads:
+            if group.leads:
                 mine = identity(self.target, asked, digest(files), loss, numbers)
                 begin(folder, mine, usual(asked), bool(self.place.resume))
             model = source.model(found)
@@ -111,11 +111,11 @@ class Conduct:
             path = asked.texts or folder.texts
             if asked.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, asked, chat, prompts)
-                if not written(path, made, writer, self.stop, self.hands, team):
+                if not written(path, made, writer, self.stop, self.hands, group):
                     return None
-            elif team.leads:
+            elif group.leads:
                 check_target(read_head(path), made, path)
-            texts = team.told(read(path, overlap, tokenizer.decode) if team.leads else _NONE)
+            texts = group.broadcast(read(path, overlap, tokenizer.decode) if group.leads else _NONE)
             learnt, kept = parted(texts, asked.held_out, asked.seed)
             log.info(
                 f"texts: {len(learnt)} to learn from, {len(kept)} held out, {texts.tokens} tokens "
@@ -134,7 +134,7 @@ class Conduct:
                 kept=kept,
                 eos=eos,
                 folder=folder,
-                team=team,
+                group=group,
                 numbers=numbers,
             )
             outset.check()
@@ -146,8 +146,8 @@ class Conduct:
             )
             if not course.run():
                 return None
-            team.gathered(None)  # nobody reads hidden states any more
-            if not team.leads:
+            group.all_gather(None)  # nobody reads hidden states any more
+            if not group.leads:
                 return None
             shutil.rmtree(folder.features, ignore_errors=True)
             return finish(course, folder, texts, asked, self.target, loss, chat, self.command)
@@ -161,7 +161,7 @@ class Conduct:
         return chosen
 
     def _alone(self, folder: Folder) -> AbstractContextManager[Any]:
-        return Lock(folder.lock) if self.team.leads else nullcontext()
+        return Lock(folder.lock) if self.group.leads else nullcontext()
 
     def _load(self, folder: Path) -> Any:
         return load_model(
@@ -174,7 +174,7 @@ class Conduct:
         )
 
     def _told(self, course: Course, folder: Folder) -> None:
-        if self.team.leads:
+        if self.group.leads:
             lines = "".join(json.dumps(look.to_json()) + "\n" for look in course.looks)
             replace_file(folder.log, lines.encode())
             self.watch(course)

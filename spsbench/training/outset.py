@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.settings.training import DraftTraining, HeadTraining, Training
@@ -23,7 +24,6 @@ from spsbench.training.course.teacher import Teacher
 from spsbench.training.folder import Folder
 from spsbench.training.losses.table import ACCEPTANCES, LAWLESS, loss_of
 from spsbench.training.students.student import Student
-from spsbench.training.team import Team
 from spsbench.training.text.many import continued
 from spsbench.training.text.writing import Text
 
@@ -67,7 +67,7 @@ class Outset:
     kept: Sequence[Text]
     eos: frozenset[int]
     folder: Folder
-    team: Team
+    group: SingleProcess
     numbers: str
 
     def check(self) -> None:
@@ -103,13 +103,13 @@ class Outset:
             return None
         count = self.teacher.layers
         layers = sorted({*self.student.reads(count), count})
-        place = self.team.told(self.folder.features.absolute())
+        place = self.group.broadcast(self.folder.features.absolute())
         found = Features(place, self.teacher, [*self.learnt, *self.kept], layers, of, self.numbers)
-        if self.team.leads:
+        if self.group.leads:
             found.check_room()
             log.info(f"hidden states of {found.tokens:,} tokens are kept while it learns")
             found.write()
-        self.team.told(None)
+        self.group.broadcast(None)
         found.open()
         return found
 
@@ -147,7 +147,7 @@ class Outset:
         each = max(1, asked.micro_tokens // max(len(p) + len(t) for p, t in kept))
         held = [together(kept[i : i + each], device) for i in range(0, len(kept), each)]
         prices = None
-        if self.team.leads:
+        if self.group.leads:
             student.write(self.folder.result, getattr(torch, asked.save_as))
             prices = price(self.folder.result, student.drafter, self.folder.costs)
         return Course(
@@ -159,7 +159,7 @@ class Outset:
             self.folder.checkpoints,
             prices=prices,
             own=OwnTexts(asked.on_policy, self._write, device) if asked.on_policy else None,
-            team=self.team,
+            group=self.group,
             told=told,
             stop=stop,
         )

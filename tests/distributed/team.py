@@ -9,8 +9,8 @@ import torch
 
 from forked import FORK, be_rank, free_port
 from spsbench.api.ranks import follow
-from spsbench.engines.channel import end
-from spsbench.engines.company import LostRankError
+from spsbench.distributed.process_group import LostRankError
+from spsbench.distributed.tensor_parallel import channel, end
 
 
 def team(
@@ -19,6 +19,7 @@ def team(
     *,
     dies: int | None = None,
     of: signal.Signals = signal.SIGKILL,
+    timeout: float = 60.0,
 ) -> Any:
     """What `work` returns on rank 0 of `size`; the rank `dies` is hit when work asks for it."""
     here, there = FORK.Pipe(duplex=False)
@@ -27,7 +28,7 @@ def team(
     for process in others:
         process.start()
     victim = None if dies is None else others[dies - 1].pid
-    first = FORK.Process(target=_lead, args=(size, port, work, there, victim, of))
+    first = FORK.Process(target=_lead, args=(size, port, work, there, victim, of, timeout))
     first.start()
     there.close()
     try:
@@ -65,9 +66,11 @@ def _lead(
     answer: Any,
     victim: int | None,
     of: signal.Signals,
+    timeout: float,
 ) -> None:
     _environment(0, size, port)
     try:
+        channel(timeout)
         answer.send(work() if victim is None else work(lambda: os.kill(victim, of)))
         end()
     except Exception as error:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spsbench.engines.meeting import backend_of
+from spsbench.distributed.process_group import backend_of
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.hardware.ranks import Ranks
 from spsbench.models import shares

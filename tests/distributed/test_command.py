@@ -65,8 +65,8 @@ def rank_of(pid: str) -> str:
     [
         ("0", signal.SIGKILL, "rank 0 failed: it was ended by SIGKILL"),
         ("1", signal.SIGKILL, "rank 1 failed: it was ended by SIGKILL"),
-        ("0", signal.SIGSTOP, "rank 1 failed: rank 0 has been silent for 5 s"),
-        ("1", signal.SIGSTOP, "error: rank 1 has been silent for 5 s"),
+        ("0", signal.SIGSTOP, "a rank has not answered for 5 s (rank 1 waits"),
+        ("1", signal.SIGSTOP, "error: a rank has not answered for 5 s (rank 0 waits"),
     ],
 )
 def test_a_rank_that_is_killed_or_stopped_ends_the_command_in_a_line(
@@ -109,6 +109,17 @@ def test_what_ranks_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert models.draft.parallel is None, "a draft model is not shared unless it is asked for"
     with pytest.raises(UsageError, match="under torchrun with 2 ranks"):
         make_cell(parallel="tp:4")
+
+
+def test_ranks_without_an_address_are_one_line() -> None:
+    for absent in ("MASTER_ADDR", "MASTER_PORT"):
+        env = os.environ | variables_of(0, 2, 1)
+        del env[absent]
+        ended = Forked(*ASKED, "x", "--parallel", "tp", env=env)
+        _, said = ended.communicate()
+        assert ended.returncode == 2
+        assert said.startswith(f"error: RANK without {absent} (environment)".encode()), said
+        assert said.count(b"\n") == 1
 
 
 def test_a_library_without_ranks_says_how_to_start_them() -> None:

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from forked import FORK, be_rank, free_port
-from spsbench.training.team import team
+from spsbench.distributed.process_group import process_group
 
 
-def learn(size: int, work: Callable[[Any], Any]) -> list[Any]:
+def learn(size: int, work: Callable[[Any], Any], timeout: float = 60.0) -> list[Any]:
     """What `work` returns, or raises, on each rank; None: it was ended."""
     port = free_port()
     pipes = [FORK.Pipe(duplex=False) for _ in range(size)]
     made = [
-        FORK.Process(target=_rank, args=(rank, size, port, work, pipes[rank][1]))
+        FORK.Process(target=_rank, args=(rank, size, port, work, pipes[rank][1], timeout))
         for rank in range(size)
     ]
     for process in made:
@@ -38,11 +38,13 @@ def _answer(here: Any) -> Any:
         return None
 
 
-def _rank(rank: int, size: int, port: int, work: Callable[[Any], Any], answer: Any) -> None:
+def _rank(
+    rank: int, size: int, port: int, work: Callable[[Any], Any], answer: Any, timeout: float
+) -> None:
     be_rank(rank, size, port)
     torch.set_num_threads(1)
     try:
-        answer.send(work(team()))
+        answer.send(work(process_group(timeout)))
     except Exception as error:
         answer.send(error)
         os._exit(1)

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError, MismatchError, OutOfMemoryError
 from spsbench.training.course.batches import Batches
 from spsbench.training.course.features import TOGETHER, Features, Remembering
 from spsbench.training.course.gradients import Gradients
 from spsbench.training.course.teacher import Teacher
-from spsbench.training.team import Team
 from tests.training import small
 from tests.training.test_course import RULES
 
@@ -39,7 +39,7 @@ def kept(model, texts, folder, kind="eagle3"):
 def gradients(kind, model, texts, teacher):
     made = small.student(kind, model)
     batches = Batches(texts, 80, 0, torch.device("cpu"))
-    Gradients(made, teacher, batches, RULES, Team()).add(0, 8)
+    Gradients(made, teacher, batches, RULES, SingleProcess()).add(0, 8)
     return {name: weight.grad for name, weight in made.network.named_parameters()}
 
 

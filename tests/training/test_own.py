@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
 from spsbench.training.course.batches import Batches
 from spsbench.training.course.course import Course
 from spsbench.training.course.gradients import Gradients
 from spsbench.training.course.own import OwnTexts
 from spsbench.training.course.teacher import Teacher
-from spsbench.training.team import Team
 from spsbench.training.text.many import continued
 from tests.training import small
 from tests.training.test_course import RULES, weights
@@ -81,7 +81,7 @@ def test_the_target_judges_what_the_student_wrote(model, texts):
             own[i] = (prompts[i], text[: len(texts[i][1])])
     assert any(own[i][1] != texts[i][1] for i in own)
     batches = Batches([own.get(i, texts[i]) for i in range(8)], 80, 0, CPU)
-    again = Gradients(made.student, made.teacher, batches, made.rules, Team())
+    again = Gradients(made.student, made.teacher, batches, made.rules, SingleProcess())
     assert again.add(0, 8) == pytest.approx(loss, abs=1e-7)
     for name, weight in network.named_parameters():
         torch.testing.assert_close(weight.grad, found[name], atol=1e-7, rtol=1e-5)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.training.course.batches import Batches
 from spsbench.training.course.gradients import Gradients
 from spsbench.training.course.teacher import Teacher
-from spsbench.training.team import Team
 from tests.training import small
 from tests.training.test_course import RULES
 
@@ -24,7 +24,7 @@ def test_gradients_are_the_same(kind):
         attention = parts[0].self_attn  # asked before it runs: a second run may end inside it
         hook = attention.register_forward_pre_hook(lambda *_, count=count: count.append(1))
         batches = Batches(texts, 80, 0, torch.device("cpu"))
-        Gradients(made, Teacher(model, small.VOCAB), batches, RULES, Team()).add(0, 8)
+        Gradients(made, Teacher(model, small.VOCAB), batches, RULES, SingleProcess()).add(0, 8)
         hook.remove()
         runs.append(len(count))
         found.append({name: weight.grad for name, weight in made.network.named_parameters()})

@@ -10,16 +10,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.engines.company import LostRankError
+from spsbench.distributed.process_group import LostRankError, ProcessGroup, SingleProcess
 from spsbench.errors import DataError
-from spsbench.hardware.heart import USUAL, be_patient
 from spsbench.settings.training import HeadTraining
 from spsbench.training.course.batches import Batches
 from spsbench.training.course.course import Course
 from spsbench.training.course.gradients import Gradients
 from spsbench.training.course.teacher import Teacher
 from spsbench.training.losses.hybrid import hybrid
-from spsbench.training.team import Ranks, Team
 from spsbench.training.text.asking import prompts_of
 from spsbench.training.text.overlap import Overlap
 from spsbench.training.text.partial import written
@@ -42,18 +40,18 @@ def texts(model):
     return small.texts(model, count=10)
 
 
-def course(model, texts, folder, team, rules=RULES, **more):
+def course(model, texts, folder, group, rules=RULES, **more):
     batches = Batches(texts[:8], 80, 0, CPU)
     held = [small.batch([text]) for text in texts[8:]]
     made = small.student("eagle3", model)
     return Course(
-        made, Teacher(model, small.VOCAB), batches, held, rules, folder, team=team, **more
+        made, Teacher(model, small.VOCAB), batches, held, rules, folder, group=group, **more
     )
 
 
-def gradients(model, texts, team, rules=RULES):
+def gradients(model, texts, group, rules=RULES):
     """Of the first step: what it reports, and every gradient."""
-    made = course(model, texts, None, team, rules)
+    made = course(model, texts, None, group, rules)
     loss = made._gradients().add(0, 8)
     network = made.student.network
     return loss, {name: weight.grad.numpy() for name, weight in network.named_parameters()}
@@ -66,8 +64,8 @@ def alike(one, two):
 
 def test_two_ranks_have_the_gradients_of_one(model, texts):
     """One process does what two do, in parts as small as theirs: twice as many micro batches."""
-    loss, alone = gradients(model, texts, Team())
-    found = learn(2, lambda team: gradients(model, texts, team))
+    loss, alone = gradients(model, texts, SingleProcess())
+    found = learn(2, lambda group: gradients(model, texts, group))
     for told, theirs in found:
         assert told == pytest.approx(loss, abs=1e-14)
         assert alike(alone, theirs)
@@ -77,9 +75,9 @@ def test_two_ranks_have_the_gradients_of_one(model, texts):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_gradients_that_are_not_added_would_be_seen(model, texts, monkeypatch):
-    monkeypatch.setattr(Ranks, "add", lambda self, network: None)
-    _, alone = gradients(model, texts, Team())
-    (_, one), _ = learn(2, lambda team: gradients(model, texts, team))
+    monkeypatch.setattr(ProcessGroup, "sum_gradients", lambda self, network: None)
+    _, alone = gradients(model, texts, SingleProcess())
+    (_, one), _ = learn(2, lambda group: gradients(model, texts, group))
     assert not alike(alone, one)
 
 
@@ -87,13 +85,13 @@ def test_gradients_that_are_not_added_would_be_seen(model, texts, monkeypatch):
 @pytest.mark.cluster
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_course_is_that_of_one_process(size, model, texts, tmp_path):
-    def run(team, folder):
-        made = course(model, texts, folder, team)
+    def run(group, folder):
+        made = course(model, texts, folder, group)
         assert made.run()
         return [look.tau for look in made.looks], len(list(folder.glob("*")))
 
-    taus, files = run(Team(), tmp_path / "one")
-    found = learn(size, lambda team: run(team, tmp_path / f"rank-{team.rank}"))
+    taus, files = run(SingleProcess(), tmp_path / "one")
+    found = learn(size, lambda group: run(group, tmp_path / f"rank-{group.rank}"))
     assert [each[0] for each in found] == [pytest.approx(taus, abs=1e-9)] * size
     assert [each[1] for each in found] == [files] + [0] * (size - 1)  # rank 0 alone writes
 
@@ -101,16 +99,16 @@ def test_a_course_is_that_of_one_process(size, model, texts, tmp_path):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_what_two_ranks_left_one_goes_on_with(model, texts, tmp_path):
-    whole = course(model, texts, tmp_path / "whole", Team())
+    whole = course(model, texts, tmp_path / "whole", SingleProcess())
     assert whole.run()
     left = iter([False, False, True])
 
-    def run(team):
-        stop = (lambda: next(left, True)) if team.leads else (lambda: False)
-        return course(model, texts, tmp_path / "parts", team, stop=stop).run()
+    def run(group):
+        stop = (lambda: next(left, True)) if group.leads else (lambda: False)
+        return course(model, texts, tmp_path / "parts", group, stop=stop).run()
 
     assert learn(2, run) == [False, False]
-    again = course(model, texts, tmp_path / "parts", Team())
+    again = course(model, texts, tmp_path / "parts", SingleProcess())
     assert again.run()
     assert again.now.tau == pytest.approx(whole.now.tau, abs=1e-9)
 
@@ -121,9 +119,9 @@ def test_a_loss_that_is_no_number_is_said_by_all(model, texts, tmp_path):
     def broken(laws):
         return hybrid(laws) * float("nan")
 
-    def run(team):
-        rules = replace(RULES, loss=broken if team.rank == 1 else hybrid)
-        return gradients(model, texts, team, rules)
+    def run(group):
+        rules = replace(RULES, loss=broken if group.rank == 1 else hybrid)
+        return gradients(model, texts, group, rules)
 
     found = learn(2, run)
     assert all(isinstance(error, DataError) for error in found), found
@@ -131,11 +129,11 @@ def test_a_loss_that_is_no_number_is_said_by_all(model, texts, tmp_path):
 
 
 def test_a_rank_that_dies_ends_the_others(model, texts):
-    def run(team):
-        team.told(None)
-        if team.rank == 1:
+    def run(group):
+        group.broadcast(None)
+        if group.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return gradients(model, texts, team)
+        return gradients(model, texts, group)
 
     error, nothing = learn(2, run)
     assert isinstance(error, LostRankError)
@@ -146,22 +144,20 @@ def test_a_rank_that_dies_ends_the_others(model, texts):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_rank_that_stands_still_ends_the_others(model, texts):
-    """Its connections stay open: silence alone tells."""
-    be_patient(2.0)
+    """Its connections stay open: the timeout alone tells."""
 
-    def run(team):
-        _, other = team.gathered(os.getpid())
-        if team.rank == 1:
+    def run(group):
+        _, other = group.all_gather(os.getpid())
+        if group.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         try:
-            return gradients(model, texts, team)
+            return gradients(model, texts, group)
         finally:
             os.kill(other, signal.SIGKILL)
 
-    error, nothing = learn(2, run)
-    be_patient(USUAL)
+    error, nothing = learn(2, run, timeout=2.0)
     assert isinstance(error, LostRankError)
-    assert "rank 1 has been silent for 2 s (--rank-timeout)" in str(error)
+    assert "a rank has not answered for 2 s (rank 0 waits, --rank-timeout)" in str(error)
     assert nothing is None
 
 
@@ -172,7 +168,7 @@ def test_texts_are_shared_out_and_the_file_is_the_same(tmp_path):
     asked = HeadTraining(count=70, tokens=6, prompt_tokens=12)  # three batches
     made = {"target": "tiny", "tokenizer": "a", "vocab": len(tokenizer)}
 
-    def write(team, path):
+    def write(group, path):
         eos = frozenset({tokenizer.eos_token_id})
         writer = Writer(
             model,
@@ -183,16 +179,16 @@ def test_texts_are_shared_out_and_the_file_is_the_same(tmp_path):
             False,
             prompts_of(asked, tokenizer, False, Overlap(())),
         )
-        return written(path, made, writer, lambda: False, team=team)
+        return written(path, made, writer, lambda: False, group=group)
 
     torch.set_num_threads(1)
-    assert write(Team(), tmp_path / "one.jsonl")
-    assert learn(2, lambda team: write(team, tmp_path / "two.jsonl")) == [True, True]
+    assert write(SingleProcess(), tmp_path / "one.jsonl")
+    assert learn(2, lambda group: write(group, tmp_path / "two.jsonl")) == [True, True]
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
 
 
 def test_gradients_of_a_rank_without_a_part_are_none_of_its_own(model, texts):
-    """A process alone that is one of none: its team adds nothing."""
-    made = course(model, texts, None, Team())
-    parts = Gradients(made.student, made.teacher, made.batches, RULES, Team())._parts(0)
+    """A process alone that is one of none: its group adds nothing."""
+    made = course(model, texts, None, SingleProcess())
+    parts = Gradients(made.student, made.teacher, made.batches, RULES, SingleProcess())._parts(0)
     assert sorted(i for numbers, _ in parts for i in numbers) == sorted(made.batches.chosen(0))

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.engines.interrupts import held
 from spsbench.errors import UsageError
 from spsbench.training.course.batches import Batches
@@ -22,7 +23,6 @@ from spsbench.training.course.rules import Rules
 from spsbench.training.course.teacher import Teacher
 from spsbench.training.course.watch import Seen, watch
 from spsbench.training.students.student import Batch, Student
-from spsbench.training.team import Team
 
 WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0
@@ -42,7 +42,7 @@ class Course:
         folder: of the checkpoints.
         prices: of a round, where they are known.
         own: texts that the student writes itself.
-        team: processes that learn together; rank 0 alone writes and decides.
+        group: processes that learn together; rank 0 alone writes and decides.
         told: called after each look.
         stop: asked after each step whether to end.
     """
@@ -55,7 +55,7 @@ class Course:
     folder: Path
     prices: Prices | None = None
     own: OwnTexts | None = None
-    team: Team = field(default_factory=Team)
+    group: SingleProcess = field(default_factory=SingleProcess)
     told: Callable[["Course"], None] = lambda course: None
     stop: Callable[[], bool] = lambda: False
     looks: list[Look] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Course:
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda weight: None)  # type: ignore[no-untyped-call]
         self._resume(optimiser)
-        self.team.same(network)
+        self.group.broadcast_weights(network)
         if self.steps == 0:
             self.steps = self.rules.steps or self._affordable(gradients)
         if not self.looks:
@@ -114,7 +114,7 @@ class Course:
             with held():
                 self._step(optimiser, loss)
                 self.seconds = before + time.perf_counter() - began
-            late, stopped = self.team.told((self._is_late(), self.stop()))
+            late, stopped = self.group.broadcast((self._is_late(), self.stop()))
             if stopped:
                 self._save(optimiser)
                 return False
@@ -149,7 +149,7 @@ class Course:
         return next(look for look in self.looks if look.step == self.best_step)
 
     def _gradients(self) -> Gradients:
-        return Gradients(self.student, self.teacher, self.batches, self.rules, self.team, self.own)
+        return Gradients(self.student, self.teacher, self.batches, self.rules, self.group, self.own)
 
     def _pace(self) -> float:
         done, left = self.step + 1, self.steps - self.step
@@ -168,7 +168,7 @@ class Course:
             steps = [look.step for look in self.looks] + [self.step]
             ahead = foreseen(steps, [look.seen for look in self.looks] + [seen], self.steps)
             hoped = None if ahead is None else self.prices.best(ahead)
-        look = self.team.told(Look(self.step, loss, seen, gain, hoped))
+        look = self.group.broadcast(Look(self.step, loss, seen, gain, hoped))
         with held():
             if self.best_step < 0 or look.tau > self.chosen.tau:
                 self.best_step = self.step
@@ -180,7 +180,7 @@ class Course:
 
     def _watched(self) -> Seen:
         with products(self.teacher.parts.device, self.rules.products):
-            return watch(self.student, self.teacher, self.held_out, self.rules.warp, self.team)
+            return watch(self.student, self.teacher, self.held_out, self.rules.warp, self.group)
 
     def _is_late(self) -> bool:
         """Whether it takes far longer than was reckoned."""
@@ -201,7 +201,7 @@ class Course:
             gradients.add(step, self.steps)
             self.student.network.zero_grad(set_to_none=True)
         each = (time.perf_counter() - began) / PROBED
-        look, each = self.team.told((look, each))
+        look, each = self.group.broadcast((look, each))
         seconds = self.rules.minutes * 60
         if look + each > seconds:
             raise UsageError(
@@ -222,7 +222,7 @@ class Course:
         return due[:count] + plain[: PROBED - count]
 
     def _save(self, optimiser: torch.optim.Optimizer) -> None:
-        if not self.team.leads:
+        if not self.group.leads:
             return
         network = self.student.network.state_dict()
         state = {
@@ -242,7 +242,7 @@ class Course:
             self.saved = self.step
 
     def _resume(self, optimiser: torch.optim.Optimizer) -> None:
-        kept = self.team.told(newest(self.folder) if self.team.leads else None)
+        kept = self.group.broadcast(newest(self.folder) if self.group.leads else None)
         if kept is None:
             return
         self.student.network.load_state_dict(kept["network"])

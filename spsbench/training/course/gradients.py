@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError
 from spsbench.training.course.batches import Batches
 from spsbench.training.course.own import OwnTexts
@@ -13,7 +14,6 @@ from spsbench.training.course.precision import products
 from spsbench.training.course.rules import Rules
 from spsbench.training.course.teacher import Teacher, foretold, with_law
 from spsbench.training.students.student import Batch, Lesson, Moment, Student
-from spsbench.training.team import Team
 
 FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
 SHOWN = 8  # texts that a message names
@@ -32,7 +32,7 @@ class Gradients:
     teacher: Teacher
     batches: Batches
     rules: Rules
-    team: Team
+    group: SingleProcess
     own: OwnTexts | None = None
 
     def add(self, step: int, steps: int, kept: int = 0) -> float:
@@ -46,7 +46,7 @@ class Gradients:
             DataError: a loss that is no number.
         """
         parts = self._parts(step)
-        rows = sum(self.team.gathered(sum(int(batch.wanted.sum()) for _, batch in parts)))
+        rows = sum(self.group.all_gather(sum(int(batch.wanted.sum()) for _, batch in parts)))
         total, broken = 0.0, ""
         moment = Moment(min(step / max(steps, 1), 1.0), self.batches.seed + step)
         for numbers, batch in parts:
@@ -60,20 +60,20 @@ class Gradients:
                 break
             torch.autograd.backward(summed / max(rows, 1))
             total += float(each[0].detach().sum())
-        found = self.team.gathered((total, broken))
+        found = self.group.all_gather((total, broken))
         if wrong := next((each for _, each in found if each), ""):
             value, numbers_of = wrong.split(", ", 1)
             raise DataError(
                 f"the loss is {value} (step {step + 1}, texts {numbers_of}): expected a number. "
                 f"The checkpoint of step {kept} is kept. Give a lower --rate, or another --loss"
             )
-        self.team.add(self.student.network)
+        self.group.sum_gradients(self.student.network)
         return sum(part for part, _ in found) / max(rows, 1)
 
     def _parts(self, step: int) -> list[tuple[list[int], Batch]]:
         """Of a step, those of this rank."""
-        tokens = min(self.rules.micro_tokens, -(-self.batches.tokens // self.team.size))
-        parts = self.team.mine(self.batches.parts(step, tokens))
+        tokens = min(self.rules.micro_tokens, -(-self.batches.tokens // self.group.size))
+        parts = self.group.shard(self.batches.parts(step, tokens))
         if self.own is None or not self.own.is_due(step):
             return [(numbers, self.batches.together(numbers)) for numbers in parts]
         texts = self.batches.texts

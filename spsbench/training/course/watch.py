@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
 from spsbench.training.course.teacher import Teacher
 from spsbench.training.losses.laws import overlap
 from spsbench.training.students.student import Batch, Guess, Lesson, Student
-from spsbench.training.team import Team
 
 RESAMPLED = 400
 LEVEL = (2.5, 97.5)
@@ -51,17 +51,17 @@ def watch(
     teacher: Teacher,
     batches: Sequence[Batch],
     warp: Warp,
-    team: Team | None = None,
+    group: SingleProcess | None = None,
 ) -> Seen:
-    """Acceptance along texts that the target wrote by the same warp; a team shares them out.
+    """Acceptance along texts that the target wrote by the same warp; a group shares them out.
 
     A round that begins at a place keeps its first d tokens with chance E[c_1 ... c_(d-1) s_d], over
     texts drawn from q, where c = min(1, p/q) of the text's own token and s = sum min(p, q): the sum
     over all drafts x of min(p(x), q(x)) is that expectation. Nothing in it is drawn but the texts.
     """
-    together = team or Team()
-    mine = [_along(student, teacher, batch, warp) for batch in together.mine(batches)]
-    parts = together.all(mine, len(batches))
+    ranks = group or SingleProcess()
+    mine = [_along(student, teacher, batch, warp) for batch in ranks.shard(batches)]
+    parts = ranks.unshard(mine, len(batches))
     rows = [row for part, _ in parts for row in part]
     return _summed(rows, sum(count for _, count in parts))
 

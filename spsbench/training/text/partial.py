@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError, WriteError
 from spsbench.hardware.sizes import clock
 from spsbench.store.atomic import replace_file
-from spsbench.training.team import Team
 from spsbench.training.text.texts import SCHEMA, parsed, read_head, refuse_other
 from spsbench.training.text.writing import Text, Writer
 
@@ -30,28 +30,28 @@ def written(
     writer: Writer,
     stop: Callable[[], bool],
     hands: Hands | None = None,
-    team: Team | None = None,
+    group: SingleProcess | None = None,
 ) -> bool:
     """Let the target write into `path`, or go on where it was stopped; whether it is finished.
 
     A batch is a line, so that what a kill has torn is the last line. Lines are put in order of
-    batches at the end. Rank 0 of a team writes them down.
+    batches at the end. Rank 0 of a group writes them down.
 
     Args:
-        hands: have them written; None: the team does.
-        team: of this process; None: it is alone.
+        hands: have them written; None: the group does.
+        group: of this process; None: it is alone.
 
     Raises:
         MismatchError: there are texts of other settings.
         WriteError: they cannot be written.
     """
-    us = team or Team()
-    work = hands or partial(in_turn, us)
-    if us.leads:
-        return us.told(_collected(path, made, writer, work, stop, us))
-    if missing := us.told(list[int]()):
+    group = group or SingleProcess()
+    work = hands or partial(in_turn, group)
+    if group.leads:
+        return group.broadcast(_collected(path, made, writer, work, stop, group))
+    if missing := group.broadcast(list[int]()):
         work(writer, missing, lambda index, texts: None, stop)
-    return us.told(False)
+    return group.broadcast(False)
 
 
 def _collected(
@@ -60,12 +60,12 @@ def _collected(
     writer: Writer,
     work: Hands,
     stop: Callable[[], bool],
-    us: Team,
+    group: SingleProcess,
 ) -> bool:
     """What rank 0 does of it."""
     if path.exists():
         refuse_other(read_head(path), made, path)
-        us.told(list[int]())
+        group.broadcast(list[int]())
         return True
     part = path.with_suffix(".partial")
     head = (json.dumps({"schema": SCHEMA, **made}, sort_keys=True) + "\n").encode()
@@ -85,7 +85,9 @@ def _collected(
                     left = clock(each * (writer.batches - len(lines)))
                     log.info(f"texts: {len(lines)} of {writer.batches} batches  {left} left")
 
-            if missing := us.told([index for index in range(writer.batches) if index not in lines]):
+            if missing := group.broadcast(
+                [index for index in range(writer.batches) if index not in lines]
+            ):
                 work(writer, missing, take, stop)
         if len(lines) < writer.batches:
             return False
@@ -98,15 +100,19 @@ def _collected(
 
 
 def in_turn(
-    us: Team, writer: Writer, missing: Sequence[int], take: Take, stop: Callable[[], bool]
+    group: SingleProcess,
+    writer: Writer,
+    missing: Sequence[int],
+    take: Take,
+    stop: Callable[[], bool],
 ) -> None:
-    """Have a team write, a batch each at a time; rank 0 takes what all have written."""
-    for first in range(0, len(missing), us.size):
-        if us.told(stop()):
+    """Have a group write, a batch each at a time; rank 0 takes what all have written."""
+    for first in range(0, len(missing), group.size):
+        if group.broadcast(stop()):
             return
-        now = missing[first : first + us.size]
-        made = us.gathered([writer.batch(index) for index in now[us.rank : us.rank + 1]])
-        if us.leads:
+        now = missing[first : first + group.size]
+        made = group.all_gather([writer.batch(index) for index in now[group.rank : group.rank + 1]])
+        if group.leads:
             for index, (texts,) in zip(now, made, strict=False):
                 take(index, texts)
 

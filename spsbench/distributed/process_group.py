@@ -1,0 +1,258 @@
+"""The processes that torchrun started, as one torch process group with a timeout.
+
+torchelastic launches ranks and ends the others when one fails (`cli/ranks.py`). A rank that has
+ended is noticed by its closed connection, one that stands still by the timeout of the group; either
+is raised as `LostRankError`, one line, in whatever words torch reports it.
+
+`connect` joins the group. `ProcessGroup` is what a data-parallel training does with it: broadcasts,
+gathers and the sum of gradients; `SingleProcess` does the same for one process.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.rendezvous import rendezvous
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.hardware.ranks import LOST, RANK_TIMEOUT, Ranks, ranks
+
+MEETING = 300.0  # seconds in which all ranks of a command must have joined
+UNLIMITED = 30 * 86400.0  # seconds: a program of the user's may load its model whenever it likes
+KEY = "spsbench/timeout"  # where rank 0 stores the timeout, which it alone parses
+JOINED = "spsbench/joined/"  # where each other rank says that it is there
+
+Value = TypeVar("Value")
+
+_timeout = RANK_TIMEOUT  # of the group, once it is joined
+
+
+class LostRankError(UnavailableError):
+    """Another rank has ended or stands still, so that this one cannot go on."""
+
+
+def connect(timeout: float = RANK_TIMEOUT, within: float = UNLIMITED) -> None:
+    """Join the process group of the ranks that torchrun started; a second call does nothing.
+
+    Args:
+        timeout: seconds that an exchange may take. That of rank 0 holds for all ranks.
+        within: seconds that another rank waits for rank 0, which itself waits for minutes.
+
+    Raises:
+        LostRankError: a rank did not join, or ended meanwhile.
+        UsageError: no address to join at, or more ranks on this machine than accelerators.
+    """
+    global _timeout
+    if dist.is_initialized():
+        return
+    here = ranks()
+    if absent := [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        raise UsageError(
+            f"RANK without {' and '.join(absent)} (environment): expected all variables of "
+            "torchrun. Start the ranks with torchrun, or unset RANK"
+        )
+    backend = backend_of(here)
+    _timeout = MEETING if here.rank == 0 else within
+    limit = timedelta(seconds=_timeout)
+    try:
+        with lost_rank_as_error():
+            store, _, _ = next(rendezvous("env://", timeout=limit))
+            if here.rank == 0:
+                store.wait([f"{JOINED}{rank}" for rank in range(1, here.size)], limit)
+                store.set(KEY, str(timeout))
+            else:
+                store.set(f"{JOINED}{here.rank}", "")
+                store.wait([KEY], limit)
+            _timeout = float(store.get(KEY))
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=here.rank,
+                world_size=here.size,
+                timeout=timedelta(seconds=_timeout),
+            )
+    except ValueError as error:
+        raise UsageError(
+            f"no rendezvous of the ranks (environment: {error}): expected the variables of "
+            "torchrun. Start the ranks with it"
+        ) from error
+
+
+def backend_of(here: Ranks) -> str:
+    """Return the backends of this rank: gloo for the host, NCCL for accelerators.
+
+    Each rank takes the accelerator of its own number on its machine.
+
+    Raises:
+        UsageError: there are fewer of them.
+    """
+    if not torch.cuda.is_available():
+        return "gloo"
+    if here.local >= torch.cuda.device_count():
+        raise UsageError(
+            f"rank {here.rank} has no accelerator of its own (this machine has "
+            f"{torch.cuda.device_count()}): expected one for each rank of a machine. Start fewer "
+            "ranks, or hide the accelerators with CUDA_VISIBLE_DEVICES="
+        )
+    torch.cuda.set_device(here.local)
+    return "cpu:gloo,cuda:nccl"
+
+
+def device_of(name: str) -> str:
+    """Return the device of this rank: `cuda` is the accelerator of its own number."""
+    here = ranks()
+    if here.size == 1 or name not in ("cuda", "auto") or not torch.cuda.is_available():
+        return name
+    return f"cuda:{here.local}"
+
+
+@contextmanager
+def lost_rank_as_error() -> Iterator[None]:
+    """Turn what torch reports of a rank that has ended or stands still into one line.
+
+    Raises:
+        LostRankError: a rank has.
+    """
+    try:
+        yield
+    except LostRankError:
+        raise
+    except Exception as error:
+        causes = list(_causes(error))
+        if not any(map(_is_of_ranks, causes)):
+            raise
+        late = any(
+            word in str(cause).lower() for cause in causes for word in ("timed out", "timeo")
+        )
+        raise LostRankError(_silence() if late else lost("its connection closed")) from error
+
+
+def lost(how: str) -> str:
+    """Return the line for a rank that has ended, and how that shows."""
+    return (
+        f"{LOST} ({how}): expected all {ranks().size} of them to live. "
+        "Look at what the other one says, and start again"
+    )
+
+
+def _silence() -> str:
+    return (
+        f"a rank has not answered for {_timeout:g} s (rank {ranks().rank} waits, --rank-timeout): "
+        "expected every rank to take part. Look whether one stands still or its machine is out of "
+        "reach, and start again"
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield `error` and what it came of: a loader wraps what has happened to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_ranks(error: BaseException) -> bool:
+    """Return whether a library says that a rank cannot be reached; gloo's errors have no type."""
+    known = isinstance(error, dist.DistError | ConnectionError)
+    return known or (
+        isinstance(error, RuntimeError) and any(name in str(error) for name in ("gloo", "NCCL"))
+    )
+
+
+class SingleProcess:
+    """A training by one process: rank 0 of 1."""
+
+    rank, size = 0, 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank writes and decides."""
+        return self.rank == 0
+
+    def broadcast(self, value: Value) -> Value:
+        """Return rank 0's value."""
+        return value
+
+    def all_gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, by rank."""
+        return [value]
+
+    def shard(self, values: Sequence[Value]) -> list[Value]:
+        """Return the values that this rank works on."""
+        return list(values[self.rank :: self.size])
+
+    def unshard(self, results: list[Value], count: int) -> list[Value]:
+        """Return the results of all ranks for `count` values, in the order of the values."""
+        parts = self.all_gather(results)
+        return [parts[i % self.size][i // self.size] for i in range(count)]
+
+    def broadcast_weights(self, network: nn.Module) -> None:
+        """Give all ranks rank 0's weights."""
+
+    def sum_gradients(self, network: nn.Module) -> None:
+        """Give all ranks the sum of their gradients."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Leave the group; without an error, when all ranks have come to the end."""
+
+
+class ProcessGroup(SingleProcess):
+    """One of several ranks.
+
+    What torch's DistributedDataParallel does for a module that is called once: heads are called by
+    their parts, so the gradients are added where a step ends.
+
+    Raises:
+        LostRankError: also by every method, where another rank has ended or stands still.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        here = ranks()
+        self.rank, self.size = here.rank, here.size
+        connect(timeout, MEETING)
+
+    def broadcast(self, value: Value) -> Value:
+        """Return rank 0's value."""
+        held = [value if self.leads else None]
+        with lost_rank_as_error():
+            dist.broadcast_object_list(held, 0)
+        return held[0]  # type: ignore[return-value]
+
+    def all_gather(self, value: Value) -> list[Value]:
+        """Return the values of all ranks, by rank."""
+        held: list[Any] = [None] * self.size
+        with lost_rank_as_error():
+            dist.all_gather_object(held, value)
+        return held
+
+    def broadcast_weights(self, network: nn.Module) -> None:
+        """Give all ranks rank 0's weights."""
+        with lost_rank_as_error():
+            for weight in network.state_dict().values():
+                dist.broadcast(weight, 0)
+
+    def sum_gradients(self, network: nn.Module) -> None:
+        """Give all ranks the sum of their gradients; one that has none adds zeros."""
+        with lost_rank_as_error():
+            for weight in network.parameters():
+                if weight.requires_grad:
+                    weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+                    dist.all_reduce(weight.grad)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Leave the group; without an error, when all ranks have come to the end."""
+        if kind is None:
+            self.all_gather(None)
+        dist.destroy_process_group()
+
+
+def process_group(timeout: float = RANK_TIMEOUT) -> SingleProcess:
+    """Return the group of this process, once all its ranks have joined."""
+    return SingleProcess() if ranks().size == 1 else ProcessGroup(timeout)

@@ -14,7 +14,7 @@ PAIR ?= nano
 WORK ?= work
 DRAFT ?= $(WORK)/smollm2/draft/result
 
-.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable check nano smollm2 draft-is-there smollm2-draft smollm2-heads picture clean
+.PHONY: reproduce-table1 reproduce-figure1 demo test test-all test-portable check nano smollm2 draft-is-there smollm2-draft smollm2-heads picture docs clean
 
 demo: $(READY)  ## generate on the bundled pair, beside auto-regressive sampling
 	$(BIN)/sps generate "def fibonacci(n):" --compare
@@ -76,8 +76,12 @@ smollm2-heads: smollm2  ## the same with all heads: eagle3, medusa, mlp (an hour
 picture: $(READY)  ## draw docs/terminal.svg from a real run
 	$(BIN)/python docs/picture.py
 
+docs: $(READY)  ## the site of docs/, into site/; a dead link fails
+	$(PIP) --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spsbench.engines.native import SOURCES
+from spsbench.engines.kernels.native import SOURCES
 from spsbench.hardware.crowd import at_work
 from spsbench.hardware.environment import cpu_name, usable_cores
 

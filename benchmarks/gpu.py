@@ -27,8 +27,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrain
 
 import spsbench
 from gpu_page import page
+from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.graphs import GraphLM
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp

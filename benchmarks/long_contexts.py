@@ -23,9 +23,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from spsbench.engines.attention import kernel_attend
 from spsbench.engines.eager import PREFILL_CHUNK
 from spsbench.engines.fast import Fast
+from spsbench.engines.replay.attention import kernel_attend
 
 OUT = Path(__file__).parents[1] / "results" / "long-contexts.json"
 KEYS, ROWS, TURNS = (1024, 8192, 32768), (1, 5), 7

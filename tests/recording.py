@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spsbench.engines import static
+from spsbench.engines.cuda import static
 from tests.simulated_device import READS, tensors_in
 
 

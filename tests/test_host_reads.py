@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.graphs import GraphLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream, on_device
 from spsbench.loop.sampling import Warp

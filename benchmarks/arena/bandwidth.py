@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from arena.contenders.contender import timed
-from spsbench.engines.pages import empty, huge_pages
+from spsbench.engines.packing.memory import empty, huge_pages
 from spsbench.hardware.bandwidth import read_bandwidth
 
 SIZE = 2**30  # bytes, read by all threads together

@@ -29,9 +29,9 @@ from spsbench.distributed.process_group import (
     lost,
     lost_rank_as_error,
 )
-from spsbench.engines.choice import Choice, remember
 from spsbench.engines.eager import KINDS, EagerLM
-from spsbench.engines.interrupts import held
+from spsbench.engines.session.engine_config import Choice, remember
+from spsbench.engines.session.interrupts import held
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.engines.experts import count_experts_in, counts, mean, watched
 from spsbench.engines.limits import context_of
-from spsbench.engines.longrope import bordered
-from spsbench.engines.quantised import dequantise
-from spsbench.engines.windows import Masks, windows_of
+from spsbench.engines.packing.experts import count_experts_in, counts, mean, watched
+from spsbench.engines.quantization.layers import dequantise
+from spsbench.engines.session.longrope import bordered
+from spsbench.engines.session.windows import Masks, windows_of
 from spsbench.errors import SpsError
 from spsbench.loop.transfer import send
 from spsbench.loop.trees import additive_mask, places

@@ -10,15 +10,15 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from spsbench.engines import graphs
-from spsbench.engines.choice import Choice, remember
+from spsbench.engines.cuda import graphs
+from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import KINDS, EagerLM, check_rollback
-from spsbench.engines.graphs import GraphLM
-from spsbench.engines.longrope import bordered
+from spsbench.engines.packing.worth import pack_linears
 from spsbench.engines.preparing import prepare, unsuitable
-from spsbench.engines.quantised import dequantise
-from spsbench.engines.session import FastLM
-from spsbench.engines.worth import pack_linears
+from spsbench.engines.quantization.layers import dequantise
+from spsbench.engines.session.engine_config import Choice, remember
+from spsbench.engines.session.longrope import bordered
+from spsbench.engines.session.session import FastLM
 from spsbench.loop.types import LM
 
 Kind = Callable[..., LM]

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from torch import nn
 from transformers import PreTrainedModel
 
-from spsbench.engines import coded_layouts, packings, panels
-from spsbench.engines.choice import Choice
-from spsbench.engines.coded_layouts import pack_codes
-from spsbench.engines.linears import Slot, slots
+from spsbench.engines import packings
 from spsbench.engines.origins import origin_of
+from spsbench.engines.packing import panels
+from spsbench.engines.packing.linear_layers import Slot, slots
+from spsbench.engines.packing.memory import Room, huge_room
+from spsbench.engines.packing.worth import pack_all, shape_of, to_pack, worthwhile
 from spsbench.engines.packings import Packing
-from spsbench.engines.pages import Room, huge_room
-from spsbench.engines.quantised import quantised_layers
-from spsbench.engines.worth import pack_all, shape_of, to_pack, worthwhile
+from spsbench.engines.quantization import coded_layouts
+from spsbench.engines.quantization.coded_layouts import pack_codes
+from spsbench.engines.quantization.layers import quantised_layers
+from spsbench.engines.session.engine_config import Choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,28 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.engines import packings
-from spsbench.engines.activations import exchange_activations
-from spsbench.engines.attention import NAME
-from spsbench.engines.checking import Bounds, Check
-from spsbench.engines.choice import Choice
 from spsbench.engines.eager import UnsupportedModelError, check_rollback, ordinary
-from spsbench.engines.experts import PackedExperts, count_experts_in, expert_slots, pack_experts
 from spsbench.engines.laying import Laying
-from spsbench.engines.linears import restore, undoing
-from spsbench.engines.norms import exchange_norms
-from spsbench.engines.packing import in_panels
+from spsbench.engines.packing.experts import (
+    PackedExperts,
+    count_experts_in,
+    expert_slots,
+    pack_experts,
+)
+from spsbench.engines.packing.layouts import in_panels
+from spsbench.engines.packing.linear_layers import restore, undoing
+from spsbench.engines.packing.logit_check import Bounds, Check
+from spsbench.engines.packing.prefetch import choose, current, use
+from spsbench.engines.packing.worth import shape_of, worthwhile
 from spsbench.engines.packings import Packing
-from spsbench.engines.quantised import dequantise, quantised_layers
-from spsbench.engines.reading import choose, current, use
-from spsbench.engines.session import FastLM
+from spsbench.engines.quantization.layers import dequantise, quantised_layers
+from spsbench.engines.replay.activations import exchange_activations
+from spsbench.engines.replay.attention import NAME
+from spsbench.engines.replay.norms import exchange_norms
+from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.session import FastLM
+from spsbench.engines.session.windows import narrowed
 from spsbench.engines.verdict import as_kept
-from spsbench.engines.windows import narrowed
-from spsbench.engines.worth import shape_of, worthwhile
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.engines import kept, packing_file, panels
-from spsbench.engines.native import library
+from spsbench.engines import packing_file
+from spsbench.engines.kernels.native import library
 from spsbench.engines.origins import are_fresh
+from spsbench.engines.packing import panels, tuning_cache
+from spsbench.engines.packing.memory import Room
+from spsbench.engines.packing.trials import threads, typical
 from spsbench.engines.packing_file import DamagedError
-from spsbench.engines.pages import Room
-from spsbench.engines.trials import threads, typical
 from spsbench.engines.verdict import sources
 from spsbench.hardware.cache_home import own_folder
 from spsbench.hardware.disks import allowed, is_local
@@ -92,7 +93,7 @@ def keep(packing: Packing) -> None:
         if _is_worth_it(packing, path):
             own = packing.room.taken  # type: ignore[union-attr]
             packing_file.write(path, own)
-            if kept.recall(SPEED) is None and _slower(path, own):
+            if tuning_cache.recall(SPEED) is None and _slower(path, own):
                 path.unlink(missing_ok=True)
         _prune(path.parent)
 
@@ -101,7 +102,7 @@ def _is_worth_it(packing: Packing, path: Path) -> bool:
     room = packing.room
     if room is None or room.written or len(room.taken) < LEAST:
         return False
-    fast = kept.recall(SPEED) != "slower"
+    fast = tuning_cache.recall(SPEED) != "slower"
     return fast and are_fresh(packing.origins) and _has_place(path, len(room.taken))
 
 
@@ -150,7 +151,7 @@ def _slower(path: Path, own: Tensor) -> bool:
         ways = [partial(multiply, mapped), partial(multiply, own)]
         there, here = typical(ways, time.thread_time)
     slower = there > SLOWER * here
-    kept.keep(SPEED, "slower" if slower else "as fast")
+    tuning_cache.keep(SPEED, "slower" if slower else "as fast")
     return slower
 
 

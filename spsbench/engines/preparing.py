@@ -15,22 +15,22 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines import packings
-from spsbench.engines.attention import NAME
-from spsbench.engines.blocks import attach
-from spsbench.engines.checking import Check
-from spsbench.engines.choice import Choice, choice_of, remember
-from spsbench.engines.coded_layouts import refused
-from spsbench.engines.experts import PackedExperts, places
-from spsbench.engines.kept import keep, recall
-from spsbench.engines.linears import Packed, slots
 from spsbench.engines.making import Made, made_again, made_anew
-from spsbench.engines.over_codes import OverCodes
-from spsbench.engines.packing import unpackable
-from spsbench.engines.panels import PANEL, PanelLinear
-from spsbench.engines.quantised import dequantise, quantised_layers, write_codes
-from spsbench.engines.quantised_panels import QuantisedPanels
-from spsbench.engines.session import FastLM
-from spsbench.engines.trials import best_threads
+from spsbench.engines.packing.experts import PackedExperts, places
+from spsbench.engines.packing.layouts import unpackable
+from spsbench.engines.packing.linear_layers import Packed, slots
+from spsbench.engines.packing.logit_check import Check
+from spsbench.engines.packing.panels import PANEL, PanelLinear
+from spsbench.engines.packing.trials import best_threads
+from spsbench.engines.packing.tuning_cache import keep, recall
+from spsbench.engines.quantization.coded_layouts import refused
+from spsbench.engines.quantization.layers import dequantise, quantised_layers, write_codes
+from spsbench.engines.quantization.over_codes import OverCodes
+from spsbench.engines.quantization.panels import QuantisedPanels
+from spsbench.engines.replay.attention import NAME
+from spsbench.engines.replay.layer_replay import attach
+from spsbench.engines.session.engine_config import Choice, choice_of, remember
+from spsbench.engines.session.session import FastLM
 from spsbench.engines.verdict import as_kept, forget, keep_bounds, name_of, recall_bounds
 from spsbench.hardware import crowd
 

@@ -21,12 +21,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from spsbench.engines import kept
-from spsbench.engines.checking import PROBED, Bounds
 from spsbench.engines.eager import ordinary
 from spsbench.engines.origins import origin_of
-from spsbench.engines.quantised import format_of
-from spsbench.engines.session import FastLM
+from spsbench.engines.packing import tuning_cache
+from spsbench.engines.packing.logit_check import PROBED, Bounds
+from spsbench.engines.quantization.layers import format_of
+from spsbench.engines.session.session import FastLM
 from spsbench.hardware.cache_home import keep_newest
 
 SMALL = 2**20  # bytes of weights
@@ -106,7 +106,7 @@ def forget(name: str) -> None:
 
 
 def _path(name: str) -> Path | None:
-    machine = kept.place()
+    machine = tuning_cache.place()
     if machine is None:
         return None
     return machine.with_name(f"judged-{machine.stem}-{name}.safetensors")

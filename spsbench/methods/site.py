@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.distributed.tensor_parallel import is_shared
-from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.eager import UnsupportedModelError
-from spsbench.engines.views import view
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.layer_skip import view
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.site import (
     Cache,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from spsbench.engines.views import layers_of, view
+from spsbench.engines.session.layer_skip import layers_of, view
 from spsbench.errors import UsageError
 from spsbench.loop.site import Variant
 from spsbench.loop.types import LM, Engine

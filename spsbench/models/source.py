@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel
 
 from spsbench.engines.limits import rows_of
-from spsbench.engines.quantised import quantise
+from spsbench.engines.quantization.layers import quantise
 from spsbench.errors import DataError
 from spsbench.models.folder import check_folder, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks

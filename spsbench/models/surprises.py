@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from spsbench.engines.limits import context_of
-from spsbench.engines.quantised import format_of
+from spsbench.engines.quantization.layers import format_of
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.loader import hidden_settings
 from spsbench.models.shelf import Loaded

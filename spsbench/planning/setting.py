@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from spsbench.engines.choice import choice_of
+from spsbench.engines.session.engine_config import choice_of
 from spsbench.models.folder import local_folder
 from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from spsbench.benchmark.distance import distance, full_self
 from spsbench.benchmark.jobs import EMPTY, Job, make
-from spsbench.engines.quantised import dequantise, quantise
+from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.sums import AT, Tally
 from spsbench.models.shelf import Shelf

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from spsbench.engines import worth
-from spsbench.engines.attention import NAME
-from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.eager import Eager
-from spsbench.engines.experts import PackedExperts, expert_slots
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import slots
+from spsbench.engines.packing import worth
+from spsbench.engines.packing.experts import PackedExperts, expert_slots
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.replay.attention import NAME
+from spsbench.engines.session.engine_config import Choice, prepared
 from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from spsbench.engines.blocks import Replay, attach
-from spsbench.engines.choice import Choice, remember
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.layers import signature
-from spsbench.engines.session import FastLM
-from spsbench.engines.tape import Tape
+from spsbench.engines.replay.layer_replay import Replay, attach
+from spsbench.engines.replay.layers import signature
+from spsbench.engines.replay.tape import Tape
+from spsbench.engines.session.engine_config import Choice, remember
+from spsbench.engines.session.session import FastLM
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -95,7 +95,8 @@ def test_a_layer_whose_course_depends_on_values_runs_its_own_code() -> None:
 
 def test_a_trace_that_is_wrong_is_refused_and_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "spsbench.engines.blocks.traced", lambda run, inputs: lambda *given: given[0] + 1
+        "spsbench.engines.replay.layer_replay.traced",
+        lambda run, inputs: lambda *given: given[0] + 1,
     )
     model = tiny("llama")
     tape = taped(model)

@@ -5,11 +5,12 @@ import random
 import pytest
 import torch
 
-from spsbench.engines import cache, eager
-from spsbench.engines.cache import PreallocatedCache
-from spsbench.engines.choice import Choice
+from spsbench.engines import eager
 from spsbench.engines.fast import Fast
-from spsbench.engines.session import FastLM
+from spsbench.engines.session import cache
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.session import FastLM
 from spsbench.errors import OutOfMemoryError
 from tests.tiny_models import tiny
 

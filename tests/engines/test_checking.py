@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from spsbench.engines.checking import Check, _in_float32
-from spsbench.engines.choice import Choice
 from spsbench.engines.eager import ordinary
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import slots
-from spsbench.engines.packing import LAYOUTS
-from spsbench.engines.worth import shape_of
+from spsbench.engines.packing.layouts import LAYOUTS
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.logit_check import Check, _in_float32
+from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.session.engine_config import Choice
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -6,17 +6,23 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from spsbench.engines import coded_layouts
-from spsbench.engines.choice import Choice, choice_of
-from spsbench.engines.coded_layouts import LAYOUTS, fastest_layout, layouts, part, shape_of
-from spsbench.engines.coded_tiles import QuantisedTiles
-from spsbench.engines.codes import FORMATS, Codes
-from spsbench.engines.native import missing
-from spsbench.engines.over_codes import QuantisedLinear
+from spsbench.engines.kernels.native import missing
+from spsbench.engines.packing.trials import threads
 from spsbench.engines.preparing import prepare
-from spsbench.engines.quantised import quantise
-from spsbench.engines.quantised_panels import QuantisedPanels
-from spsbench.engines.trials import threads
+from spsbench.engines.quantization import coded_layouts
+from spsbench.engines.quantization.coded_layouts import (
+    LAYOUTS,
+    fastest_layout,
+    layouts,
+    part,
+    shape_of,
+)
+from spsbench.engines.quantization.coded_tiles import QuantisedTiles
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.layers import quantise
+from spsbench.engines.quantization.over_codes import QuantisedLinear
+from spsbench.engines.quantization.panels import QuantisedPanels
+from spsbench.engines.session.engine_config import Choice, choice_of
 from tests.tiny_models import tiny
 
 HALF = torch.bfloat16
@@ -72,7 +78,7 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads(name: str) -> None:
 def test_it_is_told_why_there_are_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not torch.float32" in str(QuantisedTiles.refuses(torch.float32))
     assert list(layouts(torch.float32)) == ["panels"]
-    monkeypatch.setattr("spsbench.engines.tiles.has_unit", lambda: False)
+    monkeypatch.setattr("spsbench.engines.packing.tiles.has_unit", lambda: False)
     assert "no matrix unit" in str(QuantisedTiles.refuses(HALF))
     assert list(layouts(HALF)) == ["panels"]
 

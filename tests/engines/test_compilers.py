@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.engines.native import HEADERS, SOURCES
+from spsbench.engines.kernels.native import HEADERS, SOURCES
 
 PROGRAM = Path(__file__).with_name("every_kernel.c")
 WARNINGS = "-Wall", "-Werror", "-Wno-psabi"

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.engines import blocks, eager, experts
-from spsbench.engines.choice import Choice
+from spsbench.engines import eager
 from spsbench.engines.eager import Eager
-from spsbench.engines.experts import PackedExperts, expert_slots, places, routed
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import slots
-from spsbench.engines.native import KINDS
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.packing import experts
+from spsbench.engines.packing.experts import PackedExperts, expert_slots, places, routed
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.worth import shape_of
 from spsbench.engines.preparing import prepare
-from spsbench.engines.worth import shape_of
+from spsbench.engines.replay import layer_replay
+from spsbench.engines.session.engine_config import Choice
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -145,7 +147,7 @@ def test_a_count_that_sees_traces_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     """A layer's first replays are compared with its own code, which is no pass."""
     model, every = prepared(random_model("mixtral", 0)), []
     lm = Fast().session(model)
-    monkeypatch.setattr(blocks, "watched", nullcontext)
+    monkeypatch.setattr(layer_replay, "watched", nullcontext)
     monkeypatch.setattr(eager, "mean", lambda seen: every.append(len(seen)))
     counts(lm)
     assert max(every) > 2 == min(every)  # layers

@@ -11,14 +11,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import kept, making, preparing, trials, worth
-from spsbench.engines.choice import Choice, choice_of
+from spsbench.engines import making, preparing
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import Packed, slots
-from spsbench.engines.packing import LAYOUTS
-from spsbench.engines.session import FastLM
-from spsbench.engines.staircase import Staircase
+from spsbench.engines.packing import trials, tuning_cache, worth
+from spsbench.engines.packing.layouts import LAYOUTS
+from spsbench.engines.packing.linear_layers import Packed, slots
+from spsbench.engines.session.engine_config import Choice, choice_of
+from spsbench.engines.session.session import FastLM
+from spsbench.engines.session.staircase import Staircase
 from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
 from tests.tiny_models import ARCHITECTURES, laws, tiny
@@ -146,7 +147,7 @@ def test_a_choice_is_kept_for_the_machine(tmp_path: Path, monkeypatch: pytest.Mo
     made = []
     for wanted in "onednn", None:
         monkeypatch.setattr(worth, "_BEST", {})
-        monkeypatch.setattr(kept, "place", lambda at=tmp_path / f"{wanted}.json": at)
+        monkeypatch.setattr(tuning_cache, "place", lambda at=tmp_path / f"{wanted}.json": at)
         monkeypatch.setattr(worth, "best_layout", lambda alike, size, best=wanted: best)
         made.append(Fast().prepare(tiny("llama", dtype=torch.float32), threads=1))
         monkeypatch.setattr(worth, "_BEST", {})  # another process

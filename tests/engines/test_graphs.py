@@ -10,10 +10,11 @@ from transformers import PreTrainedModel
 
 from spsbench.audit.exact.enumeration import prove
 from spsbench.audit.exact.kinds import FixedDrafter
-from spsbench.engines import buffers, eager, graphs, static
+from spsbench.engines import eager
+from spsbench.engines.cuda import cache, graphs, static
+from spsbench.engines.cuda.graphs import GraphLM
+from spsbench.engines.cuda.recorder import Recorder
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.graphs import GraphLM
-from spsbench.engines.recorder import Recorder
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -36,7 +37,7 @@ architectures = pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.fixture(autouse=True)
 def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of 8, 16, 32, ..., so that short texts grow past several of them."""
-    monkeypatch.setattr(buffers, "SMALLEST", 8)
+    monkeypatch.setattr(cache, "SMALLEST", 8)
     monkeypatch.setattr(static, "ROOM", 8)
     monkeypatch.setattr(graphs, "_KNOWN", type(graphs._KNOWN)())
 
@@ -396,4 +397,4 @@ def test_a_wrong_mask_is_found(
 
 def test_shapes_depend_on_lengths_alone() -> None:
     assert [static.size_for(n) for n in (1, 2, 4, 6, 65, 66, 130)] == [1, 2, 5, 9, 65, 129, None]
-    assert [buffers.rows_for(n) for n in (1, 8, 9, 33)] == [8, 8, 16, 64]
+    assert [cache.rows_for(n) for n in (1, 8, 9, 33)] == [8, 8, 16, 64]

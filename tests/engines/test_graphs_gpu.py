@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import graphs, static
+from spsbench.engines.cuda import graphs, static
+from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.graphs import GraphLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp

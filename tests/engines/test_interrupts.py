@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines.blocks import attach
-from spsbench.engines.choice import Choice, remember
-from spsbench.engines.interrupts import held
-from spsbench.engines.session import FastLM
+from spsbench.engines.replay.layer_replay import attach
+from spsbench.engines.session.engine_config import Choice, remember
+from spsbench.engines.session.interrupts import held
+from spsbench.engines.session.session import FastLM
 from tests.tiny_models import laws, tiny
 
 LIBRARY = torch.library.Library("spsbench_tests", "DEF")
@@ -104,7 +104,7 @@ import sys
 from spsbench.methods.resolve import resolve
 from spsbench.settings.asked import make_cell
 from spsbench.engines import worth
-from spsbench.engines.packing import layouts
+from spsbench.engines.packing.layouts import layouts
 from spsbench.benchmark.generation import Generation
 from spsbench.models.shelf import Shelf
 # Packed whatever is fastest here: the kernels are what runs in Python.

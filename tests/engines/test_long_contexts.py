@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.engines.cache import PreallocatedLayer
-from spsbench.engines.choice import Choice
+from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import PREFILL_CHUNK, EagerLM
 from spsbench.engines.fast import Fast
-from spsbench.engines.graphs import GraphLM
-from spsbench.engines.linears import slots
-from spsbench.engines.session import FastLM
-from spsbench.engines.staircase import Staircase
-from spsbench.engines.worth import shape_of
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.session.cache import PreallocatedLayer
+from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.session import FastLM
+from spsbench.engines.session.staircase import Staircase
 from spsbench.loop.types import LM
 from tests.tiny_models import laws, tiny
 
@@ -124,7 +124,7 @@ def hides_the_past() -> Patch:
             mask[..., 0] = torch.finfo(mask.dtype).min
         return mask
 
-    return "spsbench.engines.staircase.Staircase.mask", planted
+    return "spsbench.engines.session.staircase.Staircase.mask", planted
 
 
 def widens_the_window() -> Patch:
@@ -137,7 +137,7 @@ def widens_the_window() -> Patch:
             mask[..., 0, width - m - self._window] = 0
         return mask
 
-    return "spsbench.engines.staircase.Staircase._make", planted
+    return "spsbench.engines.session.staircase.Staircase._make", planted
 
 
 def forgets_when_it_grows() -> Patch:
@@ -150,7 +150,7 @@ def forgets_when_it_grows() -> Patch:
             new[:, :, self.length - 1] = 0
         return new
 
-    return "spsbench.engines.cache.PreallocatedLayer._moved", planted
+    return "spsbench.engines.session.cache.PreallocatedLayer._moved", planted
 
 
 def reads_too_few() -> Patch:
@@ -162,7 +162,7 @@ def reads_too_few() -> Patch:
             rows *= 2
         return rows
 
-    return "spsbench.engines.static.rows_for", planted
+    return "spsbench.engines.cuda.static.rows_for", planted
 
 
 DEFECTS: dict[str, tuple[str, Callable[[], Patch]]] = {

@@ -13,7 +13,7 @@ from spsbench.audit.exact.kinds import FixedDrafter
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager, EagerLM
 from spsbench.engines.fast import Fast
-from spsbench.engines.longrope import border_of, bordered
+from spsbench.engines.session.longrope import border_of, bordered
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp

@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines import merging, traced_cache
-from spsbench.engines.choice import Choice, prepared
-from spsbench.engines.coded_layouts import layouts as coded
-from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import slots
-from spsbench.engines.merging import merged
-from spsbench.engines.native import KINDS
-from spsbench.engines.operators import in_c, run
-from spsbench.engines.over_codes import QuantisedLinear
-from spsbench.engines.packing import layouts
-from spsbench.engines.panels import PanelLinear
-from spsbench.engines.traced_cache import TracedCache
-from spsbench.engines.worth import shape_of
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.operators import in_c, run
+from spsbench.engines.packing.layouts import layouts
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.panels import PanelLinear
+from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.quantization.coded_layouts import layouts as coded
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.over_codes import QuantisedLinear
+from spsbench.engines.replay import merged_products, traced_cache
+from spsbench.engines.replay.merged_products import merged
+from spsbench.engines.replay.traced_cache import TracedCache
+from spsbench.engines.session.engine_config import Choice, prepared
 from tests.tiny_models import tiny
 
 needs_c = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
@@ -83,7 +83,7 @@ def test_the_numbers_are_the_same(dtype: torch.dtype, monkeypatch: pytest.Monkey
         called.append(name)
         return run(name, *given)
 
-    monkeypatch.setattr(merging, "run", noted)
+    monkeypatch.setattr(merged_products, "run", noted)
     for name, make in makers(dtype).items():
         layer, operator = Layer(parts_of(make)), f"{make(32).operator}_3"
         for shape in (1, 5, 64), (2, 3, 64), (64,):
@@ -102,23 +102,23 @@ def test_only_what_is_called_once_with_the_same_inputs_is_merged() -> None:
     make = makers(torch.float32)["panels"]
     x = random(3, 64)
     layer = Layer(parts_of(make), twice=True)  # the first is called twice, so it is left alone
-    assert [len(g) for g in merging._of_same_inputs(layer, lambda: layer(x))] == [2]
+    assert [len(g) for g in merged_products._of_same_inputs(layer, lambda: layer(x))] == [2]
     layer = Layer(parts_of(make))
-    groups = merging._of_same_inputs(layer, lambda: layer(x))
+    groups = merged_products._of_same_inputs(layer, lambda: layer(x))
     assert [[part.out_features for part in group] for group in groups] == [[96, 32, 70], [64, 33]]
     other = random(64)
     with merged(layer, lambda: layer(x)):  # a part that now gets other inputs multiplies those
         layer.parts[0](x)
         assert torch.equal(layer.parts[1](other), make(32)(other))
     mixed = Layer([PanelLinear(random(8, 64), None), *(nn.Linear(64, 64) for _ in range(5))])
-    assert merging._of_same_inputs(mixed, lambda: mixed(x)) == []
+    assert merged_products._of_same_inputs(mixed, lambda: mixed(x)) == []
 
 
 @needs_c
 def test_a_layer_s_trace_has_one_product_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
     def grown(together: bool) -> tuple[list[Tensor], str]:
         if not together:
-            monkeypatch.setattr(merging, "in_c", lambda name: None)
+            monkeypatch.setattr(merged_products, "in_c", lambda name: None)
         model = tiny("llama", vocab=70, dtype=torch.float32)
         known = Choice(engine="fast", packed={shape_of(slot): "panels" for slot in slots(model)})
         Fast().prepare(model, known=known.to_json(), threads=1)

@@ -11,9 +11,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from spsbench.engines import norms
-from spsbench.engines.norms import EARLY, LATE, PLUS, RmsNorm, exchange_norms, way_of
-from spsbench.engines.operators import in_c
+from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.replay import norms
+from spsbench.engines.replay.norms import EARLY, LATE, PLUS, RmsNorm, exchange_norms, way_of
 
 WAYS = {LlamaRMSNorm: EARLY, Qwen3RMSNorm: EARLY, Olmo2RMSNorm: LATE, GemmaRMSNorm: PLUS}
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

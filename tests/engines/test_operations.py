@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, relu, silu
 from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
-from spsbench.engines.activations import Activation, exchange_activations
-from spsbench.engines.lowering import Given, lowered
-from spsbench.engines.native import KINDS
-from spsbench.engines.norms import LayerNorm, exchange_norms
-from spsbench.engines.operations import RefusedError
-from spsbench.engines.operators import in_c
-from spsbench.engines.panels import PanelLinear
-from spsbench.engines.programs import Program, Scratch
-from spsbench.engines.trials import threads
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.packing.panels import PanelLinear
+from spsbench.engines.packing.trials import threads
+from spsbench.engines.replay.activations import Activation, exchange_activations
+from spsbench.engines.replay.graph_capture import Given, lowered
+from spsbench.engines.replay.layer_program import Program, Scratch
+from spsbench.engines.replay.norms import LayerNorm, exchange_norms
+from spsbench.engines.replay.operations import RefusedError
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spsbench.engines import operators
-from spsbench.engines.attention import kernel_attend
-from spsbench.engines.coded_layouts import layouts
-from spsbench.engines.codes import FORMATS, Codes
-from spsbench.engines.native import KINDS
-from spsbench.engines.operators import NONE, in_c, run
-from spsbench.engines.over_codes import QuantisedLinear
-from spsbench.engines.panels import PanelLinear, product
-from spsbench.engines.trials import threads
+from spsbench.engines.kernels import operators
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.operators import NONE, in_c, run
+from spsbench.engines.packing.panels import PanelLinear, product
+from spsbench.engines.packing.trials import threads
+from spsbench.engines.quantization.coded_layouts import layouts
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.over_codes import QuantisedLinear
+from spsbench.engines.replay.attention import kernel_attend
 
 needs_c = pytest.mark.skipif(in_c("norm") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)

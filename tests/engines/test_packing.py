@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from spsbench.engines import native, onednn
-from spsbench.engines.linears import (
+from spsbench.engines.kernels import native
+from spsbench.engines.packing import onednn
+from spsbench.engines.packing.layouts import LAYOUTS, layouts, unpackable
+from spsbench.engines.packing.linear_layers import (
     Packed,
     PackedEmbedding,
     Slot,
@@ -19,8 +21,7 @@ from spsbench.engines.linears import (
     slots,
     tied,
 )
-from spsbench.engines.onednn import BLOCKS, OneDnnLinear
-from spsbench.engines.packing import LAYOUTS, layouts, unpackable
+from spsbench.engines.packing.onednn import BLOCKS, OneDnnLinear
 from tests.tiny_models import laws, tiny
 
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
@@ -174,7 +175,7 @@ def test_a_released_layer_keeps_no_weight() -> None:
 def test_without_a_compiler_only_onednn_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(64, 64, dtype=torch.float32)
     assert list(layouts(weight)) == ["panels", "onednn", "onednn-4"]
-    monkeypatch.setattr("spsbench.engines.panels.missing", lambda dtype: "no C compiler")
+    monkeypatch.setattr("spsbench.engines.packing.panels.missing", lambda dtype: "no C compiler")
     assert list(layouts(weight)) == ["onednn", "onednn-4"]
 
 

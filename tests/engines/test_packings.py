@@ -12,18 +12,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spsbench.engines import coded_layouts, kept, packing_file, packings, panels, preparing, verdict
-from spsbench.engines.choice import Choice
-from spsbench.engines.codes import FORMATS, Codes
+from spsbench.engines import packing_file, packings, preparing, verdict
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
+from spsbench.engines.kernels.native import missing
 from spsbench.engines.laying import Laying
-from spsbench.engines.linears import Packed, slots
-from spsbench.engines.native import missing
 from spsbench.engines.origins import mark, origin_of, stamp
-from spsbench.engines.over_codes import LateCodes, QuantisedLinear
-from spsbench.engines.quantised import dequantise, quantise
-from spsbench.engines.worth import shape_of
+from spsbench.engines.packing import panels, tuning_cache
+from spsbench.engines.packing.linear_layers import Packed, slots
+from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.quantization import coded_layouts
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.layers import dequantise, quantise
+from spsbench.engines.quantization.over_codes import LateCodes, QuantisedLinear
+from spsbench.engines.session.engine_config import Choice
 from spsbench.models import loader
 from spsbench.models.lazy import settle
 from spsbench.models.loader import load_model
@@ -44,7 +46,7 @@ def however_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packings, "SPARE", 0)
     monkeypatch.setattr(packings, "is_local", lambda folder: True)
     monkeypatch.setattr(coded_layouts, "fastest_layout", lambda layer, dtype: "panels")
-    kept.keep(packings.SPEED, "as fast")
+    tuning_cache.keep(packings.SPEED, "as fast")
 
 
 @pytest.fixture
@@ -453,9 +455,9 @@ def test_what_is_not_worth_the_disk_is_not_kept(
     with monkeypatch.context() as none:
         none.setenv("SPSBENCH_PACKINGS_GB", "0")
         nothing_is_kept()
-    kept.keep(packings.SPEED, "slower")
+    tuning_cache.keep(packings.SPEED, "slower")
     nothing_is_kept()
-    kept.keep(packings.SPEED, "as fast")
+    tuning_cache.keep(packings.SPEED, "as fast")
     prepared(folder)
     assert len(files(tmp_path)) == 1
     monkeypatch.setenv("SPSBENCH_PACKINGS_GB", "0")
@@ -478,11 +480,11 @@ def test_whether_a_file_is_read_as_fast_is_seen_once(
         return list(times)
 
     monkeypatch.setattr(packings, "typical", typical)
-    kept.keep(packings.SPEED, None)
+    tuning_cache.keep(packings.SPEED, None)
     for dtype in "bfloat16", "float32":
         prepared(folder, dtype)
     assert len(tried) == 1
-    assert kept.recall(packings.SPEED) == said
+    assert tuning_cache.recall(packings.SPEED) == said
     assert len(files(tmp_path)) == (0 if said == "slower" else 2)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from spsbench.engines import pages
-from spsbench.engines.pages import ALIGNED, Room, empty, huge_pages, laid, within
+from spsbench.engines.packing import memory as pages
+from spsbench.engines.packing.memory import ALIGNED, Room, empty, huge_pages, laid, within
 
 MIB = 2**20
 

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from spsbench.engines import lowering
-from spsbench.engines.cache import PreallocatedCache, PreallocatedLayer
-from spsbench.engines.choice import Choice, prepared
 from spsbench.engines.fast import Fast
-from spsbench.engines.layers import Layers
-from spsbench.engines.linears import slots
-from spsbench.engines.native import KINDS
-from spsbench.engines.operations import OF_TORCH, RefusedError
-from spsbench.engines.operators import in_c
-from spsbench.engines.programs import Program, Scratch
-from spsbench.engines.tape import Tape
-from spsbench.engines.traced_cache import TracedCache
-from spsbench.engines.worth import shape_of
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.replay import graph_capture
+from spsbench.engines.replay.layer_program import Program, Scratch
+from spsbench.engines.replay.layers import Layers
+from spsbench.engines.replay.operations import OF_TORCH, RefusedError
+from spsbench.engines.replay.tape import Tape
+from spsbench.engines.replay.traced_cache import TracedCache
+from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
+from spsbench.engines.session.engine_config import Choice, prepared
 from tests.tiny_models import UNTIED, tiny
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
@@ -107,7 +107,7 @@ def test_programs_are_what_the_layers_compute(
 def test_programs_over_codes(
     weights: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spsbench.engines.quantised import quantise
+    from spsbench.engines.quantization.layers import quantise
 
     def spoil(model: PreTrainedModel) -> None:
         quantise(model, weights)
@@ -470,8 +470,8 @@ def test_elsewhere_is_not_where_results_go() -> None:
 
 
 def test_no_kernel_for_another_dtype() -> None:
-    given = lowering.Given(
+    given = graph_capture.Given(
         [torch.ones(1, 1, 4).double()], *[torch.ones(1)] * 2, *[torch.ones(1)] * 2, []
     )
     with pytest.raises(RefusedError, match="float64"):
-        lowering.lowered(lambda x, *more: x + x, given)
+        graph_capture.lowered(lambda x, *more: x + x, given)

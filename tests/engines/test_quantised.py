@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.engines import codes, operators, quantised_panels
-from spsbench.engines.choice import choice_of
-from spsbench.engines.codes import FORMATS, Codes
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
-from spsbench.engines.native import missing
-from spsbench.engines.quantised import (
+from spsbench.engines.kernels import operators
+from spsbench.engines.kernels.native import missing
+from spsbench.engines.quantization import codes, panels
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.layers import (
     QuantisedLinear,
     WideLinear,
     dequantise,
@@ -23,7 +23,8 @@ from spsbench.engines.quantised import (
     quantise,
     quantised_layers,
 )
-from spsbench.engines.quantised_panels import QuantisedPanels
+from spsbench.engines.quantization.panels import QuantisedPanels
+from spsbench.engines.session.engine_config import choice_of
 from spsbench.errors import UsageError
 from spsbench.loop.types import LM
 from spsbench.models.loader import load_model
@@ -153,7 +154,7 @@ def test_rows_do_not_depend_on_the_pass(name: str) -> None:
 @compiled
 def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its codes are then run as plain weights."""
-    right = quantised_panels.kernel
+    right = panels.kernel
 
     def wrong(name: str, dtype: torch.dtype) -> Any:
         def called(*given: Any) -> Any:
@@ -163,7 +164,7 @@ def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     model, slow = made("int4"), made("int4")
     monkeypatch.setattr(operators, "in_c", lambda name: None)
-    monkeypatch.setattr(quantised_panels, "kernel", wrong)
+    monkeypatch.setattr(panels, "kernel", wrong)
     Fast().prepare(model, threads=1)
     choice = choice_of(model)
     assert choice is not None

@@ -7,24 +7,33 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.engines import kept, native, reading
-from spsbench.engines.choice import Choice
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import slots
-from spsbench.engines.reading import READINGS, USUAL, Reading, choose, current, fastest, use
-from spsbench.engines.worth import shape_of
+from spsbench.engines.kernels import native
+from spsbench.engines.packing import prefetch, tuning_cache
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.prefetch import (
+    READINGS,
+    USUAL,
+    Reading,
+    choose,
+    current,
+    fastest,
+    use,
+)
+from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.session.engine_config import Choice
 from tests.tiny_models import tiny
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"
 )
 FAR = Reading("into", 4096)
-HERE = kept.place  # before tests are given a place of their own
+HERE = tuning_cache.place  # before tests are given a place of their own
 
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_current", {})
+    monkeypatch.setattr(prefetch, "_current", {})
 
 
 def times(best: Reading, by: float = 0.5) -> dict[Reading, float]:
@@ -33,9 +42,9 @@ def times(best: Reading, by: float = 0.5) -> dict[Reading, float]:
 
 def test_it_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[torch.dtype] = []
-    monkeypatch.setattr(reading, "seconds", lambda dtype: measured.append(dtype) or times(FAR))
+    monkeypatch.setattr(prefetch, "seconds", lambda dtype: measured.append(dtype) or times(FAR))
     assert [choose(torch.float32) for _ in range(3)] == [FAR] * 3
-    reading._current.clear()  # another process
+    prefetch._current.clear()  # another process
     assert choose(torch.float32) == current(torch.float32) == FAR
     assert measured == [torch.float32]
     assert current(torch.bfloat16) == USUAL
@@ -47,11 +56,11 @@ def test_the_usual_way_stays_where_none_is_clearly_faster() -> None:
 
 
 def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PIECE", 2**16)
-    monkeypatch.setattr(reading, "TRIALS", 2)
+    monkeypatch.setattr(prefetch, "PIECE", 2**16)
+    monkeypatch.setattr(prefetch, "TRIALS", 2)
     before = torch.get_num_threads()
     for dtype in native.KINDS:
-        found = reading.seconds(dtype)
+        found = prefetch.seconds(dtype)
         assert list(found) == list(READINGS)
         assert all(value > 0 for value in found.values())
     assert torch.get_num_threads() == before
@@ -60,25 +69,25 @@ def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_damaged_file_or_an_unknown_way_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "seconds", lambda dtype: times(FAR))
+    monkeypatch.setattr(prefetch, "seconds", lambda dtype: times(FAR))
     for content in b"{", b"[]", b'{"reading torch.float32": "of another version"}':
-        path = kept.place()
+        path = tuning_cache.place()
         assert path is not None
         path.write_bytes(content)
-        reading._current.clear()
+        prefetch._current.clear()
         assert choose(torch.float32) == FAR
-        assert kept.recall("reading torch.float32") == "into 4096"
+        assert tuning_cache.recall("reading torch.float32") == "into 4096"
 
 
 def test_another_machine_has_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "folder", lambda: tmp_path)
+    monkeypatch.setattr(tuning_cache, "folder", lambda: tmp_path)
     places = {HERE()}
-    monkeypatch.setattr(kept, "processor", lambda: b"another")
+    monkeypatch.setattr(tuning_cache, "processor", lambda: b"another")
     places.add(HERE())
-    monkeypatch.setattr(kept, "library", lambda: "no C compiler")
+    monkeypatch.setattr(tuning_cache, "library", lambda: "no C compiler")
     places.add(HERE())
     assert len(places) == 3
-    monkeypatch.setattr(kept, "folder", lambda: None)
+    monkeypatch.setattr(tuning_cache, "folder", lambda: None)
     assert HERE() is None
 
 
@@ -86,20 +95,20 @@ def test_where_nothing_can_be_kept_nothing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in None, tmp_path / "no such folder" / "kept.json":
-        monkeypatch.setattr(kept, "place", lambda place=place: place)
-        kept.keep("x", 1)
-        assert kept.recall("x") is None
+        monkeypatch.setattr(tuning_cache, "place", lambda place=place: place)
+        tuning_cache.keep("x", 1)
+        assert tuning_cache.recall("x") is None
 
 
 def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "seconds", lambda dtype: times(FAR))
-    monkeypatch.setattr("spsbench.engines.worth.best_layout", lambda alike, size: "panels")
-    monkeypatch.setattr("spsbench.engines.worth._BEST", {})
+    monkeypatch.setattr(prefetch, "seconds", lambda dtype: times(FAR))
+    monkeypatch.setattr("spsbench.engines.packing.worth.best_layout", lambda alike, size: "panels")
+    monkeypatch.setattr("spsbench.engines.packing.worth._BEST", {})
     first: dict[str, Any] = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
     assert first["reading"] == "into 4096"
-    reading._current.clear()
-    monkeypatch.setattr(reading, "seconds", lambda dtype: pytest.fail("measured"))
-    kept.keep("reading torch.float32", "past 2048")
+    prefetch._current.clear()
+    monkeypatch.setattr(prefetch, "seconds", lambda dtype: pytest.fail("measured"))
+    tuning_cache.keep("reading torch.float32", "past 2048")
     again = Fast().prepare(tiny("llama", dtype=torch.float32), known=first)
     assert again == first
     assert current(torch.float32) == FAR
@@ -116,5 +125,5 @@ def test_a_run_of_an_older_version_reads_as_usual() -> None:
 
 
 def test_without_a_kernel_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "seconds", lambda dtype: pytest.fail("measured"))
+    monkeypatch.setattr(prefetch, "seconds", lambda dtype: pytest.fail("measured"))
     assert choose(torch.float64) == USUAL

@@ -10,12 +10,12 @@ from transformers.models.cohere import modeling_cohere
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 
-from spsbench.engines import rotations
-from spsbench.engines.blocks import attach
-from spsbench.engines.choice import Choice, remember
-from spsbench.engines.operators import in_c
-from spsbench.engines.rotations import one_rotation, rotated, usual
-from spsbench.engines.session import FastLM
+from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.replay import rotations
+from spsbench.engines.replay.layer_replay import attach
+from spsbench.engines.replay.rotations import one_rotation, rotated, usual
+from spsbench.engines.session.engine_config import Choice, remember
+from spsbench.engines.session.session import FastLM
 from tests.tiny_models import laws, tiny
 
 pytestmark = pytest.mark.skipif(in_c("rotate") is None, reason="needs operators in C")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines.packing import LAYOUTS, layouts
-from spsbench.engines.tracing import over, replayed, tensors
+from spsbench.engines.packing.layouts import LAYOUTS, layouts
+from spsbench.engines.replay.tracing import over, replayed, tensors
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 

@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines import making, preparing, verdict, worth
-from spsbench.engines.attention import NAME
-from spsbench.engines.cache import PreallocatedCache
-from spsbench.engines.checking import Check
-from spsbench.engines.choice import Choice
+from spsbench.engines import making, preparing, verdict
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import Packed, slots
-from spsbench.engines.packing import LAYOUTS
+from spsbench.engines.packing import worth
+from spsbench.engines.packing.layouts import LAYOUTS
+from spsbench.engines.packing.linear_layers import Packed, slots
+from spsbench.engines.packing.logit_check import Check
+from spsbench.engines.replay.attention import NAME
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.engine_config import Choice
 from spsbench.engines.verdict import name_of
 from tests.tiny_models import laws, tiny
 

@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
-from spsbench.engines import views
-from spsbench.engines.choice import prepared
+from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
-from spsbench.engines.graphs import GraphLM
 from spsbench.engines.preparing import prepare
-from spsbench.engines.session import FastLM
-from spsbench.engines.views import view
+from spsbench.engines.session import layer_skip
+from spsbench.engines.session.engine_config import prepared
+from spsbench.engines.session.layer_skip import view
+from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
 from spsbench.loop.site import Variant
 from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
@@ -119,7 +119,7 @@ def test_what_cannot_be_left_out_is_refused(variant: Variant, line: str) -> None
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="no list of layers"):
-        views.layers_of(nn.Linear(2, 2))
+        layer_skip.layers_of(nn.Linear(2, 2))
 
 
 def law_of(model: PreTrainedModel) -> Callable[[tuple[int, ...]], tuple[float, ...]]:
@@ -162,7 +162,7 @@ def test_the_law_of_self_speculation_is_the_target_s(tokens: int) -> None:
 
 
 def test_layers_that_keep_their_numbers_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_renumber", lambda layer, number: None)
+    monkeypatch.setattr(layer_skip, "_renumber", lambda layer, number: None)
     with pytest.raises(UnsupportedModelError, match="after a rollback"):
         view(deep("qwen3"), Variant(frozenset({0, 1})))
 

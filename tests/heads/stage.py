@@ -13,8 +13,8 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import Proof, prove
 from spsbench.audit.exact.thresholds import Facts
-from spsbench.engines.cache import PreallocatedCache
 from spsbench.engines.eager import EagerLM
+from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import HeadWeights, TargetParts
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier

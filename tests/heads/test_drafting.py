@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.engines.cache import PreallocatedCache
-from spsbench.engines.choice import prepared
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.fast import Fast
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.engine_config import prepared
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp

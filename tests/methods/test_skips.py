@@ -50,7 +50,7 @@ def bench(target: PreTrainedModel) -> Bench:
 
 def test_alpha_is_the_mean_overlap_of_the_laws(target: PreTrainedModel, bench: Bench) -> None:
     variant = Variant(frozenset({1}))
-    from spsbench.engines.views import view
+    from spsbench.engines.session.layer_skip import view
 
     shared = []
     for text in bench._texts:

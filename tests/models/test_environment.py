@@ -70,7 +70,7 @@ def test_doctor_on_a_pipe(
 def test_doctor_says_whether_kernels_are_compiled(
     library: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spsbench.engines.native.library", lambda: library)
+    monkeypatch.setattr("spsbench.engines.kernels.native.library", lambda: library)
     doctor(json=False)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kernels")]
     assert len(lines) == 1

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
-from spsbench.engines.quantised import dequantise, quantised_layers
+from spsbench.engines.quantization.layers import dequantise, quantised_layers
 from spsbench.errors import DataError, MissingError
 from spsbench.models import folder, wheel
 from spsbench.models.gguf import blocks

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from spsbench.engines.choice import Choice
 from spsbench.engines.fast import Fast
-from spsbench.engines.linears import Packed, slots
-from spsbench.engines.packing import LAYOUTS, layouts
-from spsbench.engines.worth import shape_of
+from spsbench.engines.packing.layouts import LAYOUTS, layouts
+from spsbench.engines.packing.linear_layers import Packed, slots
+from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.session.engine_config import Choice
 from spsbench.models import lazy, soundness
 from spsbench.models.lazy import lazy_tensors, settle
 from spsbench.models.loader import load_model

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.audit.statistical.evidence import Floats
 from spsbench.distributed.tensor_parallel import is_shared
-from spsbench.engines.quantised import dequantise, format_of
+from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.errors import DataError
 from spsbench.models.boundary import silent
 from spsbench.models.devices import free_bytes

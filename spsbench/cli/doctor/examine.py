@@ -51,9 +51,9 @@ def compiled_kernels() -> dict[str, Any]:
     reading: dict[str, str] = {}
     unit = False
     try:
-        from spsbench.engines.native import KINDS, library
-        from spsbench.engines.reading import choose
-        from spsbench.engines.tiles import has_unit
+        from spsbench.engines.kernels.native import KINDS, library
+        from spsbench.engines.packing.prefetch import choose
+        from spsbench.engines.packing.tiles import has_unit
 
         found = library()
         if not isinstance(found, str):

@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from spsbench.engines.codes import Codes
-from spsbench.engines.linears import slots
-from spsbench.engines.quantised import give_codes
+from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.quantization.codes import Codes
+from spsbench.engines.quantization.layers import give_codes
 from spsbench.errors import DataError, MissingError
 from spsbench.models.gguf.header import TYPES
 from spsbench.models.gguf.unpack import KEPT

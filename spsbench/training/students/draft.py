@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError
-from spsbench.engines.views import PER_LAYER, layers_of
+from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
 from spsbench.errors import DataError, UsageError, WriteError, first_line
 from spsbench.models.boundary import silent, translated
 from spsbench.training.students.recomputed import in_layers

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from spsbench.engines.views import layers_of
+from spsbench.engines.session.layer_skip import layers_of
 from spsbench.training.students.growing import Growing
 
 

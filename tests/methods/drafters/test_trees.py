@@ -14,9 +14,9 @@ from spsbench.audit.exact.kinds import FixedDrafter, TreeDrawn
 from spsbench.audit.exact.rules import cells_of
 from spsbench.audit.exact.table_site import open_over
 from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.graphs import GraphLM
-from spsbench.engines.session import FastLM
+from spsbench.engines.session.session import FastLM
 from spsbench.errors import PlugInError, UsageError
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream

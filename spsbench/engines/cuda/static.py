@@ -1,0 +1,151 @@
+"""Passes of a model whose shapes and addresses do not change, so that one recording serves all.
+
+What varies from pass to pass (tokens, where they stand, what they see) is in tensors of the pass;
+the mask over the whole row count is made from them on the device. On CUDA a pass is recorded as a
+graph when it is first wanted and replayed from then on; elsewhere it is simply run.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.engines.cuda.cache import BufferCache, rows_for
+from spsbench.engines.cuda.lean import lean
+from spsbench.engines.cuda.recorder import Recorder, Recording
+from spsbench.loop.transfer import send
+from spsbench.loop.trees import block_visible, places
+
+SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens fed: one, two, and K + 1 for K a power of two
+REACH = SIZES[-1]  # nodes of a tree that were fed before a pass of it, at most
+ROOM = 2048  # rows allocated at first, if the context is not shorter: growth costs all recordings
+
+
+class PassShape(NamedTuple):
+    """What is fixed in a pass."""
+
+    fed: int  # tokens, one of SIZES
+    reads: int  # rows of the cache
+    tree: bool
+
+
+class Output(NamedTuple):
+    """What a pass returns, as a model does."""
+
+    logits: Tensor  # [1, m, V]
+    hidden_states: dict[int, Tensor]  # layer -> [1, m, D]
+
+
+def size_for(tokens: int) -> int | None:
+    """The least of `SIZES` that holds `tokens`; a function of their number alone, like the rows."""
+    return next((size for size in SIZES if tokens <= size), None)
+
+
+def records(device: torch.device) -> bool:
+    """Whether passes are recorded there."""
+    return device.type == "cuda"
+
+
+class StaticPass:
+    """One shape. `fed` may be more than the tokens given: what pads them is seen by none."""
+
+    def __init__(self, shape: PassShape, model: PreTrainedModel, limit: int | None) -> None:
+        device, fed = model.device, shape.fed
+        self._shape, self._limit = shape, limit
+        self._ids = torch.zeros(1, fed, dtype=torch.int64, device=device)
+        self._start = torch.zeros((), dtype=torch.int64, device=device)
+        self._steps = torch.arange(fed, device=device)
+        self._columns = torch.arange(shape.reads, device=device)
+        self._depths = self._steps.clone()  # of a tree's nodes: places after `start`
+        # A row that pads must see something: a softmax over nothing is NaN, and stays in the cache.
+        self._sees = torch.ones(fed, REACH + fed, dtype=torch.bool, device=device)
+        self._shown = torch.zeros((), dtype=model.dtype, device=device)
+        self._hidden = torch.full_like(self._shown, torch.finfo(model.dtype).min)
+        self.recording: Recording[Output] | None = None
+
+    def fill(self, tokens: Tensor, start: int, parents: Tensor | None) -> None:
+        """Say what the next run feeds: `tokens` [m] after `start` cached ones."""
+        m, device = len(tokens), self._ids.device
+        self._ids[0, :m] = send(tokens, device)
+        self._start.fill_(start)
+        if parents is not None:
+            self._depths[:m] = send(places(parents, m, start) - start, device)
+            seen, block = torch.zeros(m, self._sees.shape[1]), block_visible(parents, m)
+            first, end = REACH + m - block.shape[1], REACH + m
+            seen[:, :first], seen[:, first:end] = 1, block
+            self._sees[:m] = send(seen.bool(), device)
+
+    def run(self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...]) -> Output:
+        """The pass itself: nothing in it is read by the host."""
+        slots = self._start + self._steps
+        places = self._start + self._depths if self._shape.tree else slots
+        if self._limit is not None:
+            places = places.clamp(max=self._limit - 1)  # what pads may stand beyond the context
+        cache.aim(0, self._shape.reads, slots)
+        mask = torch.where(self._seen(slots), self._shown, self._hidden)  # [fed, reads]
+        out = model(
+            input_ids=self._ids,
+            position_ids=places[None],
+            attention_mask=mask[None, None],
+            past_key_values=cache,
+            use_cache=True,
+            output_hidden_states=bool(layers),
+        )
+        return Output(out.logits, {layer: out.hidden_states[layer] for layer in layers})
+
+    def _seen(self, slots: Tensor) -> Tensor:
+        """[fed, reads] bool: a row sees what is cached and, of the block, itself and before it."""
+        if not self._shape.tree:
+            return self._columns <= slots[:, None]
+        after = self._columns - self._start + REACH  # the nodes fed before stand left of `start`
+        block = self._sees[:, after.clamp(0, REACH + self._shape.fed - 1)]
+        return (after < 0) | (block & (after < REACH + self._shape.fed))
+
+
+class StaticRunner:
+    """The passes of one session: a cache, and a `StaticPass` for each shape met so far.
+
+    It does not hold the model, so that it may be kept beside it for the next session.
+    """
+
+    def __init__(self, layers: tuple[int, ...], limit: int | None) -> None:
+        self.cache = BufferCache()
+        self._layers, self._limit = layers, limit
+        self._passes: dict[PassShape, StaticPass] = {}
+        self._recorder: Recorder | None = None
+
+    def reserve(self, tokens: int, used: int) -> int:
+        """Make room for `tokens`, keeping `used`; returns the rows to read."""
+        rows = rows_for(tokens)
+        least = ROOM if self._limit is None else min(ROOM, rows_for(self._limit))
+        if self.cache.grow(max(rows, least), used):
+            self._passes.clear()  # they hold the old addresses
+            self._recorder = None
+        return rows
+
+    def __call__(
+        self, model: PreTrainedModel, tokens: Tensor, start: int, parents: Tensor | None
+    ) -> Output:
+        """Feed `tokens` [m], one to `SIZES[-1]`, after `start` cached ones."""
+        m, fed = len(tokens), size_for(len(tokens))
+        if fed is None:
+            raise ValueError(f"{m} tokens: expected at most {SIZES[-1]}")
+        shape = PassShape(fed, self.reserve(start + fed, start), parents is not None)
+        if shape not in self._passes:
+            self._passes[shape] = StaticPass(shape, model, self._limit)
+        run = self._passes[shape]
+        run.fill(tokens, start, parents)
+        out = self._replayed(run, model) if records(model.device) else self._run(run, model)
+        hidden = {layer: states[:, :m].clone() for layer, states in out.hidden_states.items()}
+        return Output(out.logits[:, :m].clone(), hidden)  # the next replay overwrites the graph's
+
+    def _run(self, run: StaticPass, model: PreTrainedModel) -> Output:
+        with lean(model):
+            return run.run(model, self.cache, self._layers)
+
+    def _replayed(self, run: StaticPass, model: PreTrainedModel) -> Output:
+        if run.recording is None:
+            self._recorder = self._recorder or Recorder(model.device)
+            run.recording = self._recorder.record(lambda: self._run(run, model))
+        return run.recording.replay()

@@ -1,0 +1,225 @@
+"""The C files in `kernels/`: compiled for this machine when they are first needed, then kept.
+
+A C compiler is not required: without one, oneDNN and torch do this work, more slowly.
+"""
+
+import atexit
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.hardware.cache_home import own_folder, sync
+from spsbench.messages import announce_if_slow
+
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
+HEADERS = sorted(Path(__file__).parent.glob("*.h"))
+MARCH = "SPSBENCH_MARCH"
+"""Environment variable: the processor that kernels are compiled for, as `-march` takes it."""
+FLAGS = (
+    *(
+        "-O3",
+        f"-march={os.environ.get(MARCH) or 'native'}",
+        "-ffp-contract=fast",
+        "-fopenmp",
+        "-shared",
+        "-fPIC",
+        "-Wno-psabi",
+    ),
+    "-fexceptions",  # those of torch pass through operators
+)
+KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+TORCH = "lib/libtorch_cpu.so"
+SECONDS = 300  # for the compiler, which needs a few: beside other work many more
+
+_pointer, _size, _real, _int = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
+CODES = ("int8", "int4", "int4_least")
+ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
+    "pack": ([_pointer] * 2 + [_size] * 4 + [_int], None),
+    **dict.fromkeys(
+        ("product", "tiles"), ([_pointer] * 4 + [_size] * 3 + [_int, _size, _int], _int)
+    ),
+    "tiled": ([], _int),
+    **dict.fromkeys(
+        [f"{how}_{codes}" for how in ("product", "tiles") for codes in CODES],
+        ([_pointer] * 4 + [_size] * 5 + [_int] * 2 + [_size, _int], _int),
+    ),
+    "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),
+    "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),
+}
+"""Of each function, and what it returns; the C files say what they are."""
+
+operators: Any = torch.library.Library("spsbench", "DEF")  # type: ignore[no-untyped-call]
+"""Kernels are operators of torch's own registry, so that a trace of a layer can record them."""
+
+
+class NoKernelError(Exception):
+    """There are no compiled kernels; the message says why."""
+
+
+@functools.cache
+def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
+    """A C function of `ARGUMENTS` for one kind of number.
+
+    Raises:
+        NoKernelError: it cannot be had here.
+    """
+    if dtype not in KINDS:
+        raise NoKernelError(f"kernels take float32 and bfloat16, not {dtype}")
+    found = library()
+    if isinstance(found, str):
+        raise NoKernelError(found)
+    function = getattr(found, f"{name}_{KINDS[dtype]}")
+    function.argtypes, function.restype = ARGUMENTS[name]
+    called: Callable[..., Any] = function
+    return called
+
+
+def missing(dtype: torch.dtype) -> str | None:
+    """Why there are no kernels for `dtype`, else None."""
+    try:
+        kernel("product", dtype)
+    except NoKernelError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def library() -> "ctypes.CDLL | str":
+    """All kernels, compiled or from the cache; or why there are none."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        return "no C compiler (gcc, cc or $CC) was found"
+    try:
+        key, kept = _digest(compiler), folder()
+        try:
+            return _loaded(compiler, kept or _own_folder(), key)
+        except OSError:  # a full disk, or a place from which nothing may be run
+            if kept is None:
+                raise
+            return _loaded(compiler, _own_folder(), key)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"the kernels could not be compiled: {_told(error)}"
+
+
+def _loaded(compiler: str, place: Path, key: str) -> ctypes.CDLL:
+    """Load the library with this key from the folder `place`, compiled where no whole one is."""
+    path = _whole(place, key) or _compile(compiler, place, key)
+    if has_own_threads(compiler):
+        os.environ.setdefault(
+            "KMP_BLOCKTIME", "0"
+        )  # waiting in a loop, they would keep torch's out
+    return ctypes.CDLL(str(path))
+
+
+def _whole(place: Path, key: str) -> Path | None:
+    """Return the library with this key whose content is as it was written; remove damaged ones.
+
+    A library's name ends in the digest of its content, and is part of a name of operators, which
+    takes no dash. A file that was cut off must not be loaded:
+    a page that is not there ends the process with SIGBUS.
+    """
+    for path in place.glob(f"{key}_*.so"):
+        with suppress(OSError):  # another process has removed it
+            if path.name == _name(key, path.read_bytes()):
+                return path
+            path.unlink()
+    return None
+
+
+def _name(key: str, content: bytes) -> str:
+    return f"{key}_{hashlib.sha256(content).hexdigest()[:16]}.so"
+
+
+def folder() -> Path | None:
+    """Where compiled kernels are kept, this user's alone; None: there is no such place."""
+    return own_folder("kernels")
+
+
+@functools.cache
+def _own_folder() -> Path:
+    """A folder of this process, removed when it ends."""
+    made = tempfile.TemporaryDirectory(prefix="spsbench-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
+
+
+def _digest(compiler: str) -> str:
+    """Of all that the compiled code depends on: a home may be shared by different machines."""
+    parts = [
+        *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
+        "\0".join([compiler, *FLAGS, *_libraries()]).encode(),
+        _version(compiler),
+        processor(),
+    ]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+@functools.cache
+def _version(compiler: str) -> bytes:
+    """What it says of itself."""
+    told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
+    return told.stdout
+
+
+def has_own_threads(compiler: str) -> bool:
+    """Whether its OpenMP is another than torch's, which on Linux is GNU's: Clang needs LLVM's."""
+    return sys.platform == "linux" and b"clang" in _version(compiler)
+
+
+def processor() -> bytes:
+    """The kinds of processor of this machine, and what they can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    kinds = (b"model name", b"flags", b"Features")
+    return b"\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+
+
+def _compile(compiler: str, place: Path, key: str) -> Path:
+    """Compile the library into the folder `place`, durably, so that no process sees half of it."""
+    folder = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
+    with announce_if_slow("compiling kernels for this processor, once"), folder as made:
+        draft = Path(made, "kernels.so")
+        command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", str(draft), *_libraries()]
+        environment = os.environ | {"LC_ALL": "C"}  # for the words that `_told` looks for
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
+        path = place / _name(key, draft.read_bytes())
+        sync(draft)
+        draft.replace(path)
+    sync(place)
+    return path
+
+
+def _libraries() -> list[str]:
+    """Torch itself, for operators in C, and its OpenMP, so that its threads do this work too.
+
+    Two pools of threads would wait for each other.
+    """
+    home = Path(torch.__file__).parent
+    found = [*home.glob("lib/libgomp*.so*"), *home.parent.glob("torch.libs/libgomp*.so*")]
+    if sys.platform != "linux":
+        return list(map(str, found[:1]))
+    unneeded = "-Wl,--as-needed"  # a second OpenMP
+    return [unneeded, *map(str, found[:1]), "-Wl,--no-as-needed", *map(str, home.glob(TORCH))]
+
+
+def _told(error: Exception) -> str:
+    """What is wrong, in a line; of a compiler's messages the first that tells of an error."""
+    if not isinstance(error, subprocess.CalledProcessError):
+        return str(error)
+    lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]
+    told = [line for line in lines if "error" in line] or lines[-1:]
+    return told[0] if told else f"{error.cmd[0]} ended with exit code {error.returncode}"

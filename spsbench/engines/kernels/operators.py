@@ -1,0 +1,58 @@
+"""The kernels as operators of torch that are C throughout.
+
+An operator in Python takes 7 us longer than the same in C: as long as a small layer itself. Where
+this torch does not take operators in C, `in_c` has none, and `run` takes those in Python.
+"""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.engines.kernels.native import library
+
+NONE = torch.empty(0)
+"""What stands for a tensor that is missing, in C."""
+
+
+@functools.cache
+def in_c(name: str) -> Callable[..., Tensor] | None:
+    """An operator of `operators.c`; None: there is none here."""
+    space = _space()
+    made: Callable[..., Tensor] | None
+    made = None if space is None else getattr(getattr(torch.ops, space), name)
+    return made
+
+
+def run(name: str, *given: Any) -> Tensor:
+    """The operator of this name, in C or else in Python; None stands for what is missing."""
+    made: Tensor
+    if (operator := in_c(name)) is None:
+        made = getattr(torch.ops.spsbench, name)(*given)
+        return made
+    return operator(*(NONE if each is None else each for each in given))
+
+
+def is_ours(space: str) -> bool:
+    """Whether operators of this name, before the colons, are those of the kernels."""
+    return space in ("spsbench", _space())
+
+
+@functools.cache
+def _space() -> str | None:
+    """What the operators of the compiled file are called by: another file may be there as well."""
+    kernels = library()
+    if isinstance(kernels, str):
+        return None
+    name = f"spsbench_{Path(kernels._name).stem}"
+    enlisted = name in _enlisted or kernels.enlist(name.encode()) == 0
+    if enlisted:
+        _enlisted.add(name)
+    return name if enlisted else None
+
+
+_enlisted: set[str] = set()
+"""A file enlists once in a process."""

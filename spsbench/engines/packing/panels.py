@@ -1,0 +1,155 @@
+"""Weights in panels, for the kernel of `panels.c`: read once, in order, at the memory's speed."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.engines.kernels.native import kernel, missing, operators
+from spsbench.engines.kernels.operators import in_c, run
+from spsbench.engines.packing.linear_layers import Packed
+from spsbench.engines.packing.memory import ALIGNED, laid
+from spsbench.engines.packing.prefetch import arguments, current
+
+PANEL = 32  # outputs side by side, as in panels.c
+FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
+DEPTH = {torch.float32: 1, torch.bfloat16: 2}  # inputs of one output side by side
+
+
+class PanelLinear(Packed):
+    """`x W^T + b` over W in panels `[out / 32, in / c, 32, c]`, the last one filled up with zeros.
+
+    Every output adds up its inputs in one order: a token's result does not depend on how many are
+    in the pass, nor on the number of threads.
+    """
+
+    operator = "product"  # by panels.c
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """`weight` [out, in] of a kind that `refuses` does not name."""
+        super().__init__(weight, bias)
+        self.weight = nn.Parameter(to_panels(weight), requires_grad=False)
+
+    @classmethod
+    def refuses(cls, weight: Tensor) -> str | None:
+        """Numbers that the kernel does not know, and no kernel."""
+        if weight.dtype in DEPTH and weight.shape[1] % DEPTH[weight.dtype]:
+            return f"{weight.shape[1]} inputs of {weight.dtype} do not fill a panel"
+        return missing(weight.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        given = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *given, *self.how(x.dtype))
+
+    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
+        """What the operator is told beside the numbers: how they are read."""
+        return arguments(current(dtype))
+
+    def dense(self) -> Tensor:
+        """[out, in]."""
+        rows = self.weight.detach().transpose(1, 2).reshape(-1, self.in_features)
+        return rows[: self.out_features].clone()
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """[n] -> [n, in]."""
+        look_up = in_c("rows")
+        if look_up is not None and ids.dtype == torch.int64 and len(ids) <= FEW:
+            return look_up(ids.contiguous(), self.weight)
+        return self.weight[ids // PANEL, :, ids % PANEL].flatten(1)
+
+    def is_readable(self, weight: Tensor) -> bool:
+        """The layout is this module's own."""
+        return True
+
+
+def most_bytes(weight: Tensor) -> int:
+    """Of the panels of `weight` [out, in], with what may lie between them and the next."""
+    return (len(weight) + PANEL) * weight.shape[1] * weight.itemsize + ALIGNED
+
+
+def to_panels(weight: Tensor) -> Tensor:
+    """[out, in], any strides -> [out / 32, in / c, 32, c].
+
+    Raises:
+        ValueError: the inputs do not fill the last panel.
+    """
+    return blocks_of_panels(weight[None])[0]
+
+
+def blocks_of_panels(weights: Tensor) -> Tensor:
+    """[E, out, in], any strides -> [E, out / 32, in / c, 32, c]; raises as `to_panels`."""
+    count, out, width = weights.shape
+    depth = DEPTH[weights.dtype]
+    if width % depth:
+        raise ValueError(f"{width} inputs of {weights.dtype}: expected a multiple of {depth}")
+    shape = count, -(-out // PANEL), width // depth, PANEL, depth
+    return laid(shape, weights.dtype, partial(_pack_each, weights))
+
+
+def _pack_each(weights: Tensor, blocks: Tensor) -> None:
+    for weight, panels in zip(weights, blocks, strict=True):
+        _pack(weight, panels)
+
+
+def _pack(weight: Tensor, panels: Tensor) -> None:
+    out, width = weight.shape
+    kernel("pack", weight.dtype)(
+        weight.data_ptr(),
+        panels.data_ptr(),
+        out,
+        width,
+        weight.stride(0),
+        weight.stride(1),
+        torch.get_num_threads(),
+    )
+
+
+def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
+    """[..., in] x panels -> [..., out].
+
+    Raises:
+        RuntimeError: another width, or another kind of number, than that of the panels.
+        MemoryError: no room for the inputs in float.
+    """
+    return multiplied("product", x, panels, bias, out, *arguments(current(x.dtype)))
+
+
+def multiplied(
+    name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: int, hint: int, ahead: int
+) -> Tensor:
+    """As `product`, by the kernel called `name`; weights are asked for as reading.py numbers it."""
+    width = x.shape[-1]
+    fitting = x.dtype == panels.dtype and width == panels.shape[1] * panels.shape[3]
+    if bias is not None:
+        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
+    if not fitting or out > panels.shape[0] * PANEL:
+        raise RuntimeError(
+            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
+            f"in {panels.dtype}: expected the same numbers, bias too, and "
+            f"{panels.shape[1] * panels.shape[3]} of them"
+        )
+    x = x.contiguous()
+    y = x.new_empty((*x.shape[:-1], out))
+    failed = x.numel() and kernel(name, x.dtype)(
+        panels.data_ptr(),
+        x.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.numel() // width,
+        width,
+        out,
+        hint,
+        ahead,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the inputs of a product")
+    return y
+
+
+for name in "product", "tiles":
+    operators.define(
+        f"{name}(Tensor x, Tensor panels, Tensor? bias, int out, int hint, int ahead) -> Tensor"
+    )
+    operators.impl(name, partial(multiplied, name), "CPU")

@@ -1,0 +1,88 @@
+"""Matrices as whole numbers of 8 or 4 bits, each with a scale of its group in half precision."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from spsbench.engines.kernels.native import kernel, missing
+
+ROWS = 512  # quantised at once
+
+
+class Format(NamedTuple):
+    """How weights are quantised."""
+
+    bits: int  # 8 or 4
+    group: int | None  # inputs that share a scale; None: all of an output
+
+
+FORMATS = {"int8": Format(8, None), "int4": Format(4, 32), "int4-64": Format(4, 64)}
+"""By the words of `settings.models.QUANTISED`."""
+
+
+class Codes(NamedTuple):
+    """A matrix [out, in]: number times scale, and where there are minima plus that."""
+
+    numbers: Tensor  # [out, in] int8: -128 to 127 or -8 to 7; 0 to 15 over minima
+    scales: Tensor  # [out, groups] float16
+    group: int
+    bits: int
+    minima: Tensor | None = None  # [out, groups] float16, of 4 bits alone
+
+    @classmethod
+    def of(cls, weight: Tensor, kind: Format) -> "Codes":
+        """`weight` [out, in], rounded to the nearest.
+
+        Of 8 bits symmetric, -127 to 127. Of 4 bits -8 to 7: the largest number of a group becomes
+        -8 times its scale, which may be negative (as in llama.cpp's Q4_0).
+        """
+        group = kind.group or weight.shape[1]
+        if missing(weight.dtype) is None and weight.device.type == "cpu":
+            rows = weight.detach().contiguous()  # of columns, a few of each line would be read
+            return cls(*_made(rows, group, kind.bits), group, kind.bits)
+        each = torch.split(weight.detach(), ROWS)
+        parts = [_rounded(rows, group, kind.bits) for rows in each]
+        numbers, scales = (torch.cat(part) for part in zip(*parts, strict=True))
+        return cls(numbers, scales, group, kind.bits)
+
+    def dense(self, dtype: torch.dtype, rows: slice = slice(None)) -> Tensor:
+        """W [out, in]; exactly in float32 or wider, where no minimum is added."""
+        width = self.numbers.shape[1]
+        numbers = pad(self.numbers[rows], (0, -width % self.group))
+        made: Tensor = numbers.to(dtype).unflatten(1, (-1, self.group))  # type: ignore[no-untyped-call]
+        made *= self.scales[rows].to(dtype)[..., None]
+        if self.minima is not None:
+            made += self.minima[rows].to(dtype)[..., None]
+        return made.flatten(1)[:, :width]
+
+
+def _made(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+    """As `_rounded`, by the kernel of `codes.c`."""
+    out, width = weight.shape
+    numbers = torch.empty(out, width, dtype=torch.int8)
+    scales = torch.empty(out, -(-width // group), dtype=torch.float16)
+    sizes = out, width, *weight.stride(), group, bits, torch.get_num_threads()
+    places = weight.data_ptr(), numbers.data_ptr(), scales.data_ptr()
+    if kernel("codes", weight.dtype)(*places, *sizes):
+        raise MemoryError("no memory for a row of weights")
+    return numbers, scales
+
+
+def _rounded(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
+    out, width = weight.shape
+    values = pad(weight.float(), (0, -width % group)).view(out, -1, group)
+    size = values.abs().amax(-1, keepdim=True)
+    if bits == 8:
+        numbers, scales = _codes(values, size / 127, 127, 127)
+    else:
+        widest = values.gather(-1, values.abs().argmax(-1, keepdim=True))
+        numbers, scales = _codes(values, widest / -8, 8, 7)
+    return numbers.view(out, -1)[:, :width].to(torch.int8), scales.squeeze(-1).half()
+
+
+def _codes(values: Tensor, scales: Tensor, below: int, above: int) -> tuple[Tensor, Tensor]:
+    """Codes [out, groups, group] and scales, rounded to half precision first; all in float32."""
+    scales = scales.half().float()
+    return (values / torch.where(scales == 0, 1, scales)).round().clamp(-below, above), scales

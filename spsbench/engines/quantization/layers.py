@@ -1,0 +1,125 @@
+"""Linear layers whose weights are whole numbers of 8 or 4 bits times a scale in half precision.
+
+A weight is a number times a scale, which float32 holds exactly, or that plus a minimum: so a
+quantised model has one law, whoever multiplies. Inputs stay as they are. Embeddings that are looked
+up stay too, tied or not.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from spsbench.engines.origins import origin_of
+from spsbench.engines.packing.linear_layers import Packed, rows_of, slots, stock_linear
+from spsbench.engines.quantization.codes import FORMATS, Codes
+from spsbench.engines.quantization.over_codes import LateCodes, OverCodes, QuantisedLinear
+
+_FORMATS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+class WideLinear(nn.Module):
+    """`x W^T + b` over W in float32, whatever x is: half precision would round W again."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        bias = None if self.bias is None else self.bias.to(self.weight.dtype)
+        return linear(x.to(self.weight.dtype), self.weight, bias).to(x.dtype)
+
+
+@torch.inference_mode()
+def quantise(model: nn.Module, name: str) -> int:
+    """Every linear layer of `model` in the format `name`, in place, layer by layer; how many.
+
+    Layers that an engine has laid out too. Experts that are one parameter stay as they are. Weights
+    whose origin is known are rounded late: an engine may have kept what it made of their codes.
+    """
+    found = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
+    laid_out = (Packed, WideLinear, OverCodes)
+    for parent in model.modules():
+        each = parent.named_children()
+        found += [(parent, at, child) for at, child in each if isinstance(child, laid_out)]
+    count = len(found)
+    while found:  # a layer's weights are released as soon as its codes are there
+        parent, at, layer = found.pop()
+        if isinstance(layer, nn.Linear | Conv1D) and origin_of(layer.weight) is not None:
+            setattr(parent, at, LateCodes(layer, FORMATS[name]))
+            continue
+        codes = Codes.of(_weight(layer), FORMATS[name])
+        setattr(parent, at, QuantisedLinear(codes, layer.bias))
+    _FORMATS[model] = name
+    return count
+
+
+def give_codes(model: nn.Module, layers: Mapping[str, Codes], name: str) -> None:
+    """Hang layers over codes in the places of stock ones of the same shape.
+
+    Args:
+        model: loaded, not laid out.
+        layers: the name of a layer in `model` -> its W.
+        name: what `format_of` then says.
+
+    Raises:
+        LookupError: a layer that is not there, is of another kind or shape.
+    """
+    stock = {id(slot.layer): slot for slot in slots(model)}
+    for place, codes in layers.items():
+        slot = stock.get(id(model.get_submodule(place)))
+        if slot is None or slot.weight.shape != codes.numbers.shape:
+            raise LookupError(place)
+        setattr(slot.parent, slot.name, QuantisedLinear(codes, slot.layer.bias))
+    _FORMATS[model] = name
+
+
+def _weight(layer: Any) -> Tensor:
+    """[out, in]."""
+    if isinstance(layer, OverCodes):
+        return layer.codes.dense(torch.float32)
+    return layer.dense() if isinstance(layer, Packed) else rows_of(layer)
+
+
+def format_of(model: nn.Module) -> str | None:
+    """The format that `model` was given here; None: its weights are as they were loaded."""
+    return _FORMATS.get(model)
+
+
+Quantised = QuantisedLinear | LateCodes
+
+
+def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, Quantised]]:
+    """The layers over codes that are not laid out: what each hangs in, by which name, itself."""
+    return [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, Quantised)
+    ]
+
+
+@torch.inference_mode()
+def write_codes(model: nn.Module) -> None:
+    """Round all weights that are to be, in place."""
+    found = quantised_layers(model)
+    while found:  # a layer's weights are released as soon as its codes are there
+        parent, name, layer = found.pop()
+        if isinstance(layer, LateCodes):
+            setattr(parent, name, layer.written())
+
+
+@torch.inference_mode()
+def dequantise(model: PreTrainedModel) -> None:
+    """Give `model` plain layers over the very numbers that its codes stand for, in place."""
+    wide = torch.promote_types(model.dtype, torch.float32)
+    kind = stock_linear if wide == model.dtype else WideLinear
+    for parent, name, layer in quantised_layers(model):
+        setattr(parent, name, kind(layer.codes.dense(wide), layer.bias))

@@ -1,0 +1,214 @@
+"""Codes in panels, for the kernel of `quantised.c`: read once, in order, at the memory's speed."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from spsbench.engines.kernels.native import kernel, missing, operators
+from spsbench.engines.kernels.operators import run
+from spsbench.engines.packing.linear_layers import StandIn
+from spsbench.engines.packing.memory import laid
+from spsbench.engines.packing.panels import PANEL
+from spsbench.engines.packing.prefetch import arguments, current
+from spsbench.engines.quantization.codes import Codes
+from spsbench.engines.quantization.over_codes import OverCodes, QuantisedLinear
+
+FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
+ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
+SCALES = 2 * PANEL  # bytes of a group's, and of its minima
+
+
+class QuantisedPanels(OverCodes, StandIn):
+    """`x W^T + b` over codes in panels `[out / 32, bytes]`, as `quantised.c` says.
+
+    A token's result does not depend on how many are in the pass, nor on the number of threads.
+    """
+
+    operator = "quantised"  # by quantised.c
+
+    def __init__(self, layer: OverCodes) -> None:
+        super().__init__()
+        self.out_features, self.in_features = layer.out_features, layer.in_features
+        self.group, self.bits, self.least = layer.group, layer.bits, layer.least
+        self.bias = layer.bias
+        self.weight = nn.Parameter(to_panels(layer), requires_grad=False)
+
+    @classmethod
+    def refuses(cls, dtype: torch.dtype) -> str | None:
+        """Why inputs of `dtype` cannot be multiplied so here; None: they can."""
+        return missing(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        given = x.contiguous(), self.weight, self.bias, self.out_features
+        return run(self.operator, *given, *self.how(x.dtype))
+
+    def how(self, dtype: torch.dtype) -> tuple[int, ...]:
+        """What the operator is told beside the numbers: inputs, codes, how they are read."""
+        inputs = self.in_features, *filled(self.in_features, self.group)
+        return *inputs, self.bits, self.least, *arguments(current(dtype))
+
+    @property
+    def codes(self) -> Codes:
+        """W, out of the panels."""
+        own = self.in_features, self.group, self.bits, self.least
+        numbers, scales, least = from_panels(self.weight, *own)
+        rows = slice(self.out_features)
+        least = least if least is None else least[rows]
+        return Codes(numbers[rows], scales[rows], self.group, self.bits, least)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> QuantisedLinear:
+        bias = None if self.bias is None else self.bias.detach().clone()
+        return QuantisedLinear(self.codes, bias)
+
+
+def filled(width: int, group: int) -> tuple[int, int]:
+    """Of a panel with `width` inputs: how many there is room for, and those of a group."""
+    if group >= width:  # one scale for all
+        whole = width + -width % FILL
+        return whole, whole
+    return width + -width % group, group
+
+
+def size_of(room: int, group: int, bits: int, least: bool) -> int:
+    """Bytes of a panel with `room` inputs; `least`: with minima."""
+    return room * PANEL * bits // 8 + room // group * SCALES * (1 + least)
+
+
+def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
+    """Panels, groups in each, bytes of a group.
+
+    Raises:
+        ValueError: groups that are no multiple of 32.
+    """
+    room, group = filled(layer.in_features, layer.group)
+    if group % FILL:
+        raise ValueError(f"groups of {group} inputs: expected a multiple of {FILL}")
+    groups = room // group
+    return (
+        -(-layer.out_features // PANEL),
+        groups,
+        size_of(room, group, layer.bits, layer.least) // groups,
+    )
+
+
+def to_panels(layer: OverCodes) -> Tensor:
+    """[out / 32, bytes] uint8; raises as `shape_of_panels`."""
+    shape = shape_of_panels(layer)
+    return laid(shape, torch.uint8, lambda panels: _lay(layer.codes, panels)).view(shape[0], -1)
+
+
+def _lay(codes: Codes, panels: Tensor) -> None:
+    """Write codes into panels [out / 32, groups, bytes]."""
+    out, width = codes.numbers.shape
+    room, group = filled(width, codes.group)
+    count, groups, piece = len(panels), room // group, group * PANEL * codes.bits // 8
+    of_groups = [codes.scales] if codes.minima is None else [codes.scales, codes.minima]
+    fill = (0, 0, 0, -out % PANEL)
+    scales = [pad(part, fill).view(count, PANEL, groups).transpose(1, 2) for part in of_groups]
+    panels[:, :, piece:] = torch.cat(scales, -1).contiguous().view(torch.uint8)
+    numbers = pad(codes.numbers, (0, room - width, *fill[2:]))
+    numbers = numbers + (ZERO[codes.bits] if codes.minima is None else 0)
+    for panel, part in zip(panels, numbers.view(count, PANEL, groups, group), strict=True):
+        panel[:, :piece] = _words(part.permute(1, 2, 0), codes.bits).flatten(1)
+
+
+def _words(part: Tensor, bits: int) -> Tensor:
+    """[groups, group, 32] codes as they lie in memory: [groups, ...] uint8."""
+    if bits == 8:
+        return part.contiguous().view(torch.uint8)
+    groups, group, _ = part.shape
+    eights = part.to(torch.uint8).reshape(groups, group // 8, 8, PANEL).transpose(2, 3)
+    both: Tensor = eights[..., 0::2] | eights[..., 1::2] << 4
+    return both
+
+
+def from_panels(
+    panels: Tensor, width: int, group: int, bits: int, least: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Numbers [out, in] int8, scales and minima [out, groups]; the last panel's filling too."""
+    room, inside = filled(width, group)
+    count, piece = len(panels), inside * PANEL * bits // 8
+    each = panels.detach().view(count, room // inside, -1)
+    halves = torch.split(each[:, :, piece:].contiguous().view(torch.float16), PANEL, -1)
+    found = [part.transpose(1, 2).reshape(count * PANEL, -1) for part in halves]
+    codes = each[:, :, :piece]
+    if bits == 8:
+        numbers = codes.reshape(count, -1, PANEL).view(torch.int8)
+    else:
+        eights = codes.reshape(count, -1, PANEL, 4)
+        both = torch.stack([eights & 15, eights >> 4], -1).flatten(-2)
+        numbers = (
+            (both.to(torch.int8) - (0 if least else ZERO[bits]))
+            .transpose(2, 3)
+            .reshape(count, -1, PANEL)
+        )
+    rows = numbers.transpose(1, 2).reshape(count * PANEL, room)[:, :width]
+    return rows, found[0], found[1] if least else None
+
+
+def product(
+    name: str,
+    x: Tensor,
+    panels: Tensor,
+    bias: Tensor | None,
+    out: int,
+    width: int,
+    room: int,
+    group: int,
+    bits: int,
+    least: bool,
+    hint: int,
+    ahead: int,
+) -> Tensor:
+    """[..., width] x panels -> [..., out] by the kernels called `name`.
+
+    Args:
+        room, group: inputs of a panel, as `filled` has them.
+        least: the panels have minima.
+        hint, ahead: how they are read, as reading.py numbers it.
+
+    Raises:
+        RuntimeError: another width, or another kind of number, than that of the panels.
+        MemoryError: no room for the inputs in float.
+    """
+    size = size_of(room, group, bits, least)
+    fitting = x.shape[-1] == width and panels.shape[1] == size and out <= len(panels) * PANEL
+    if bias is not None:
+        fitting &= bias.dtype == x.dtype and bias.shape == (out,) and bias.is_contiguous()
+    if not fitting:
+        raise RuntimeError(
+            f"{out} outputs of inputs {tuple(x.shape)} in {x.dtype}, panels {tuple(panels.shape)} "
+            f"of int{bits}: expected {width} inputs, panels of {size} bytes, a bias as the inputs"
+        )
+    x = x.contiguous()
+    y = x.new_empty((*x.shape[:-1], out))
+    failed = x.numel() and kernel(f"{name}_int{bits}" + "_least" * least, x.dtype)(
+        panels.data_ptr(),
+        x.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        x.numel() // width,
+        width,
+        room,
+        out,
+        group,
+        ZERO[bits],
+        hint,
+        ahead,
+        torch.get_num_threads(),
+    )
+    if failed:
+        raise MemoryError("no memory for the inputs of a product")
+    return y
+
+
+for operator, kernels in ("quantised", "product"), ("quantised_tiles", "tiles"):
+    operators.define(
+        f"{operator}(Tensor x, Tensor panels, Tensor? bias, int out, int width, int room,"
+        " int group, int bits, bool least, int hint, int ahead) -> Tensor"
+    )
+    operators.impl(operator, partial(product, kernels), "CPU")

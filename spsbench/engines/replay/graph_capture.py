@@ -1,0 +1,179 @@
+"""What a layer asks of torch, written down once as operations that C runs one after another.
+
+A layer is run with its real inputs while torch tells of every operator it calls. Views are but
+places in memory; of the rest each has a kernel, or the layer is refused. Nothing may depend on the
+values of tensors, nor on how long the past is, except attention, which is told.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.operators import is_ours
+from spsbench.engines.replay import attention, traced_cache
+from spsbench.engines.replay.operations import AXES, OF_TORCH, OURS, RefusedError, Step, present
+
+VALUES = frozenset(
+    ("tolist", "numpy", "item", "__array__", "__bool__", "__int__", "__float__", "__index__")
+)
+"""What makes the values of a tensor known to Python."""
+
+SHAPE: Any = Tensor.shape
+SIZES = (SHAPE.__get__, Tensor.size, Tensor.__len__, Tensor.numel)
+TORCH = str(Path(torch.__file__).parent)
+KNOWN = (attention.__file__, traced_cache.__file__)  # whose course is the same for any past
+
+
+class Given(NamedTuple):
+    """What a layer is run with."""
+
+    tensors: Sequence[Tensor]  # hidden states first; as many tokens in every pass
+    span: Tensor  # [past + m], only its length is used
+    seen: Tensor  # [n] of it
+    keys: Tensor  # [1, heads, room, width]
+    values: Tensor
+    state: Sequence[Tensor]  # weights
+
+    def all(self) -> tuple[Tensor, ...]:
+        """As a trace takes them."""
+        return (*self.tensors, self.span, self.seen, self.keys, self.values, *self.state)
+
+
+class Listing(NamedTuple):
+    """A layer's operations."""
+
+    steps: Sequence[Step]
+    result: Tensor
+    made: Mapping[int, Tensor]  # by storage: what operations have made
+
+
+def lowered(run: Callable[..., Any], given: Given) -> Listing:
+    """The operations of `run`, which takes all that is given.
+
+    Raises:
+        RefusedError: it does something else.
+    """
+    if any(tensor.layout != torch.strided for tensor in given.state):
+        raise RefusedError("weights in a layout of another library")
+    watch = _Watch(given)
+    with _SameCourse(given), watch:
+        made = run(*given.all())
+    x = given.tensors[0]
+    if not isinstance(made, Tensor) or made.shape != x.shape or made.dtype != x.dtype:
+        raise RefusedError("a result of another kind than the hidden states")
+    whole = made.is_contiguous() and made.untyped_storage().nbytes() == made.nbytes
+    if not (whole and storage_of(made) in watch.made):
+        raise RefusedError("a result that is no operation's own")
+    return Listing(watch.steps, made, watch.made)
+
+
+class _SameCourse(TorchFunctionMode):
+    """Refuses whatever shows Python what another pass has another of: values, the past's length."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__()
+        masks = [tensor for tensor in given.tensors if tensor.ndim == AXES]
+        self.past = {storage_of(tensor) for tensor in (given.keys, given.values, *masks)}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in VALUES:
+            raise RefusedError("its course depends on values")
+        if func in SIZES and storage_of(args[0]) in self.past and _asker() not in KNOWN:
+            raise RefusedError("its course may depend on the length of the past")
+        return func(*args, **(kwargs or {}))
+
+
+def _asker() -> str:
+    """The file of what called torch."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
+class _Watch(TorchDispatchMode):
+    """Lists the operators that are called, which are run as well."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.given = given
+        self.steps: list[Step] = []
+        self.made: dict[int, Tensor] = {}  # by storage; kept, so that no address is used again
+        self.views: list[Tensor] = []  # of keys and values, as attention reads them
+        self.there = {storage_of(tensor) for tensor in (*given.tensors, *given.state)}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with self:
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        space, name = func._schema.name.split("::")
+        out, ours = func(*args, **kwargs), is_ours(space)
+        known = OURS.get(name) if ours else OF_TORCH.get(name) if space == "aten" else None
+        if ours and name == "put":
+            self._put(args, out)
+        elif self._is_view(func, out):
+            pass
+        elif known is None:
+            raise RefusedError(f"{func._schema.name}, for which there is no kernel")
+        else:
+            if ours and name == "attend":
+                self._check_attention(*args[:4])
+            self._add(known(out, *args, **kwargs), out)
+        return out
+
+    def _is_view(self, func: Any, out: Any) -> bool:
+        """Whether nothing was computed: the results lie in what was there."""
+        found = [storage_of(leaf) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        known = all(storage in self.there or storage in self.made for storage in found)
+        return bool(found) and known and not func._schema.is_mutable
+
+    def _add(self, steps: Sequence[Step], out: Any) -> None:
+        for tensor in tree_leaves(out):
+            if tensor.dtype not in KINDS or tensor.device.type != "cpu":
+                raise RefusedError(f"numbers in {tensor.dtype} on {tensor.device}")
+            self.made[storage_of(tensor)] = tensor
+        self.steps += steps
+
+    def _put(self, args: Sequence[Any], out: Sequence[Tensor]) -> None:
+        own = self.given
+        told = args[0] is own.keys, args[1] is own.values, args[4] is own.span, args[5] is own.seen
+        if not all(told):
+            raise RefusedError("another cache than its own")
+        for room, rows in (own.keys, args[2]), (own.values, args[3]):
+            _, heads, count, width = rows.shape
+            n = heads, count, width, *rows.stride()[1:3], rows.itemsize
+            self.steps.append(Step("put", (room, rows), n))
+        self.views = list(out)
+
+    def _check_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> None:
+        """Keys and values are those of the cache, the mask is the one that was given."""
+        whole = [where(tensor) for tensor in self.views]
+        if [where(key), where(value)] != whole:
+            raise RefusedError("attention over other keys than those of the cache")
+        masks = [where(tensor) for tensor in self.given.tensors if tensor.ndim == AXES]
+        if present(mask) is not None and where(mask) not in masks:
+            raise RefusedError("attention under a mask of its own")
+
+
+def storage_of(tensor: Tensor) -> int:
+    """The address of the memory that views have in common."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def where(tensor: Tensor) -> tuple[Any, ...]:
+    """Equal for views that are the same."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()

@@ -1,0 +1,153 @@
+"""Norms by one kernel each: transformers writes that by the mean square out as nine operators."""
+
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+
+from spsbench.engines.kernels.native import KINDS
+from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.packing.linear_layers import OverStock, exchange_each
+
+NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what norms compute in float32
+EARLY, LATE, PLUS = 1, 0, 2  # narrowed before the weight too, only after it, and over 1 + weight
+
+
+class Norm(OverStock):
+    """The same function as the norm that it takes the place of, by a kernel of `norms.c`.
+
+    A row is the same numbers in any pass. `stock` has a weight in a dtype of `KINDS`, on the CPU.
+    """
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__(stock)
+        self.weight = stock.weight
+
+
+class RmsNorm(Norm):
+    """By the root of the mean square; `stock` is as `way_of` tells."""
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__(stock)
+        self.eps, self.way = eps_of(stock), way_of(stock)
+
+    def forward(self, x: Tensor) -> Any:
+        """[..., width] -> [..., width]."""
+        norm = in_c("norm")
+        if norm is None or x.dtype != self.weight.dtype:
+            return self._stock[0](x)
+        return norm(x.contiguous(), self.weight, self.eps, self.way)
+
+
+class LayerNorm(Norm):
+    """By mean and variance; `stock` is as `module_is_layer_norm` tells."""
+
+    def __init__(self, stock: Any) -> None:
+        super().__init__(stock)
+        self.bias, self.eps = stock.bias, float(stock.eps)
+
+    def forward(self, x: Tensor) -> Any:
+        """[..., width] -> [..., width]."""
+        norm = in_c("layer_norm")
+        if norm is None or x.dtype != self.weight.dtype:
+            return self._stock[0](x)
+        return norm(x.contiguous(), self.weight, self.bias, self.eps)
+
+
+def exchange_norms(model: nn.Module) -> None:
+    """Put one kernel in the place of each norm that it computes, in all of `model`."""
+    exchange_each(model, _kind_for)
+
+
+def _kind_for(module: nn.Module) -> type[Norm] | None:
+    """What takes its place; None: it is no norm that a kernel computes."""
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.device.type != "cpu" or weight.dtype not in KINDS:
+        return None
+    centred = module_is_layer_norm(module)
+    known = centred or way_of(module) is not None
+    if not known or in_c("norm") is None:  # which may have to be compiled
+        return None
+    return LayerNorm if centred else RmsNorm
+
+
+def module_is_layer_norm(module: nn.Module) -> bool:
+    """Whether it is torch's own, over rows, with weight and bias of one kind."""
+    plain = type(module) is nn.LayerNorm and len(module.normalized_shape) == 1
+    return plain and module.bias is not None and module.bias.dtype == module.weight.dtype
+
+
+def eps_of(module: Any) -> float | None:
+    """What a norm adds to the mean square, as modules of transformers call it."""
+    found = getattr(module, "variance_epsilon", None)
+    return found if found is not None else getattr(module, "eps", None)
+
+
+def way_of(module: nn.Module) -> int | None:
+    """Which norm by the root of the mean square it is, as norms.c numbers them; None: none."""
+    kind: Any = type(module)
+    named = kind.__name__.endswith("RMSNorm") and eps_of(module) is not None
+    return _way(kind) if named else None
+
+
+@cache
+def _way(kind: Any) -> int | None:
+    """By trial of one of its own: the ways part in how bfloat16 is rounded."""
+    x = torch.linspace(-2, 3, 2048, dtype=torch.bfloat16).reshape(32, 64)
+    try:
+        with torch.no_grad():
+            module = kind(64, eps=0.25).bfloat16()
+            module.weight.copy_(torch.linspace(-1, 2, 64))
+            made = module(x)
+            wrong = {way: _wrong(made, x, module.weight, way) for way in (EARLY, LATE, PLUS)}
+    except Exception:  # another constructor, or foreign code
+        return None
+    best = min(wrong, key=wrong.__getitem__)
+    return best if wrong[best] < 0.01 else None
+
+
+def _wrong(made: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
+    """The share of `made` that this way does not give."""
+    wide = x.float()
+    even = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 0.25)
+    if way == EARLY:
+        even = even.to(x.dtype).float()
+    exact = ((weight.float() + (way == PLUS)) * even).to(x.dtype)
+    return float((made != exact).float().mean())
+
+
+def module_is_rms_norm(module: nn.Module) -> bool:
+    """Whether it is the usual norm, in a dtype for which transformers computes it in float32."""
+    kind: Any = type(module)
+    weight = getattr(module, "weight", None)
+    named = kind.__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+    return named and weight is not None and weight.dtype in NARROW and usual(kind)
+
+
+@cache
+def usual(kind: Any) -> bool:
+    """Whether `kind` computes `rms_norm`, by trial of one of its own on the CPU."""
+    x = torch.linspace(-2, 3, 24).reshape(3, 8)
+    try:
+        with torch.no_grad():
+            module = kind(8, eps=0.25)
+            module.weight.copy_(torch.linspace(-1, 2, 8))
+            ours = one_norm(module)(x)
+            return torch.allclose(module(x), ours, rtol=1e-5, atol=1e-6)
+    except Exception:  # another constructor, or foreign code
+        return False
+
+
+def one_norm(module: nn.Module) -> Any:
+    """The forward of an RMS norm as one operator of torch's own."""
+    weight, eps = cast(Tensor, module.weight), cast(float, module.variance_epsilon)
+    stock = type(module).forward
+
+    def forward(x: Tensor) -> Any:
+        if x.dtype != weight.dtype:
+            return stock(module, x)
+        return rms_norm(x, weight.shape, weight, eps)
+
+    return forward

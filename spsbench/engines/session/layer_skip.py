@@ -1,0 +1,182 @@
+"""A model with some of its layers left out, over the weights of the whole (arXiv 2309.08168).
+
+The view is a model of its own to every engine: modules are copied without their tensors, layers
+are numbered anew, so that a cache has no gaps, and the configuration says how many there are.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from spsbench.engines.eager import UnsupportedModelError, check_rollback
+from spsbench.engines.replay.layer_replay import Replay, attach
+from spsbench.engines.session.engine_config import choice_of, prepared, remember
+from spsbench.errors import UsageError
+from spsbench.loop.site import Variant
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks")
+PER_LAYER = ("layer_types",)  # lists of a configuration with an entry a layer
+
+_VIEWS: WeakKeyDictionary[PreTrainedModel, dict[Variant, PreTrainedModel]] = WeakKeyDictionary()
+
+
+class Nothing(nn.Module):
+    """Takes the place of a sublayer: what it adds to the residual stream is zero."""
+
+    def __init__(self, answer: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Zeros [1, m, D] like the hidden states that it is given."""
+        states = args[0] if args else kwargs["hidden_states"]
+        return self._answer(torch.zeros_like(states))
+
+
+def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
+    """`model` without what `variant` leaves out; made once.
+
+    Raises:
+        UsageError: it leaves out layers that are not there, or all of them.
+        UnsupportedModelError: a model whose layers cannot be told apart, or run, this way.
+    """
+    made = _VIEWS.setdefault(model, {})
+    if variant not in made:
+        made[variant] = _view(model, variant)
+    return made[variant]
+
+
+def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The list of decoder layers: its parent, its name there, and itself.
+
+    Raises:
+        UnsupportedModelError: there is none.
+    """
+    lists = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.ModuleList) and len({type(layer) for layer in child}) == 1
+    ]
+    if not lists:
+        raise UnsupportedModelError(f"{type(model).__name__} has no list of layers to leave out")
+    return max(lists, key=lambda found: len(found[2]))
+
+
+def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
+    *_, layers = layers_of(model)
+    kept = _checked(len(layers), variant)
+    made: PreTrainedModel = _twin(model, _configurations(model, kept))
+    parent, name, twins = layers_of(made)
+    number = 0
+    for index in kept:
+        _leave_out(twins[index], index in variant.attention, index in variant.mlp)
+        if index not in variant.attention:
+            _renumber(twins[index], number)
+            number += 1
+    setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
+    _check_runs(made, variant)
+    if choice := choice_of(model):
+        remember(made, choice, None if prepared(model).tape is None else attach(made))
+    return made
+
+
+def _checked(count: int, variant: Variant) -> list[int]:
+    """The layers that are kept, in order."""
+    asked = variant.layers | variant.attention | variant.mlp
+    if beyond := sorted(index for index in asked if index >= count):
+        raise UsageError(
+            f"layers {', '.join(map(str, beyond))} left out of a model that has {count}: expected "
+            f"0 to {count - 1}"
+        )
+    kept = [index for index in range(count) if index not in variant.layers]
+    if not set(kept) - variant.attention:
+        raise UsageError(
+            f"all attention of {count} layers left out: expected one layer or more to be kept"
+        )
+    return kept
+
+
+def _configurations(model: PreTrainedModel, kept: list[int]) -> dict[int, Any]:
+    """By the id of the model's configuration, and of its text's, those of the view."""
+    whole = copy.deepcopy(model.config)
+    before, after = model.config.get_text_config(), whole.get_text_config()
+    for name in PER_LAYER:
+        if each := getattr(before, name, None):
+            setattr(after, name, [each[index] for index in kept])
+    after.num_hidden_layers = len(kept)
+    return {id(model.config): whole, id(before): after}
+
+
+def _twin(module: Any, configurations: dict[int, Any]) -> Any:
+    """A copy of a tree of modules that shares its tensors, and no table of names."""
+    memo: dict[int, Any] = {}
+
+    def copied(one: nn.Module) -> nn.Module:
+        if id(one) in memo:
+            return memo[id(one)]  # type: ignore[no-any-return]
+        twin = memo[id(one)] = copy.copy(one)
+        own = twin.__dict__
+        for name in ("_parameters", "_buffers", *HOOKS):
+            own[name] = own[name].copy()
+        if isinstance(own.get("forward"), Replay):
+            del own["forward"]  # of the other's cache
+        if id(own.get("config")) in configurations:
+            own["config"] = configurations[id(own["config"])]
+        own["_modules"] = {
+            name: None if child is None else copied(child) for name, child in one._modules.items()
+        }
+        return twin
+
+    return copied(module)
+
+
+def _leave_out(layer: nn.Module, attention: bool, mlp: bool) -> None:
+    """Put `Nothing` in the place of sublayers."""
+    if attention:
+        names = [
+            name
+            for name, child in layer.named_children()
+            if any(hasattr(module, "layer_idx") for module in child.modules())
+        ]
+        setattr(layer, _only(layer, "attention", names), Nothing(_attended))
+    if mlp:
+        names = [name for name, _ in layer.named_children() if name in ("mlp", "feed_forward")]
+        setattr(layer, _only(layer, "mlp", names), Nothing(_itself))
+
+
+def _only(layer: nn.Module, what: str, names: Iterable[str]) -> str:
+    found = list(names)
+    if len(found) != 1:
+        raise UnsupportedModelError(
+            f"{type(layer).__name__} has {len(found)} parts that could be its {what}: expected one"
+        )
+    return found[0]
+
+
+def _attended(states: Tensor) -> tuple[Tensor, None]:
+    return states, None  # no attention weights
+
+
+def _itself(states: Tensor) -> Tensor:
+    return states
+
+
+def _renumber(layer: nn.Module, number: int) -> None:
+    """Which part of a cache is the layer's."""
+    modules: Iterable[Any] = layer.modules()
+    for module in modules:
+        if getattr(module, "layer_idx", None) is not None:
+            module.layer_idx = number
+
+
+def _check_runs(made: PreTrainedModel, variant: Variant) -> None:
+    try:
+        check_rollback(made)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{error} (with {variant} left out)") from error

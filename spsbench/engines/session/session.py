@@ -1,0 +1,110 @@
+"""A session over a preallocated cache, with replayed layers where a model has been prepared."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.engines.eager import EagerLM
+from spsbench.engines.replay.layer_replay import MOST
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.engine_config import prepared
+from spsbench.engines.session.interrupts import held
+from spsbench.engines.session.staircase import Staircase
+from spsbench.engines.session.windows import Masks
+from spsbench.loop.trees import places
+
+
+class FastLM(EagerLM):
+    """A session over a preallocated cache; the arguments are those of `EagerLM`."""
+
+    def _open(self) -> None:
+        self._prepared = prepared(self.model)
+        sliding = None if self.windows is None else self.windows.sliding
+        self._past = PreallocatedCache(self.limit, sliding)
+        self._positions = torch.arange(0)
+        self._stairs = Staircase(self.model.dtype, self.device)
+        if self.windows is not None:
+            self._near = Staircase(self.model.dtype, self.device, self.windows.size)
+
+    def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
+        past, m = self._length, len(tokens)
+        positions = self._numbers(past + m)[past : past + m]
+        mask: Masks = None
+        if parents is not None:
+            positions = places(parents, m, past).to(self.device)
+            mask = self._branched(parents, m, past)
+        else:
+            mask = self._causal(m, past)
+        with self._running(past, m):
+            out = self.model(
+                input_ids=tokens[None].to(self.device),
+                position_ids=positions[None],
+                attention_mask=mask,
+                past_key_values=self._past,
+                use_cache=True,
+                logits_to_keep=max(keep, 1),
+                output_hidden_states=bool(self.layers),
+            )
+        self._length += m
+        return out
+
+    def _expect(self, tokens: int) -> None:
+        self._past.reserve(tokens)
+
+    @property
+    def token_bytes(self) -> int:
+        """What a token takes in the cache; 0 before the first."""
+        return self._past.token_bytes
+
+    def _causal(self, m: int, past: int) -> Masks:
+        """The mask of a chain; None: one token that sees everything, or transformers makes it."""
+        full = self._stairs.mask(past, m) if past and 1 < m <= MOST else None
+        if self.windows is None:
+            return full
+        first = self.windows.first(past)
+        self._past.look(first)
+        if past == 0 or m > MOST:
+            return None
+        crossed = past + m > self.windows.size
+        return self.windows.masks(full, self._near.mask(past - first, m) if crossed else full)
+
+    def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
+        full = self._stairs.branched(past, m, parents)
+        if self.windows is None:
+            return full
+        first = self.windows.first(min(past, past + m - len(parents)))
+        self._past.look(first)
+        return self.windows.masks(full, self.windows.hide(full[..., first:], parents, m, past))
+
+    @contextmanager
+    def _running(self, past: int, m: int) -> Iterator[None]:
+        """The model's own number of threads and, for a small pass, replayed layers."""
+        threads, tape = self._prepared.threads, self._prepared.tape
+        before = torch.get_num_threads()
+        if threads not in (None, before):
+            torch.set_num_threads(threads)
+        replays = tape is not None and past > 0 and m <= MOST
+        self._past.reserve(past + m)
+        if tape is not None and replays:
+            replays = tape.begin(self._numbers(past + m)[: past + m], self._past)
+        try:
+            with held() if replays else nullcontext():
+                yield
+        finally:
+            if tape is not None and replays:
+                tape.end()
+            if threads not in (None, before):
+                torch.set_num_threads(before)
+
+    def _numbers(self, least: int) -> Tensor:
+        """0, 1, 2 ... on the model's device, at least so many."""
+        if len(self._positions) < least:
+            self._positions = torch.arange(2 * least, device=self.device)
+        return self._positions
+
+    def _keep(self, length: int, nodes: list[int]) -> None:
+        """A chain moves nothing, a path moves its own rows."""
+        self._past.keep(length, nodes)

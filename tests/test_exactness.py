@@ -87,6 +87,7 @@ def test_sampled_drafts_where_all_prefixes_are_of_one_kind(name: str, kind: str)
         {"top_k": 2},
         {"top_k": 1},
         {"top_p": 0.6},
+        {"min_p": 0.4},
         {"temperature": 1.5, "top_k": 2, "top_p": 0.7},
     ],
     ids=str,

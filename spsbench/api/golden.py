@@ -165,9 +165,7 @@ def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
         drafter=str(cell.method.drafter),
         digests=pair.digests(),
         sampling={
-            "temperature": cell.sampling.temperature,
-            "top_k": cell.sampling.top_k,
-            "top_p": cell.sampling.top_p,
+            **cell.sampling.recorded_warp,
             "k": depth,
         },
         run={"dtype": dtypes, "engine": str(target.engine)},

@@ -34,9 +34,10 @@ from spsbench.planning.planned import Planned
 from spsbench.settings.access import Access
 from spsbench.settings.asked import make_cell, own_copy
 from spsbench.settings.cell import Cell
-from spsbench.settings.chat import APPLIED, describe_defaults, own_defaults
+from spsbench.settings.chat import describe_defaults, own_defaults
 from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.sampling import WARP
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
 
@@ -272,7 +273,7 @@ class Pair:
         own = own_defaults(target, self._own, named)
         if own:
             self._tell_once(describe_defaults(target, own))
-        elif not any(name in named for name in APPLIED):
+        elif not any(name in named for name in WARP):
             self._tell_once(f"chat: temperature 1, as the generation_config of {target} names none")
         return own
 

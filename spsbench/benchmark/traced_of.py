@@ -14,12 +14,10 @@ TOKENIZER = ("tokenizer", "special_tokens", "added_tokens", "vocab.", "merges.")
 
 def head_of(plain: Cell, folders: Mapping[ModelSpec, Path]) -> Head:
     """What the texts of an ArS cell are of."""
-    target, sampling = plain.models.target, plain.sampling
+    target = plain.models.target
     return Head(
         {
-            "sampling.temperature": sampling.temperature,
-            "sampling.top_k": sampling.top_k,
-            "sampling.top_p": sampling.top_p,
+            **{f"sampling.{n}": value for n, value in plain.sampling.recorded_warp.items()},
             **{f"target.{name}": value for name, value in model_identity(target, folders).items()},
         }
     )

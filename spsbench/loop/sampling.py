@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spsbench.loop.transfer import send
+from spsbench.settings.sampling import WarpSettings
 
 MANY = 8192  # tokens from which on `sample` looks for a block first, and `Warp` goes row by row
 BLOCK = 256
@@ -16,16 +18,21 @@ PIECE = 1 << 17  # numbers of a thread at once on a CPU: what is written stays i
 
 
 @dataclass(frozen=True, slots=True)
-class Warp:
-    """Logits -> laws: temperature, then top-k, then top-p; one warp for target and draft.
+class Warp(WarpSettings):
+    """Logits -> laws: temperature, top-k, top-p, then min-p; one warp for target and draft.
 
     Temperature 0 is the one-hot law of the argmax, so that greedy decoding is no special case.
-    `top_k` 0 is off (ties with the k-th logit are kept); `top_p` 1 is off.
+    `top_k` 0 is off (ties with the k-th logit are kept); `top_p` 1 and `min_p` 0 are off.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    @classmethod
+    def of(cls, settings: WarpSettings) -> Self:
+        """The warp of these settings.
+
+        Raises:
+            ValueError: one of them is out of range.
+        """
+        return cls(**asdict(settings))
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -34,6 +41,8 @@ class Warp:
             raise ValueError(f"top_k is {self.top_k}: expected 0 (off) or more")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}: expected 0 < top_p <= 1")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p is {self.min_p}: expected 0 <= min_p <= 1")
 
     def __call__(self, logits: Tensor) -> Tensor:
         """[..., V] logits -> [..., V] laws, float32 (float64 stays); NaN or +inf: a NaN row."""
@@ -63,7 +72,8 @@ class Warp:
         if 0 < self.top_k < x.shape[-1]:
             x = x.masked_fill(x < x.topk(self.top_k).values[..., -1:], -math.inf)
         law = torch.softmax(x, -1, out=out)
-        return nucleus(law, self.top_p) if self.top_p < 1 else law
+        law = nucleus(law, self.top_p) if self.top_p < 1 else law
+        return likely(law, self.min_p) if self.min_p > 0 else law
 
 
 def peaks(x: Tensor) -> Tensor:
@@ -105,6 +115,15 @@ def nucleus(law: Tensor, top_p: float) -> Tensor:
     ordered, ids = law.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     kept = torch.zeros_like(law).scatter_(-1, ids, ordered * (before < top_p))
+    return kept / kept.sum(-1, keepdim=True)
+
+
+def likely(law: Tensor, min_p: float) -> Tensor:
+    """[..., V] -> [..., V]: the tokens of at least `min_p` times the largest probability, rescaled.
+
+    Nguyen et al. 2024 (arXiv 2407.01082, section 3).
+    """
+    kept = law.where(law >= min_p * law.amax(-1, keepdim=True), 0.0)
     return kept / kept.sum(-1, keepdim=True)
 
 

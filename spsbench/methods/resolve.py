@@ -88,4 +88,4 @@ def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
 
 def warp(cell: Cell) -> Warp:
     """The warp of `cell`."""
-    return Warp(cell.sampling.temperature, cell.sampling.top_k, cell.sampling.top_p)
+    return Warp.of(cell.sampling.warp)

@@ -1,7 +1,7 @@
 """The sampling that a model's own `generation_config.json` names: what a chat with it defaults to.
 
-Of all that the file may hold, these three belong to a law that is kept exactly. A file that says
-`do_sample: false` names greedy texts.
+Of all that the file may hold, the options of the warp belong to a law that is kept exactly. A file
+that says `do_sample: false` names greedy texts.
 """
 
 from functools import cache, partial
@@ -9,8 +9,9 @@ from typing import Any
 
 from spsbench.models.jsonfile import read_object
 from spsbench.models.templates import files_of
-from spsbench.settings.chat import APPLIED, OwnSampling
+from spsbench.settings.chat import OwnSampling
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.sampling import WARP
 from spsbench.settings.table import OF_CELL
 
 GENERATION = "generation_config.json"
@@ -18,7 +19,7 @@ LIMIT = 1 << 20  # bytes of the file
 
 
 def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[str, Any]:
-    """The temperature, top-p and top-k of a model's generation config, as far as it names them.
+    """The options of the warp that a model's generation config names.
 
     Raises:
         SpsError: a local model that cannot be used, or a value out of range.
@@ -29,7 +30,7 @@ def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[s
         return {"temperature": 0.0}
     return {
         name: OF_CELL[name].fitted(given[name], f"{name} ({GENERATION} of {ref})")
-        for name in APPLIED
+        for name in WARP
         if given.get(name) is not None
     }
 

@@ -10,8 +10,8 @@ from spsbench.engines.quantization.layers import format_of
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.loader import hidden_settings
 from spsbench.models.shelf import Loaded
-from spsbench.settings.chat import APPLIED
 from spsbench.settings.models import BLOCKS
+from spsbench.settings.sampling import WARP
 
 
 def surprises(loaded: Loaded, *, chat: bool) -> Iterator[str]:
@@ -40,9 +40,9 @@ def surprises(loaded: Loaded, *, chat: bool) -> Iterator[str]:
         padding = rows - loaded.vocab_size
         yield f"{padding} of the target's {rows} logits are no tokens and never drawn"
     hidden = hidden_settings(loaded.folder)
-    if penalties := {name: value for name, value in hidden.items() if name not in APPLIED}:
+    if penalties := {name: value for name, value in hidden.items() if name not in WARP}:
         yield f"{_ignored(penalties)} (the law that is kept exactly has none of these)"
-    if not chat and (sampling := {name: hidden[name] for name in APPLIED if name in hidden}):
+    if not chat and (sampling := {name: hidden[name] for name in WARP if name in hidden}):
         yield f"{_ignored(sampling)} (a chat takes these)"
     if not loaded.eos:
         yield "the target has no end-of-text token: only --max-new-tokens and --stop end the text"

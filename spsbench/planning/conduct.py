@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from spsbench.settings.experiment import Part
 from spsbench.settings.names import drafting
 from spsbench.settings.place import Place
 from spsbench.settings.planning import Planning
+from spsbench.settings.sampling import Sampling
 from spsbench.settings.task import Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.identity import bare
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 USUAL = 4  # K of what is measured without a prediction
 MOST_UNTOLD = 3
-OF_TEXTS = ("temperature", "top_p", "top_k", "max_new_tokens", "stop", "ignore_eos", "seed")
+OF_TEXTS = tuple(each.name for each in fields(Sampling))
 
 
 @dataclass(kw_only=True)

@@ -16,7 +16,7 @@ from spsbench.reports.sheet import Mood, Sheet
 from spsbench.settings.bundled import DEFAULT_DRAFT
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sampling import Sampling
+from spsbench.settings.sampling import WARP, Sampling
 
 COLUMNS = (
     Column("measured", "speedup", 2, "x"),
@@ -239,7 +239,7 @@ def command(cell: Cell, answer: Answer) -> str:
     else:
         words += ["--k", "0"]
     usual = Sampling()
-    for name in ("temperature", "top_p", "top_k"):
+    for name in WARP:
         value = getattr(sampling, name)
         if cell.work.chat or value != getattr(usual, name):  # a chat's defaults are its model's own
             words += [f"--{name.replace('_', '-')}", f"{value:g}"]

@@ -17,12 +17,13 @@ from spsbench.settings.method import constant
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.settings.names import drafting
 from spsbench.settings.ranges import parse_range
+from spsbench.settings.sampling import WARP, WarpSettings
 from spsbench.settings.table import K_MAX
 from spsbench.spec import Spec
 from spsbench.store.traces import Traces, read_traces, refuse, refuse_draft
 
 OF_TARGET = {"target": "target.id", "revision": "target.revision", "dtype": "target.dtype"}
-OF_SAMPLING = {name: f"sampling.{name}" for name in ("temperature", "top_k", "top_p")}
+OF_SAMPLING = {name: f"sampling.{name}" for name in WARP}
 
 
 def traces_given(paths: Sequence[Path]) -> Traces:
@@ -63,10 +64,13 @@ def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
         MismatchError: it is of another one; names every field that differs.
     """
     head = {} if traces.head is None else traces.head.identity
+    usual = WarpSettings()
+    there = {name: head.get(field) for name, field in OF_TARGET.items()}
+    there |= {n: head.get(field, getattr(usual, n)) for n, field in OF_SAMPLING.items()}
     lines = [
-        f"{field}: {asked[name]!r}, there {head.get(field)!r}"
+        f"{field}: {asked[name]!r}, there {there[name]!r}"
         for name, field in {**OF_TARGET, **OF_SAMPLING}.items()
-        if asked.get(name) is not None and asked[name] != head.get(field)
+        if asked.get(name) is not None and asked[name] != there[name]
     ]
     if lines:
         raise MismatchError.of(
@@ -135,7 +139,7 @@ def cell(traces: Traces, draft: DraftOf, rule: str, depth: Spec) -> Cell:
         drafter=drafter,
         verifier=Spec.parse(rule),
         schedule=depth,
-        **{name: head[field] for name, field in OF_SAMPLING.items()},
+        **{name: head[field] for name, field in OF_SAMPLING.items() if field in head},
     )
 
 

@@ -22,7 +22,6 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
     """
     listed = list(pairs)
     cell, loaded = listed[0]
-    sampling = cell.sampling
     models = {"target": described(cell.models.target, loaded.target)}
     drafts = {
         str(draft): (draft, made.draft)
@@ -35,7 +34,7 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
         "hardware": hardware(),
         "versions": {name: known[name] for name in LIBRARIES},
         "threads": torch.get_num_threads(),
-        "sampling": {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")},
+        "sampling": cell.sampling.recorded_warp,
         "vocabulary": loaded.vocab_size,
         "models": models,
     }

@@ -12,9 +12,6 @@ from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
 
-APPLIED = ("temperature", "top_p", "top_k")
-"""What a chat takes from its model where nobody says it."""
-
 OwnSampling = Callable[[ModelSpec], Mapping[str, Any]]
 """The sampling that a model names itself."""
 

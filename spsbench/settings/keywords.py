@@ -38,10 +38,11 @@ class CellOptions(TypedDict, total=False):
     verifier: str | Spec | None
     schedule: str | Spec | None
     decoder: str | Spec | None
-    max_new_tokens: int | None
     temperature: float | None
-    top_p: float | None
     top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    max_new_tokens: int | None
     seed: int | None
     stop: str | Sequence[str] | None
     ignore_eos: bool | None
@@ -109,10 +110,11 @@ class BenchOptions(AccessOptions, total=False):
     verifier: str | Spec | Sequence[str | Spec] | None
     schedule: str | Spec | Sequence[str | Spec] | None
     decoder: str | Spec | Sequence[str | Spec] | None
-    max_new_tokens: int | Sequence[int] | None
     temperature: float | Sequence[float] | None
-    top_p: float | Sequence[float] | None
     top_k: int | Sequence[int] | None
+    top_p: float | Sequence[float] | None
+    min_p: float | Sequence[float] | None
+    max_new_tokens: int | Sequence[int] | None
     stop: str | Sequence[str] | None
     ignore_eos: bool | Sequence[bool] | None
     seed: int | None
@@ -155,10 +157,11 @@ class PlanOptions(AccessOptions, total=False):
     verifier: str | Spec | Sequence[str | Spec] | None
     schedule: str | Spec | Sequence[str | Spec] | None
     decoder: str | Spec | None
-    max_new_tokens: int | None
     temperature: float | None
-    top_p: float | None
     top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    max_new_tokens: int | None
     seed: int | None
     ignore_eos: bool | None
     prompts: str | Path | None

@@ -10,6 +10,7 @@ from dataclasses import fields
 from spsbench.registry import BUILT_IN
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.sampling import WARP, WarpSettings
 from spsbench.spec import Spec
 
 USUAL = (Spec("sps"), Spec("auto"), Spec("match"))
@@ -58,9 +59,10 @@ def warp(cell: Cell) -> str:
     """The warp of a row, as the paper's Table 1 names it."""
     if cell.sampling.temperature == 0:
         return "greedy"
-    parts = [f"top-p {cell.sampling.top_p:g}"] if cell.sampling.top_p < 1 else []
-    parts += [f"top-k {cell.sampling.top_k}"] if cell.sampling.top_k else []
-    parts += [f"T {cell.sampling.temperature:g}"] if cell.sampling.temperature != 1 else []
+    warp, usual = cell.sampling.warp, WarpSettings()
+    changed = [name for name in reversed(WARP) if getattr(warp, name) != getattr(usual, name)]
+    words = {"temperature": "T"}
+    parts = [f"{words.get(n, n.replace('_', '-'))} {getattr(warp, n):g}" for n in changed]
     return ", ".join(parts) or "T 1"
 
 

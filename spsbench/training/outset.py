@@ -166,7 +166,7 @@ class Outset:
 
     @property
     def _warp(self) -> Warp:
-        return Warp(self.asked.temperature, 0, self.asked.top_p)
+        return Warp(self.asked.temperature, top_p=self.asked.top_p)
 
     def _write(
         self, student: Any, prompts: Sequence[list[int]], key: Key, most: int

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.audit.statistical import warping
+from spsbench.audit import warping
 from spsbench.audit.statistical.audit import AuditVerdict, Finding
 from spsbench.audit.statistical.evidence import LENGTH_STRATA
 from spsbench.audit.statistical.greedy import GreedyKind
@@ -27,6 +27,7 @@ from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
+from spsbench.settings.sampling import WarpSettings
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
 from tests.test_mutations import RowBefore
@@ -200,12 +201,12 @@ def test_a_defect_that_both_methods_share_is_told_as_such(audit: Callable[..., F
 
 
 def test_a_scorer_that_is_wrong_makes_the_audit_not_valid(audit: Callable[..., Finding]) -> None:
-    warp = warping.warp
+    warp = warping.laws_of
 
-    def wrong(logits: Any, temperature: float, *rest: Any) -> Any:
-        return warp(logits, 0.6 * temperature, *rest)
+    def wrong(logits: Any, settings: WarpSettings) -> Any:
+        return warp(logits, replace(settings, temperature=0.6 * settings.temperature))
 
-    with patch("spsbench.audit.statistical.examine.warp", wrong):
+    with patch("spsbench.audit.statistical.examine.laws_of", wrong):
         found = audit(most=6_000, bias=0.05)
     assert found.verdict is AuditVerdict.NOT_VALID, found.line
     assert "transformers' own laws are not the scorer's" in found.line
@@ -224,9 +225,11 @@ def test_an_impossible_token_is_shown_with_its_context(loaded: Loaded) -> None:
     assert not lax.examine(Text(prompt, (near,), (1,), (0,), "a text"))[1]
     end = min(loaded.eos)
     text = Text(prompt, (end, 5, 6), (3,), (3,), "")
-    reasons = [each.reason for each in replace(examiner, top_k=0, budget=2).examine(text)[1]]
+    reasons = [
+        each.reason for each in replace(examiner, warp=WarpSettings(), budget=2).examine(text)[1]
+    ]
     assert reasons == ["after the text had ended", "beyond the budget"]
-    free = replace(examiner, top_k=0, ends=False)
+    free = replace(examiner, warp=WarpSettings(), ends=False)
     assert not free.examine(text)[1]
 
 

@@ -1,23 +1,35 @@
 """The audit's own warp and scorer: apart from the shipping ones, and equal to them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from spsbench.audit.statistical.forward import Scorer, precise
-from spsbench.audit.statistical.warping import warp
+from spsbench.audit.warping import laws_of
 from spsbench.loop.sampling import Warp
+from spsbench.settings.sampling import WarpSettings
 from tests.tiny_models import laws, tiny
 
-WARPS = [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.3, 5, 1.0), (1.0, 0, 0.8), (0.8, 20, 0.9), (2.0, 1, 0.5)]
+WARPS = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_k": 5},
+    {"top_p": 0.8},
+    {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+    {"temperature": 2.0, "top_k": 1, "top_p": 0.5},
+    {"min_p": 0.2},
+    {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "min_p": 0.1},
+]
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), WARPS)
-def test_it_is_the_shipping_warp(temperature: float, top_k: int, top_p: float) -> None:
+@pytest.mark.parametrize("settings", WARPS, ids=str)
+def test_it_is_the_shipping_warp(settings: dict[str, Any]) -> None:
     logits = torch.randn(40, 60, dtype=torch.float64, generator=torch.manual_seed(0)) * 3
     logits[:10] = logits[:10].round()  # ties
-    shipped = Warp(temperature, top_k, top_p)(logits)
-    own = warp(logits.numpy(), temperature, top_k, top_p)
+    shipped = Warp(**settings)(logits)
+    own = laws_of(logits.numpy(), WarpSettings(**settings))
     assert own.law == pytest.approx(shipped.numpy(), abs=1e-12)
     inside = own.law > 0
     for token in range(60):
@@ -27,11 +39,16 @@ def test_it_is_the_shipping_warp(temperature: float, top_k: int, top_p: float) -
 
 def test_how_far_a_token_is_outside() -> None:
     logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
-    nucleus = warp(logits, 1.0, 0, 0.8 + 1e-9)
+    nucleus = laws_of(logits, WarpSettings(top_p=0.8 + 1e-9))
     assert nucleus.outside(np.array([3]))[0] == pytest.approx(0.15, abs=1e-6)
-    assert warp(logits, 1.0, 0, 0.8 - 1e-6).outside(np.array([2]))[0] == pytest.approx(1e-6)
-    cut = warp(logits, 1.0, 2).outside(np.array([3]))[0]
+    assert laws_of(logits, WarpSettings(top_p=0.8 - 1e-6)).outside(np.array([2]))[
+        0
+    ] == pytest.approx(1e-6)
+    cut = laws_of(logits, WarpSettings(top_k=2)).outside(np.array([3]))[0]
     assert cut == pytest.approx(np.log(0.3 / 0.05))
+    rows = laws_of(logits.repeat(4, 0), WarpSettings(min_p=0.2))
+    unlikely = rows.outside(np.arange(4))
+    assert unlikely == pytest.approx([0, 0, 0, np.log(0.2 * 0.5 / 0.05)])
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3"])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from transformers import TopKLogitsWarper, TopPLogitsWarper
+from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from spsbench.loop import sampling
 from spsbench.loop.sampling import MANY, Warp, residual, sample
@@ -31,10 +31,24 @@ def test_top_p_is_transformers_(top_p: float) -> None:
     torch.testing.assert_close(Warp(top_p=top_p)(x), expected, rtol=0, atol=1e-12)
 
 
-def test_temperature_then_top_k_then_top_p() -> None:
+@pytest.mark.parametrize("min_p", [1e-9, 0.05, 0.3, 1.0])
+def test_min_p_is_transformers_(min_p: float) -> None:
     x = logits().double()
-    expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(6)(None, x / 0.6)).softmax(-1)
-    torch.testing.assert_close(Warp(0.6, 6, 0.8)(x), expected, rtol=0, atol=1e-12)
+    expected = MinPLogitsWarper(min_p)(None, x).softmax(-1)
+    torch.testing.assert_close(Warp(min_p=min_p)(x), expected, rtol=0, atol=1e-12)
+
+
+def test_the_order_is_temperature_top_k_top_p_min_p() -> None:
+    x = logits().double()
+    expected = TopPLogitsWarper(0.8)(None, TopKLogitsWarper(6)(None, x / 0.6))
+    torch.testing.assert_close(Warp(0.6, 6, 0.8)(x), expected.softmax(-1), rtol=0, atol=1e-12)
+    expected = MinPLogitsWarper(0.2)(None, expected).softmax(-1)
+    torch.testing.assert_close(Warp(0.6, 6, 0.8, 0.2)(x), expected, rtol=0, atol=1e-12)
+
+
+def test_min_p_is_relative_to_the_likeliest_token_of_each_row() -> None:
+    laws = Warp(min_p=0.4)(torch.tensor([[0.5, 0.25, 0.125, 0.125], [0.25] * 4]).log().double())
+    assert (laws > 0).tolist() == [[True, True, False, False], [True] * 4]
 
 
 def test_ties_with_the_k_th_stay() -> None:
@@ -66,7 +80,7 @@ def test_laws_are_of_full_precision(dtype: torch.dtype, warp: Warp) -> None:
     torch.testing.assert_close(law.sum(-1), torch.ones_like(law[:, 0]))
 
 
-@pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(0.5, 2), Warp(1, 0, 0.5)], ids=str)
+@pytest.mark.parametrize("warp", [Warp(), Warp(0), Warp(0.5, 2), Warp(1, 0, 0.5, 0.1)], ids=str)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_row_that_is_no_number_stays_none_and_spoils_no_other(warp: Warp, bad: float) -> None:
     x = logits(3)
@@ -90,6 +104,7 @@ def test_minus_infinity_is_probability_zero() -> None:
         ({"top_k": -2}, "top_k is -2"),
         ({"top_p": 0.0}, "top_p is 0"),
         ({"top_p": 1.5}, "top_p is 1.5"),
+        ({"min_p": 1.5}, "min_p is 1.5"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(setting: dict[str, float], says: str) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from spsbench import plugins as parts
 from spsbench.engines import fast, making
 from spsbench.errors import DataError, UsageError
+from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Round, Schedule
 from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
@@ -141,8 +142,8 @@ def test_the_ngram_lengths_are_checked() -> None:
 
 
 def test_the_warp_is_that_of_the_cell() -> None:
-    made = warp(SAMPLED.but(temperature=0.5, top_k=3, top_p=0.9))
-    assert (made.temperature, made.top_k, made.top_p) == (0.5, 3, 0.9)
+    made = warp(SAMPLED.but(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1))
+    assert made == Warp(0.5, 3, 0.9, 0.1)
 
 
 def test_parts_are_put_together_over_the_models() -> None:

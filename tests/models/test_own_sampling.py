@@ -19,10 +19,10 @@ def named(folder: Path, **values: Any) -> dict[str, Any]:
     return own_sampling(ModelSpec(str(folder)), offline=True, allow_pickle=False)
 
 
-def test_temperature_top_p_and_top_k_are_named_and_nothing_else(tmp_path: Path) -> None:
+def test_options_of_the_warp_are_named_and_nothing_else(tmp_path: Path) -> None:
     given = {"temperature": 1, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.1, "min_p": 0.1}
     found = named(tmp_path, do_sample=True, **given)
-    assert found == {"temperature": 1.0, "top_p": 0.8, "top_k": 20}
+    assert found == {"temperature": 1.0, "top_p": 0.8, "top_k": 20, "min_p": 0.1}
     assert named(tmp_path, temperature=None, eos_token_id=2) == {}
     assert named(tmp_path, do_sample=False, temperature=0.7, top_p=0.9) == {"temperature": 0.0}
 

@@ -49,6 +49,7 @@ GIVEN: dict[str, Any] = {
     "temperature": 0.5,
     "top_p": 0.9,
     "top_k": 7,
+    "min_p": 0.1,
     "seed": 5,
     "stop": ["x"],
     "ignore_eos": True,

@@ -1,37 +1,32 @@
-"""What must come out, in plain Python and apart from the loop: the warp, and the law of outputs."""
+"""The law of outputs that must come out, apart from the loop."""
 
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
+
+import numpy as np
 
 from spsbench.audit.exact.tables import Law
+from spsbench.audit.warping import laws_of
+from spsbench.settings.sampling import WarpSettings
 
 Outcome = tuple[tuple[int, ...], str]
 """The tokens of a generation and why it ended."""
 
 
-def warped(law: Law, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Law:
-    """The law after temperature, then top-k, then top-p."""
+def warped(law: Law, **settings: Any) -> Law:
+    """The law after the warp of these settings, by the audit's own code."""
+    warp = WarpSettings(**settings)
 
     @cache
     def after(prefix: tuple[int, ...]) -> tuple[float, ...]:
-        row = list(law(prefix))
-        if temperature == 0:
+        row = law(prefix)
+        if warp.temperature == 0:
             return tuple(float(x == row.index(max(row))) for x in range(len(row)))
-        row = [x ** (1 / temperature) for x in row]
-        if 0 < top_k < len(row):
-            least = sorted(row, reverse=True)[top_k - 1]
-            row = [x if x >= least else 0.0 for x in row]
-        total = sum(row)
-        row = [x / total for x in row]
-        if top_p < 1:
-            mass = 0.0
-            for token in sorted(range(len(row)), key=lambda token: -row[token]):
-                if mass >= top_p:
-                    row[token] = 0.0
-                mass += row[token]
-        total = sum(row)
-        return tuple(x / total for x in row)
+        with np.errstate(divide="ignore"):
+            logits = np.log(np.array([row], np.float64))
+        return tuple(laws_of(logits, warp).law[0].tolist())
 
     return after
 

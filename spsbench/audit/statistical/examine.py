@@ -24,7 +24,8 @@ from spsbench.audit.statistical.evidence import (
 )
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.audit.statistical.suspects import Suspect, Text
-from spsbench.audit.statistical.warping import Laws, warp
+from spsbench.audit.warping import Laws, laws_of
+from spsbench.settings.sampling import WarpSettings
 
 ROWS = 64  # scored laws held at a time, for large vocabularies
 SHOWN = 8  # tokens of context with an impossible one
@@ -51,9 +52,7 @@ class Examiner:
 
     scorer: Scorer
     suspect: Suspect
-    temperature: float
-    top_k: int
-    top_p: float
+    warp: WarpSettings
     eos: Set[int]
     budget: int | None = None  # tokens of a text at most
     ends: bool = True  # does an EOS end it?
@@ -78,7 +77,7 @@ class Examiner:
 
     def laws(self, logits: Floats) -> Laws:
         """The target's laws at some positions."""
-        return warp(logits, self.temperature, self.top_k, self.top_p)
+        return laws_of(logits, self.warp)
 
     def _evidence(
         self, text: Text, first: int, tokens: Whole, q: Floats, p: Floats, rng: Generator

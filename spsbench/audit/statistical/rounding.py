@@ -40,7 +40,7 @@ def rounding(model: PreTrainedModel, examiner: Examiner, texts: list[Text]) -> R
             continue
         whole = [*text.prompt, *text.tokens[: len(wide) - 1]]
         narrow = plain(model, whole, len(wide))[:, : wide.shape[1]].numpy()
-        gap = max(gap, 2 * float(np.abs(narrow - wide).max()) / examiner.temperature)
+        gap = max(gap, 2 * float(np.abs(narrow - wide).max()) / examiner.warp.temperature)
         q = examiner.laws(wide).law
         sets = examiner.sets(q, examiner.suspect.on(text)(0, q))
         shifts.append(np.abs(masses(examiner.laws(narrow).law, sets) - masses(q, sets)))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+import transformers
 
 from spsbench.audit.statistical.evidence import Floats
 from spsbench.audit.statistical.examine import Examiner
@@ -17,6 +17,7 @@ from spsbench.methods.site import LoadedSite
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
+from spsbench.settings.sampling import WARP, WarpSettings
 
 AGREE = 1e-3  # of logits, and of total variation, in float32
 OPINIONS = 4  # texts that are looked at
@@ -28,9 +29,7 @@ def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
     return Examiner(
         Scorer(loaded.target, loaded.vocab_size, own=own),
         suspect_of(cell, loaded, own=own),
-        cell.sampling.temperature,
-        cell.sampling.top_k,
-        cell.sampling.top_p,
+        cell.sampling.warp,
         frozenset(loaded.eos),
         budget=cell.sampling.max_new_tokens,
         ends=not cell.sampling.ignore_eos,
@@ -42,7 +41,7 @@ def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
     """What a faulty method would pull the text to."""
     if loaded.draft is not None and loaded.draft_tokenizer is None:
         scorer = Scorer(loaded.draft, loaded.vocab_size, own=own)
-        return DraftLaw(scorer, cell.sampling.temperature, cell.sampling.top_k, cell.sampling.top_p)
+        return DraftLaw(scorer, cell.sampling.warp)
     if loaded.vocabularies is not None:  # its text says what it would write next
         foreign = LoadedSite(cell, loaded, StringDrafter.plan())
         return Proposal(lambda: StringDrafter.open(foreign))
@@ -71,14 +70,12 @@ def trusted(examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
 
 
 def warped(logits: Floats, examiner: Examiner) -> Floats:
-    """[n, V] laws by transformers' own warps."""
-    scores = torch.from_numpy(np.array(logits, np.float64))
-    steps = [TemperatureLogitsWarper(float(examiner.temperature))]
-    if 0 < examiner.top_k < logits.shape[1]:
-        steps.append(TopKLogitsWarper(examiner.top_k))
-    if examiner.top_p < 1:
-        steps.append(TopPLogitsWarper(examiner.top_p))
-    for step in steps:
-        scores = step(None, scores)
+    """[n, V] laws by transformers' own warpers, named after the options: `TopKLogitsWarper`."""
+    scores, usual = torch.from_numpy(np.array(logits, np.float64)), WarpSettings()
+    for name in WARP:
+        value = getattr(examiner.warp, name)
+        if value != getattr(usual, name):
+            warper = getattr(transformers, f"{name.title().replace('_', '')}LogitsWarper")
+            scores = warper(value)(None, scores)
     law: Floats = scores.softmax(-1).numpy()
     return law

@@ -15,8 +15,9 @@ import torch
 
 from spsbench.audit.statistical.evidence import Floats, Whole
 from spsbench.audit.statistical.forward import Scorer
-from spsbench.audit.statistical.warping import warp
+from spsbench.audit.warping import laws_of
 from spsbench.loop.types import Context, Drafter, Noise, Purpose, Scores
+from spsbench.settings.sampling import WarpSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,7 @@ class DraftLaw:
     """The draft model's law under the same warp."""
 
     scorer: Scorer
-    temperature: float
-    top_k: int
-    top_p: float
+    warp: WarpSettings
     name: str = "the draft's law"
 
     def on(self, text: Text) -> Pull:
@@ -67,7 +66,7 @@ class DraftLaw:
         def laws(first: int, q: Floats) -> Floats:
             p, own = q.copy(), logits[first : first + len(q)]
             if len(own):
-                p[: len(own)] = warp(own, self.temperature, self.top_k, self.top_p).law
+                p[: len(own)] = laws_of(own, self.warp).law
             return p
 
         return laws

@@ -14,7 +14,7 @@ the median of the later rounds is given as the prefill, as the native loop's is 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from statistics import median
 from types import MappingProxyType
@@ -117,7 +117,7 @@ class HfDecoder(Decoder):
         """Continue `prompt`; all rounds come when the whole generation is over.
 
         Raises:
-            TypeError: a warp that is not temperature, top-k and top-p.
+            TypeError: a warp that is no `sampling.Warp`.
             PromptError: the prompt is empty, or longer than the target's context.
             DataError: the text would not fit the draft model's context, which only the native loop
                 can leave behind.
@@ -228,14 +228,7 @@ def lent(draft: PreTrainedModel) -> PreTrainedModel:
 
 def config_of(limits: Limits, warp: Warp, padding: Sequence[int] = ()) -> GenerationConfig:
     """The cell's sampling in transformers' words; ids of `padding` are never drawn."""
-    sampling: dict[str, Any] = {"do_sample": False}
-    if warp.temperature > 0:
-        sampling = {
-            "do_sample": True,
-            "temperature": warp.temperature,
-            "top_k": warp.top_k,
-            "top_p": warp.top_p,
-        }
+    sampling = {"do_sample": True, **asdict(warp)} if warp.temperature > 0 else {"do_sample": False}
     return GenerationConfig(
         max_new_tokens=limits.max_new_tokens,
         eos_token_id=sorted(limits.eos) or None,

@@ -91,7 +91,7 @@ class Writer:
             self._model,
             prompts,
             most=most or asked.tokens,
-            warp=Warp(asked.temperature, 0, asked.top_p),
+            warp=Warp(asked.temperature, top_p=asked.top_p),
             ends=self._eos,
             vocab=self._vocab,
             seed=(asked.seed * 1_000_003 + key[0]) * 2 + key[1],

@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 
@@ -177,8 +178,9 @@ def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert tokens(first) == tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=1))
     assert tokens(first) != tokens(run(HfDecoder(target, draft, 3), limits, warp, seed=2))
-    config = config_of(limits, warp)
+    config = config_of(limits, replace(warp, min_p=0.1))
     assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 0)
+    assert config.min_p == 0.1
 
 
 def test_other_cards_are_not_touched(target, monkeypatch) -> None:

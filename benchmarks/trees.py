@@ -1,19 +1,15 @@
-"""Trees of drafts: what a pass of them costs, and how many tokens they bring at equal drafts.
+"""What a pass over a tree of drafts costs, and the costs that `sequoia` plans its shape with.
 
-    .venv/bin/python benchmarks/trees.py passes          # a tree pass of n rows beside a chain's
-    .venv/bin/python benchmarks/trees.py tokens          # tau of chains and trees of equal size
+    .venv/bin/python benchmarks/trees.py passes FILE     # a tree pass of n rows beside a chain's
     .venv/bin/python benchmarks/trees.py measure FILE    # what `sequoia:file=FILE` reads
-    .venv/bin/python benchmarks/trees.py shapes          # rounds over random models in real shapes
 
-The first three take --target and --draft; the first two write results/trees-passes.json and
-results/trees-tokens-t1.json (of --temperature 1). A pass is timed in turn as a chain and as a tree,
-so that a machine's drift falls on both; what is told is the median and the ratio of each pair of
-them, in wall time and in processor time of all threads. Tokens do not depend on the machine.
+Both take --target and --draft and write FILE. A pass is timed in turn as a chain and as a tree, so
+that a machine's drift falls on both: medians, and the ratio of each pair of passes, in wall time
+and in processor time of all threads.
 """
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import time
@@ -26,39 +22,13 @@ import torch
 import spsbench
 from nano_speedup import stdlib_prompts
 from spsbench.loop.types import LM
-from spsbench.metrics.sums import by_sibling, totals
+from spsbench.metrics.sums import by_sibling
 from spsbench.plugins import make
 from spsbench.settings.records import RoundRecord
-from tree_shapes import DRAFT, SHAPES, shapes
 
-OUT = Path(__file__).parents[1] / "results"
 ROWS = (9, 17, 33, 65, 129)
 PAST = 200  # tokens before a pass
 SIBLINGS = 8
-
-SIZED: dict[int, tuple[tuple[str, int, str], ...]] = {
-    8: (
-        ("model", 8, "sps"),
-        ("model", 8, "block"),
-        ("tree:shape=2x1x1x1", 4, "match"),
-        ("tree:shape=2x1x1x1,siblings=distinct", 4, "recursive"),
-        ("tree:shape=2x1x1x1,siblings=iid", 4, "recursive"),
-        ("chains:n=2", 4, "recursive"),
-        ("topk:width=4,nodes=8", 6, "match"),
-        ("sequoia:nodes=8,depth=6", 6, "match"),
-    ),
-    16: (
-        ("model", 16, "sps"),
-        ("model", 16, "block"),
-        ("tree:shape=3x2x1", 3, "match"),
-        ("tree:shape=3x2x1,siblings=distinct", 3, "recursive"),
-        ("tree:shape=3x2x1,siblings=iid", 3, "recursive"),
-        ("chains:n=4", 4, "recursive"),
-        ("topk:width=8,nodes=16", 8, "match"),
-        ("sequoia:nodes=16", 8, "match"),
-    ),
-}
-"""Drafts of at most so many tokens: drafter, K, verifier."""
 
 
 def bushy(nodes: int) -> torch.Tensor:
@@ -118,22 +88,6 @@ def rounds_of(pair: Any, prompts: list[list[int]], tokens: int, **asked: Any) ->
     return found
 
 
-def tokens(
-    pair: Any, prompts: list[list[int]], length: int, temperature: float, sizes: list[int]
-) -> list[dict[str, Any]]:
-    """Tau of drafts of equal size."""
-    found = []
-    for size, methods in ((size, SIZED[size]) for size in sizes):
-        for drafter, k, verifier in methods:
-            asked = {"drafter": drafter, "k": k, "verifier": verifier}
-            rounds = rounds_of(pair, prompts, length, temperature=temperature, **asked)
-            sums = totals(rounds, 0.0, 1)
-            tau, drafted = sums.tokens / sums.rounds, sums.drafted / sums.rounds
-            found.append({"size": size, **asked, "tau": tau, "drafted": drafted})
-            print(" ".join(map(str, found[-1].values())), flush=True)
-    return found
-
-
 def measure(pair: Any, prompts: list[list[int]], length: int, siblings: str) -> dict[str, Any]:
     """The chance of each child, and the costs of passes."""
     verifier = "match" if siblings == "top" else "recursive"
@@ -164,61 +118,23 @@ def session(pair: Any, model: Any, which: str) -> LM:
 def main() -> None:
     """Parse, run, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("passes", "tokens", "measure", "shapes"))
-    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("what", choices=("passes", "measure"))
+    parser.add_argument("file", type=Path)
     parser.add_argument("--target", default="nano")
     parser.add_argument("--draft", default="nano-draft")
     parser.add_argument("--siblings", default="top")
-    parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZED), choices=list(SIZED))
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--shape", default="smollm2-135m", choices=list(SHAPES))
     given = parser.parse_args()
-    if given.what == "shapes":
-        torch.set_num_threads(given.threads or torch.get_num_threads())
-        rows = shapes(given.shape, given.prompts, min(given.length, 16))
-        about = {
-            "shape": given.shape,
-            "draft": DRAFT,
-            "torch": torch.__version__,
-            "machine": platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-            "prompts": given.prompts,
-        }
-        out = OUT / f"trees-shapes-{given.shape}.json"
-        out.write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
-        return
     pair = spsbench.load(target=given.target, draft=given.draft, threads=given.threads)
-    loaded = pair.loaded
-    prompts = stdlib_prompts(loaded, given.prompts)
     if given.what == "measure":
-        if given.file is None:
-            parser.error("measure needs a FILE")
-        made = measure(pair, prompts, given.length, given.siblings)
-        given.file.write_text(json.dumps(made, indent=1) + "\n")
-        return
-    found = (
-        passes(session(pair, loaded.target, "target"), given.repeats)
-        if given.what == "passes"
-        else tokens(pair, prompts, given.length, given.temperature, given.sizes)
-    )
-    about = {
-        "target": given.target,
-        "draft": given.draft,
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "prompts": given.prompts,
-        "length": given.length,
-    }
-    if given.what == "tokens":
-        about["temperature"] = given.temperature
-    name = {"passes": "passes", "tokens": f"tokens-t{given.temperature:g}"}[given.what]
-    out = OUT / f"trees-{name}.json"
-    out.write_text(json.dumps({"about": about, "rows": found}, indent=1) + "\n")
+        prompts = stdlib_prompts(pair.loaded, given.prompts)
+        made: Any = measure(pair, prompts, given.length, given.siblings)
+    else:
+        made = passes(session(pair, pair.loaded.target, "target"), given.repeats)
+    given.file.write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":

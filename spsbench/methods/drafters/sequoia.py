@@ -30,7 +30,7 @@ class SequoiaDrafter(ShapedDrafter):
             because none before it was: `sibling_at` of a run, with / between them.
         siblings: as of `tree`; `distinct` is the paper's.
         file: JSON with `accept` and, in ms, `draft` (a pass of the draft model) and `target` (from
-            rows to a pass of them), as `benchmarks/trees.py --measure` writes it.
+            rows to a pass of them), as `benchmarks/trees.py measure` writes it.
     """
 
     @classmethod

@@ -215,7 +215,7 @@ def results(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {"processes": carried(Processes(partial(Importable), 2), asked.pipes)}
     if asked.ray:
         from spsbench.distributed.on_ray import RayWorkers
-        from spsbench.settings.crew import Crew
+        from spsbench.settings.execution import Crew
 
         crew = Crew(on="ray", cpus_per_worker=1)
         yield {"ray": carried(RayWorkers(crew, Pretending, None, "cpu"), asked.ray)}

@@ -23,7 +23,7 @@ from spsbench.benchmark.tracing import DraftTracer, TextTracer
 from spsbench.methods.resolve import resolve
 from spsbench.models.loader import encode
 from spsbench.plugins import make
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.experiment import task_spec
 from spsbench.settings.sweep import Sweep
 from spsbench.spec import Spec

@@ -28,10 +28,9 @@ from spsbench.messages import lines_to, log
 from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries
 from spsbench.reports.reporter import Report, Table
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access, Place
 from spsbench.settings.experiment import Experiment, Part
-from spsbench.settings.place import Place
 from spsbench.settings.sweep import Sweep, sweep
 from spsbench.tasks.corpora import stdlib
 

@@ -30,8 +30,8 @@ from spsbench.metrics.summary import Summary
 from spsbench.metrics.sums import LOADED
 from spsbench.models.loader import encode
 from spsbench.models.shelf import Loaded, Shelf
-from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record
 from spsbench.tasks.corpora import news, stdlib
 

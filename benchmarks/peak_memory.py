@@ -26,7 +26,7 @@ def make_model(folder: Path, layers: int, width: int) -> int:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from spsbench.settings.bundled import BUNDLED
+    from spsbench.settings.models import BUNDLED
 
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED["nano"])

@@ -27,7 +27,7 @@ from arena.turns import Arena
 from spsbench.hardware.bandwidth import BYTES, weight_bytes
 from spsbench.hardware.environment import cpu_name, package_version, usable_cores
 from spsbench.registry import entries
-from spsbench.settings.bundled import BUNDLED, DEFAULT_DRAFT
+from spsbench.settings.models import BUNDLED, DEFAULT_DRAFT
 
 BENCHMARKS = Path(__file__).parent
 WORK = Path("~/.cache/spsbench/peers").expanduser()

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import spsbench
-from spsbench.settings.asked import make_cell
-from spsbench.settings.bundled import BUNDLED, DEFAULT_HEAD
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.models import BUNDLED, DEFAULT_HEAD
 
 KINDS = sorted(kind for _, kind in DEFAULT_HEAD)
 LARGEST = 3 << 20  # bytes of weights

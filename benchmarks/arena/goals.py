@@ -16,7 +16,7 @@ from arena.figures import (
     step,
 )
 from arena.roster import QUANTISED
-from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.models import BUNDLED
 
 OURS = "fast"
 ALL = ""

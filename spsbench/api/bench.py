@@ -9,16 +9,14 @@ from spsbench.api.prepare import prepare_tables
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
 from spsbench.models.own_sampling import sampler
 from spsbench.models.templates import asker
-from spsbench.settings.access import Access
-from spsbench.settings.crew import HERE, Crew
+from spsbench.settings.execution import HERE, Access, Crew, Place
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.keywords import BenchOptions
-from spsbench.settings.place import Place
-from spsbench.settings.setting import fitted, settings_of, taken
+from spsbench.settings.options import convert_options, options_of, take_options, take_record
 from spsbench.settings.sweep import Sweep, sweep
 
-OF_PLACE = {each.name: each for each in settings_of(Place)}
-OF_CREW = {each.name: each for each in settings_of(Crew)}
+OF_PLACE = options_of(Place)
+OF_CREW = options_of(Crew)
 
 
 def bench(
@@ -47,9 +45,9 @@ def bench(
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
-    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
-    whole = fitted(OF_EXPERIMENT, taken(rest, OF_EXPERIMENT))
+    place = take_record(Place, rest)
+    crew = take_record(Crew, rest)
+    whole = convert_options(OF_EXPERIMENT, take_options(rest, OF_EXPERIMENT))
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
     if pair is not None:
         access = pair.access

@@ -25,8 +25,8 @@ from spsbench.errors import DataError, UsageError
 from spsbench.messages import takes_say
 from spsbench.methods.resolve import plan_of
 from spsbench.models.jsonfile import read_object
-from spsbench.settings.audit import OF_GOLDEN, GoldenAsked
-from spsbench.settings.setting import fitted, taken
+from spsbench.settings.commands import GoldenAsked
+from spsbench.settings.options import take_record
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 
@@ -95,7 +95,7 @@ def verify_head(**asked: Any) -> HeadFound:
     Raises:
         SpsError: options that cannot be meant, or a golden file of another pair.
     """
-    plan = GoldenAsked(**fitted(OF_GOLDEN, taken(asked, OF_GOLDEN)))
+    plan = take_record(GoldenAsked, asked)
     asked = {name: value for name, value in asked.items() if value is not None}
     path = Path(plan.golden)
     made = not path.exists()

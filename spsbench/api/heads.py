@@ -11,9 +11,9 @@ from spsbench.models.folder import local_folder, locate
 from spsbench.models.gguf.header import named_gguf
 from spsbench.models.heads.formats.table import FORMATS
 from spsbench.models.heads.reading import described, family_of
-from spsbench.settings.access import Access
-from spsbench.settings.asked import SELF
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import SELF
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.sweep import Sweep
 

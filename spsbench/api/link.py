@@ -9,10 +9,10 @@ from spsbench.api.load import access_of, load
 from spsbench.errors import UsageError
 from spsbench.messages import ignore, takes_say
 from spsbench.planning.forecast.link import HERE, Link, parse_link
-from spsbench.settings.access import Access
+from spsbench.settings.commands import Planning
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.planning import OF_PLANNING, Planning
-from spsbench.settings.setting import fitted, taken
+from spsbench.settings.options import take_record
 
 
 @takes_say
@@ -41,7 +41,7 @@ def plan_ranks(
     """
     known = None if link == HERE else parse_link(link)
     access, rest = access_of(asked)
-    planning = Planning(**fitted(OF_PLANNING, taken(rest, OF_PLANNING)))
+    planning = take_record(Planning, rest)
     material = _material(plan, planning, access, rest, watch)
     if known is None:
         from spsbench.planning.reduces import between_ranks_here

@@ -7,14 +7,14 @@ from typing import Any, Unpack
 from spsbench.api.heads import followed
 from spsbench.api.prepare import prepare
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, lines_to
-from spsbench.settings.access import Access
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.execution import Access
 from spsbench.settings.keywords import LoadOptions
-from spsbench.settings.setting import fitted, settings_of
+from spsbench.settings.options import convert_options, options_of
 
 log = logging.getLogger(__name__)
 
-OF_ACCESS = {each.name: each for each in settings_of(Access)}
+OF_ACCESS = options_of(Access)
 
 
 def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
@@ -50,7 +50,7 @@ def access_of(asked: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
     """How models are got at, and the other options."""
     own = {name: value for name, value in asked.items() if name in OF_ACCESS}
     rest = {name: value for name, value in asked.items() if name not in OF_ACCESS}
-    return Access(**fitted(OF_ACCESS, own)), rest
+    return Access(**convert_options(OF_ACCESS, own)), rest
 
 
 def generate(prompt: Any, **asked: Unpack[LoadOptions]) -> Any:

@@ -31,13 +31,12 @@ from spsbench.models.own_sampling import sampler
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.surprises import surprises
 from spsbench.planning.planned import Planned
-from spsbench.settings.access import Access
-from spsbench.settings.asked import make_cell, own_copy
-from spsbench.settings.cell import Cell
-from spsbench.settings.chat import describe_defaults, own_defaults
+from spsbench.settings.cell import WARP, Cell
+from spsbench.settings.cell_from_options import make_cell, own_copy
+from spsbench.settings.execution import Access
 from spsbench.settings.keywords import BenchOptions, CellOptions, PlanOptions, VerifyOptions
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sampling import WARP
+from spsbench.settings.sweep import describe_defaults, own_defaults
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest, hash_files
 
@@ -51,7 +50,7 @@ class Pair:
     that call; models that are loaded already are not loaded anew.
 
     Args:
-        asked: options of cells, as `settings.table` lists them.
+        asked: options of cells, as `settings.cell_from_options` lists them.
         access: how models are got at.
         say: receives each line that a user should know, of every call.
     """

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.bench import OF_CREW, OF_PLACE, hands_of
+from spsbench.api.bench import hands_of
 from spsbench.api.fit import check_fit
 from spsbench.api.heads import heads_in
 from spsbench.api.load import access_of
@@ -15,15 +15,12 @@ from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
 from spsbench.models.own_sampling import sampler
 from spsbench.models.templates import asker
 from spsbench.plugins import make
-from spsbench.settings.asked import make_cell
-from spsbench.settings.chat import describe_defaults, in_chat, own_defaults
-from spsbench.settings.crew import HERE, Crew
+from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.commands import LISTS, TASK, Planning
+from spsbench.settings.execution import HERE, Crew, Place
 from spsbench.settings.experiment import may_need_hub, task_spec
-from spsbench.settings.place import Place
-from spsbench.settings.planning import LISTS, OF_PLANNING, TASK, Planning
-from spsbench.settings.setting import fitted, taken
-from spsbench.settings.sweep import Sweep
-from spsbench.settings.table import OF_CELL
+from spsbench.settings.options import convert_options, take_record
+from spsbench.settings.sweep import Sweep, describe_defaults, in_chat, own_defaults
 from spsbench.spec import Spec
 from spsbench.store.traces import check_traces
 
@@ -63,9 +60,9 @@ def plan(
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    place = Place(**fitted(OF_PLACE, taken(rest, OF_PLACE)))
-    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
-    planning = Planning(**fitted(OF_PLANNING, taken(rest, OF_PLANNING)))
+    place = take_record(Place, rest)
+    crew = take_record(Crew, rest)
+    planning = take_record(Planning, rest)
     if planning.trace and crew.kind != HERE:
         raise UsageError("--trace with --on: expected texts to be made there. Leave one out")
     chosen: dict[str, Any] = options(rest)
@@ -140,7 +137,7 @@ def drawn_again(folder: Path, **asked: Any) -> Any:
     Raises:
         SpsError: no plan, or one that is damaged.
     """
-    planning = Planning(**fitted(OF_PLANNING, taken(asked, OF_PLANNING)))
+    planning = take_record(Planning, asked)
     if asked:
         raise UsageError(
             f"{', '.join(asked)} with the plan {folder}: expected what draws it again, such as "
@@ -177,12 +174,12 @@ def options(asked: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: an unknown one, or a value of another type or out of range.
     """
     lists = {
-        name: [OF_CELL[name].fitted(each) for each in several(asked[name])]
+        name: [OF_CELL[name].convert(each) for each in several(asked[name])]
         for name in LISTS
         if asked.get(name) is not None
     }
     plain = {name: value for name, value in asked.items() if name not in LISTS}
-    return {**fitted(OF_CELL, plain), **lists}
+    return {**convert_options(OF_CELL, plain), **lists}
 
 
 def several(value: Any) -> Sequence[Any]:

@@ -18,12 +18,11 @@ from spsbench.models import hub
 from spsbench.models.folder import check_folder, expanded, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
 from spsbench.plugins import is_ours
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
-from spsbench.settings.grid import cells_of
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sweep import Sweep
+from spsbench.settings.sweep import Sweep, cells_of
 
 log = logging.getLogger(__name__)
 

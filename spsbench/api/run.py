@@ -11,7 +11,7 @@ from spsbench.metrics.summaries import WITH_LOAD
 from spsbench.metrics.summary import Summary
 from spsbench.reports.markdown import markdown
 from spsbench.reports.reporter import Report, Table
-from spsbench.settings.names import Names, method, setting
+from spsbench.settings.labels import Names, method, setting
 
 
 @dataclass(frozen=True, slots=True, repr=False)

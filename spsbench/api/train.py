@@ -6,19 +6,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.bench import OF_PLACE
 from spsbench.api.load import access_of, load
 from spsbench.api.prepare import prepare
 from spsbench.api.ranks import check_learners
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
-from spsbench.settings.access import Access
-from spsbench.settings.asked import make_cell
-from spsbench.settings.crew import HERE, Crew
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.commands import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
+from spsbench.settings.execution import HERE, Access, Crew, Place
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.place import Place
-from spsbench.settings.setting import fitted, taken
-from spsbench.settings.training import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
+from spsbench.settings.options import convert_options, take_options, take_record
 from spsbench.store.atomic import replace_file
 
 log = logging.getLogger(__name__)
@@ -54,10 +52,12 @@ def train(
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    place = Place(**{"out": Path(OUT[what])} | fitted(OF_PLACE, taken(rest, OF_PLACE)))
-    crew = Crew(**fitted(OF_CREW, taken(rest, OF_CREW)))
+    place = Place(
+        **{"out": Path(OUT[what])} | convert_options(OF_PLACE, take_options(rest, OF_PLACE))
+    )
+    crew = take_record(Crew, rest)
     known = OF_DRAFT if what == "draft" else OF_HEAD
-    own = fitted(known, taken(rest, known))
+    own = convert_options(known, take_options(rest, known))
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
     if isinstance(training, DraftTraining) and training.layers and training.start:
         raise UsageError("--layers with --from: expected one of the two. Leave one out")

@@ -15,10 +15,10 @@ from spsbench.benchmark.models import Models
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
 from spsbench.models.shelf import Shelf
-from spsbench.settings.access import Access
-from spsbench.settings.audit import OF_AUDIT, OF_REPLAY, Audit, Replay
 from spsbench.settings.cell import Cell
-from spsbench.settings.setting import fitted, taken
+from spsbench.settings.commands import OF_REPLAY, Audit, Replay
+from spsbench.settings.execution import Access
+from spsbench.settings.options import convert_options, take_record
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def verify_pair(pair: Any, **asked: Any) -> Held:
     Raises:
         SpsError: options that cannot be meant, or no prompt that fits.
     """
-    plan = Audit(**fitted(OF_AUDIT, taken(asked, OF_AUDIT)))
+    plan = take_record(Audit, asked)
     cell, loaded = pair.configured(**asked)
     if cell.k == 0:
         raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
@@ -78,7 +78,7 @@ def verify_run(
         say: receives each line that a user should know; without it they go to `logging` alone.
         asked: `bias`, `level`, `max_tokens`.
     """
-    plan = Replay(**fitted(OF_REPLAY, asked))
+    plan = Replay(**convert_options(OF_REPLAY, asked))
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     with lines_to(say):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.audit.statistical.evidence import Floats
-from spsbench.settings.sampling import WarpSettings
+from spsbench.settings.cell import WarpSettings
 
 
 @dataclass(frozen=True, slots=True)

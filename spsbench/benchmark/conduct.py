@@ -28,11 +28,10 @@ from spsbench.methods.site import forget
 from spsbench.models.shelf import Shelf
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
-from spsbench.settings.access import Access
 from spsbench.settings.cell import short_hash
+from spsbench.settings.execution import Access, Place
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.place import Place
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.choices import read_choices, write_choices

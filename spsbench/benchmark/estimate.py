@@ -10,10 +10,9 @@ from spsbench.benchmark.jobs import Job, fitting, generations, make, uncut
 from spsbench.hardware.load import loaded, read_clocks
 from spsbench.hardware.sizes import clock
 from spsbench.models.shelf import Loaded
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, Method
 from spsbench.settings.experiment import Experiment, Part
-from spsbench.settings.method import Method
-from spsbench.settings.names import Names, method, setting
+from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.task import Sample
 
 TOKENS = 8  # of a probe

@@ -16,11 +16,11 @@ from spsbench.models.folder import locate
 from spsbench.models.shapes import locate_shape
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.surprises import surprises
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 from spsbench.settings.experiment import Experiment
+from spsbench.settings.labels import method
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.names import method
 
 log = logging.getLogger(__name__)
 

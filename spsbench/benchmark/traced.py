@@ -14,8 +14,8 @@ from spsbench.models.shelf import Loaded
 from spsbench.planning.forecast.traces import Along, DraftOf, Written
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
+from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.names import drafting
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.folder import Shard

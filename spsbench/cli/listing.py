@@ -12,7 +12,7 @@ from spsbench.cli.safe import one_line, write
 from spsbench.hardware.sizes import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
-from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
+from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 COLUMNS = ("kind", "name", "guarantee", "needs", "allows", "summary")
 OF_DRAFTERS = ("needs", "allows")  # told where there are any

@@ -11,7 +11,7 @@ import typer
 from spsbench.cli.generate.screen import Color
 from spsbench.errors import UsageError
 from spsbench.plugins import plug_in
-from spsbench.settings.setting import Setting
+from spsbench.settings.options import Setting
 from spsbench.spec import Spec
 
 PROMPT, OUTPUT = "Prompt", "Output"
@@ -27,7 +27,7 @@ def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..
     """Give a command the options of records: it gets what was really asked, by name.
 
     Args:
-        settings: of `settings.table` and the records; they stand before the command's own options.
+        settings: those of records; they stand before the command's own options.
         many: names of those that may be given more than once.
     """
     repeated = frozenset(many)

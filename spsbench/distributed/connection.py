@@ -9,7 +9,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError, first_line
 from spsbench.hardware.environment import usable_cores
-from spsbench.settings.crew import NO_RAY
+from spsbench.settings.execution import NO_RAY
 
 REACH = 10.0  # seconds in which whoever is at an address must answer
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}

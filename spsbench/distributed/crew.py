@@ -8,7 +8,7 @@ from typing import Any
 from spsbench.distributed.processes import Processes
 from spsbench.distributed.protocol import Hand, Workers
 from spsbench.hardware.environment import usable_cores
-from spsbench.settings.crew import PROCESSES, Crew
+from spsbench.settings.execution import PROCESSES, Crew
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from spsbench.distributed.shelves import take_over
 from spsbench.distributed.trail import trace_on
 from spsbench.distributed.units import Unit, answers, groups_of
 from spsbench.models.shelf import Choices
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Crew
 from spsbench.settings.records import Record
 from spsbench.store.machines import machine_name
 from spsbench.store.records import records

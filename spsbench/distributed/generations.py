@@ -12,8 +12,8 @@ from spsbench.distributed.protocol import Hello, Work
 from spsbench.distributed.shelves import models_of
 from spsbench.distributed.units import Ask, Unit
 from spsbench.models.shelf import Choices
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 from spsbench.settings.records import Record
 
 

@@ -15,7 +15,7 @@ from spsbench.distributed.child import answer, unfit
 from spsbench.distributed.connection import connected
 from spsbench.distributed.protocol import Event, Hand, Joined, Lost, Opener, Piece, Refused
 from spsbench.errors import SpsError, UnavailableError
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Crew
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from spsbench.hardware.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import SandboxError
 from spsbench.sandbox.verdict import Outcome, ProgramLimits
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Crew
 from spsbench.tasks.programs.generated import Program
 from spsbench.tasks.programs.pool import judge
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from spsbench.benchmark.models import Models
 from spsbench.models.shelf import Choices, Shelf
-from spsbench.settings.access import Access
+from spsbench.settings.execution import Access
 
 
 def models_of(access: Access, threads: int | None, choices: Choices) -> Models:

@@ -17,10 +17,9 @@ from spsbench.distributed.protocol import Hello, Work
 from spsbench.distributed.same import Same
 from spsbench.distributed.scheduler import Group, Ledger, Scheduler
 from spsbench.models.source import Source, source_of
-from spsbench.settings.access import Access
-from spsbench.settings.crew import Crew
+from spsbench.settings.commands import Training
+from spsbench.settings.execution import Access, Crew
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import Training
 from spsbench.training.text.asking import in_chat
 from spsbench.training.text.partial import Take
 from spsbench.training.text.writing import Text, Writer

@@ -11,8 +11,8 @@ from spsbench.distributed.greeting import greeting
 from spsbench.distributed.protocol import Hello, Work
 from spsbench.distributed.shelves import models_of
 from spsbench.models.shelf import Choices
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 
 
 class Trail(NamedTuple):

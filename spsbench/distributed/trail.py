@@ -20,7 +20,7 @@ from spsbench.distributed.scheduler import Group, Ledger, Scheduler
 from spsbench.distributed.shelves import take_over
 from spsbench.distributed.tracing import Following, Found, TextUnit, Trail, cells_of
 from spsbench.methods.resolve import plan_of
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Crew
 from spsbench.settings.task import Sample
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, traces_path

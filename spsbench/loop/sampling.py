@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.transfer import send
-from spsbench.settings.sampling import WarpSettings
+from spsbench.settings.cell import WarpSettings
 
 MANY = 8192  # tokens from which on `sample` looks for a block first, and `Warp` goes row by row
 BLOCK = 256

@@ -6,8 +6,7 @@ from spsbench.loop.site import Drawn
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
 from spsbench.plugins import make, plug_in
-from spsbench.settings.cell import Cell
-from spsbench.settings.method import AUTO
+from spsbench.settings.cell import AUTO, Cell
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)

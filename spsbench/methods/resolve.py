@@ -6,9 +6,9 @@ from spsbench.loop.planning import plan_of as plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.loop.site import Drawn, Plan, Weights
 from spsbench.plugins import arguments, make, plug_in
-from spsbench.settings.asked import draft_of
-from spsbench.settings.bundled import DEFAULT_DRAFT
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import draft_of
+from spsbench.settings.models import DEFAULT_DRAFT
 from spsbench.spec import Spec
 
 

@@ -12,8 +12,7 @@ from spsbench.models.gguf.header import named_gguf
 from spsbench.models.gguf.unpack import unpacked
 from spsbench.models.hub import fetch
 from spsbench.models.weights import TensorHeader, read_headers, weight_files
-from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec, fetched_folder
 
 WHOLE_NUMBERS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")
 TOKENIZER_LIMIT = 200 << 20  # bytes of one tokenizer file

@@ -9,10 +9,10 @@ from typing import Any
 
 from spsbench.models.jsonfile import read_object
 from spsbench.models.templates import files_of
-from spsbench.settings.chat import OwnSampling
+from spsbench.settings.cell import WARP
+from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sampling import WARP
-from spsbench.settings.table import OF_CELL
+from spsbench.settings.sweep import OwnSampling
 
 GENERATION = "generation_config.json"
 LIMIT = 1 << 20  # bytes of the file
@@ -29,7 +29,7 @@ def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[s
     if given.get("do_sample") is False:
         return {"temperature": 0.0}
     return {
-        name: OF_CELL[name].fitted(given[name], f"{name} ({GENERATION} of {ref})")
+        name: OF_CELL[name].convert(given[name], f"{name} ({GENERATION} of {ref})")
         for name in WARP
         if given.get(name) is not None
     }

@@ -14,8 +14,7 @@ from spsbench.models.description import check_config, read_config
 from spsbench.models.devices import find_device
 from spsbench.models.folder import expanded
 from spsbench.models.precision import check_dtype
-from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import BUNDLED, FETCHED, ModelSpec, fetched_folder
 
 log = logging.getLogger(__name__)
 

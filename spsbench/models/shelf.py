@@ -24,8 +24,8 @@ from spsbench.models.source import Shapes, Source, source_of
 from spsbench.models.translation.overlap import Vocabularies
 from spsbench.models.translation.vocabulary import Vocabulary
 from spsbench.plugins import make, plug_in
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 from spsbench.settings.models import Models, ModelSpec
 from spsbench.spec import Spec
 

@@ -10,8 +10,8 @@ from spsbench.engines.quantization.layers import format_of
 from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.loader import hidden_settings
 from spsbench.models.shelf import Loaded
+from spsbench.settings.cell import WARP
 from spsbench.settings.models import BLOCKS
-from spsbench.settings.sampling import WARP
 
 
 def surprises(loaded: Loaded, *, chat: bool) -> Iterator[str]:

@@ -28,7 +28,7 @@ from spsbench.hardware.sizes import in_words
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
 from spsbench.models.jsonfile import read_object
 from spsbench.models.own_sampling import GENERATION, LIMIT
-from spsbench.settings.bundled import FETCHED, fetched_folder
+from spsbench.settings.models import FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from spsbench.planning.given import cells_of_trace, traces_given
 from spsbench.planning.material import Material, traced_of
 from spsbench.planning.planned import Planned
 from spsbench.planning.texts import measured, missing
-from spsbench.settings.planning import Planning
+from spsbench.settings.commands import Planning
 from spsbench.store.traces import read_traces
 
 

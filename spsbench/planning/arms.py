@@ -11,14 +11,12 @@ from spsbench.loop.types import Guarantee
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.candidates import RULES, Candidate
 from spsbench.plugins import make, plug_in
-from spsbench.settings.asked import make_cell, own_copy
-from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import drafting, method
-from spsbench.settings.option import METHOD
-from spsbench.settings.planning import LISTS
-from spsbench.settings.ranges import parse_range
-from spsbench.settings.table import K_MAX, TARGET
+from spsbench.settings.cell_from_options import K_MAX, TARGET, make_cell, own_copy
+from spsbench.settings.commands import LISTS
+from spsbench.settings.labels import drafting, method
+from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_HEAD
+from spsbench.settings.options import METHOD, parse_range
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)

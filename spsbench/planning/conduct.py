@@ -26,13 +26,11 @@ from spsbench.planning.planned import Planned
 from spsbench.planning.pricing import Pricing
 from spsbench.planning.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
 from spsbench.planning.texts import TEXTS, Runs, measured, missing
-from spsbench.settings.access import Access
-from spsbench.settings.cell import Cell, short_hash
+from spsbench.settings.cell import Cell, Sampling, short_hash
+from spsbench.settings.commands import Planning
+from spsbench.settings.execution import Access, Place
 from spsbench.settings.experiment import Part
-from spsbench.settings.names import drafting
-from spsbench.settings.place import Place
-from spsbench.settings.planning import Planning
-from spsbench.settings.sampling import Sampling
+from spsbench.settings.labels import drafting
 from spsbench.settings.task import Sample, Task
 from spsbench.spec import Spec
 from spsbench.store.identity import bare

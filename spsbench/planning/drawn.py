@@ -13,10 +13,8 @@ from spsbench.reports.columns import Column
 from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
 from spsbench.reports.reporter import Report, Table, Title
 from spsbench.reports.sheet import Mood, Sheet
-from spsbench.settings.bundled import DEFAULT_DRAFT
-from spsbench.settings.cell import Cell
-from spsbench.settings.models import ModelSpec
-from spsbench.settings.sampling import WARP, Sampling
+from spsbench.settings.cell import WARP, Cell, Sampling
+from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
 
 COLUMNS = (
     Column("measured", "speedup", 2, "x"),

@@ -12,13 +12,11 @@ from spsbench.planning.arms import SAMPLED
 from spsbench.planning.folder import check_whole
 from spsbench.planning.forecast.costs import Costs
 from spsbench.planning.forecast.traces import DraftOf
-from spsbench.settings.cell import Cell
-from spsbench.settings.method import constant
+from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
+from spsbench.settings.cell_from_options import K_MAX
+from spsbench.settings.labels import drafting
 from spsbench.settings.models import Models, ModelSpec
-from spsbench.settings.names import drafting
-from spsbench.settings.ranges import parse_range
-from spsbench.settings.sampling import WARP, WarpSettings
-from spsbench.settings.table import K_MAX
+from spsbench.settings.options import parse_range
 from spsbench.spec import Spec
 from spsbench.store.traces import Traces, read_traces, refuse, refuse_draft
 

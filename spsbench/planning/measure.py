@@ -23,9 +23,8 @@ from spsbench.planning.reading import bandwidth_of, weights_of
 from spsbench.planning.rounds import Rounds, most_tokens
 from spsbench.planning.setting import setting_of
 from spsbench.plugins import make
-from spsbench.settings.cell import Cell
-from spsbench.settings.method import OWN_LOOP
-from spsbench.settings.names import drafting
+from spsbench.settings.cell import OWN_LOOP, Cell
+from spsbench.settings.labels import drafting
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 ASKED = (1, 2, 4, 8, 16)  # tokens of a draft

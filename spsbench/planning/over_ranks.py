@@ -18,7 +18,7 @@ from spsbench.planning.forecast.placements import Placement
 from spsbench.planning.forecast.shared import Sizes, over_ranks
 from spsbench.planning.material import Material
 from spsbench.planning.shapes import DEPTH, WIDTH, first, plain
-from spsbench.settings.names import drafting
+from spsbench.settings.labels import drafting
 
 
 class Forecasts(NamedTuple):

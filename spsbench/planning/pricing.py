@@ -15,8 +15,8 @@ from spsbench.planning.given import check_priced
 from spsbench.planning.measure import Pace, measure
 from spsbench.planning.setting import differing, setting_of
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import drafting
-from spsbench.settings.planning import Planning
+from spsbench.settings.commands import Planning
+from spsbench.settings.labels import drafting
 from spsbench.settings.task import Sample
 from spsbench.store.atomic import replace_file
 from spsbench.store.traces import Traces

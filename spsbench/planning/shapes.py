@@ -21,11 +21,10 @@ from spsbench.planning.forecast.costs import Costs
 from spsbench.planning.forecast.shape import STEP, Shape, ShapeCost
 from spsbench.planning.measure import Pace, measure
 from spsbench.planning.reading import weights_of
-from spsbench.settings.asked import DEFAULT_K
-from spsbench.settings.cell import Cell
-from spsbench.settings.method import AUTO, constant
+from spsbench.settings.cell import AUTO, Cell, constant
+from spsbench.settings.cell_from_options import DEFAULT_K
+from spsbench.settings.labels import drafting
 from spsbench.settings.models import RANDOM, ModelSpec
-from spsbench.settings.names import drafting
 from spsbench.spec import Spec
 
 SIZES, ASKED = (1, 2, 3, 5, 9), (1, 4, 8)

@@ -14,11 +14,10 @@ from spsbench.planning.arms import candidate_of, replayable
 from spsbench.planning.forecast.answer import Measured
 from spsbench.planning.forecast.forecasts import tau_of
 from spsbench.reports.run_tables import tables
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell, short_hash
+from spsbench.settings.execution import Access, Place
 from spsbench.settings.experiment import Experiment, Part
-from spsbench.settings.names import drafting
-from spsbench.settings.place import Place
+from spsbench.settings.labels import drafting
 from spsbench.spec import Spec
 from spsbench.store.traces import read_traces
 from spsbench.tasks.jsonl import Jsonl

@@ -7,7 +7,7 @@ from spsbench.metrics.summary import Summary
 from spsbench.reports.columns import ABSENT, OPTIONS, Column, Show, counted, full, names
 from spsbench.reports.paper import DRAFT, TARGET, PaperRow
 from spsbench.reports.reporter import Table
-from spsbench.settings.names import method
+from spsbench.settings.labels import method
 
 WITH_LOAD = "  with those under load"
 

@@ -8,7 +8,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.quality import PERCENT
 from spsbench.metrics.summary import Summary
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import NAMED, Names
+from spsbench.settings.labels import NAMED, Names
 
 ABSENT = "n/a"
 MARK = "*"  # timed while other work kept the machine busy

@@ -6,9 +6,8 @@ from typing import NamedTuple
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summary import Summary
 from spsbench.reports.figure import Curve, Figure, Level, Panel, Point
-from spsbench.settings.cell import Cell
-from spsbench.settings.method import AUTO, constant
-from spsbench.settings.names import NAMED, Names, setting
+from spsbench.settings.cell import AUTO, Cell, constant
+from spsbench.settings.labels import NAMED, Names, setting
 from spsbench.spec import Spec
 
 FEWEST = 10  # generations whose time to the horizon stands for a row

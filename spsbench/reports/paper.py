@@ -7,7 +7,7 @@ another machine. They show the shape to expect, never a target to reach.
 from typing import NamedTuple
 
 from spsbench.metrics.summary import Summary
-from spsbench.settings.names import method, warp
+from spsbench.settings.labels import method, warp
 
 TARGET, DRAFT = "Chinchilla 70B", "Chinchilla 4B"
 SOURCE = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import Names, method, setting
+from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.records import Record, RoundRecord
 
 BATCH = 20_000  # rows that are held at a time, about

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import Names
+from spsbench.settings.labels import Names
 from spsbench.tasks.programs.figures import counts, described, pass_at, shown, told, without
 from spsbench.tasks.programs.generated import TASK
 from spsbench.tasks.programs.log import NAME, read

@@ -13,7 +13,7 @@ from spsbench.metrics.summary import Summary
 from spsbench.reports.columns import MARK
 from spsbench.reports.paper import SOURCE, beside
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import Names, lossy
+from spsbench.settings.labels import Names, lossy
 from spsbench.settings.records import Score
 
 

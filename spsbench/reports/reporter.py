@@ -16,7 +16,7 @@ from spsbench.reports.figure1 import figure1
 from spsbench.reports.paper import PaperRow, beside
 from spsbench.reports.sheet import Sheet
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import Names
+from spsbench.settings.labels import Names
 from spsbench.settings.records import Record
 
 

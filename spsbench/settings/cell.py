@@ -1,24 +1,166 @@
-"""A cell: one configuration, everything that can change what is generated."""
+"""A cell: one configuration of models, method, sampling and work.
+
+It holds everything that can change the generated text; `Cell.id` names it in runs.
+"""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from spsbench.settings.fits import check_types
-from spsbench.settings.method import AUTO, Method, constant
 from spsbench.settings.models import CHECKPOINT, RANDOM, Models, ModelSpec
-from spsbench.settings.sampling import Sampling
+from spsbench.settings.options import (
+    METHOD,
+    SAMPLING,
+    Check,
+    Option,
+    at_least,
+    between,
+    check_types,
+)
 from spsbench.spec import Spec
 
+AUTO = Spec("auto")
+OWN_LOOP = "native"
+CONSTANT = "constant"  # the schedule that `k` stands for
+SEED_MAX = 2**64 - 1
 ID_DIGITS = 12
+
+
+def constant(k: int) -> Spec:
+    """The schedule that drafts `k` tokens in every round."""
+    return Spec(CONSTANT, (("lookahead", k),))
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """The drafter, the acceptance rule, the schedule of K, and the loop that runs them."""
+
+    drafter: Annotated[
+        Spec,
+        Option(
+            "NAME[:key=value,...]; see sps list.",
+            METHOD,
+            shown="model with a draft model, else ngram",
+        ),
+    ] = Spec("model")
+    verifier: Annotated[
+        Spec,
+        Option(
+            "The acceptance rule.",
+            METHOD,
+            shown="sps for sampled chains, traversal for sampled trees, else match",
+        ),
+    ] = AUTO
+    schedule: Annotated[Spec, Option("Chooses K anew each round.", METHOD, shown="constant")] = (
+        constant(4)
+    )
+    decoder: Annotated[Spec, Option("native, or hf: transformers' own generate.", METHOD)] = Spec(
+        "native"
+    )
+
+    def __str__(self) -> str:
+        """The key of the noise.
+
+        Methods draw independently of each other from one seed, while a longer budget only
+        continues the text (but for the last token, before which there was less room to draft).
+        """
+        return f"{self.drafter}/{self.verifier}/{self.schedule}"
+
+    @property
+    def own_loop(self) -> bool:
+        """Whether it is this package's loop, not another library's."""
+        return self.decoder.name == OWN_LOOP
+
+    @property
+    def k(self) -> int | None:
+        """Tokens drafted a round: 0 for ArS, None under a schedule that is not constant."""
+        if self.drafter.name == "none":
+            return 0
+        lookahead = dict(self.schedule.args).get("lookahead")
+        return int(lookahead) if self.schedule.name == CONSTANT and lookahead is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class WarpSettings:
+    """The options of the warp from logits to laws, in the order in which they apply.
+
+    `loop.sampling.Warp` says what they do, and `audit.warping` says it once more. Command line,
+    records, labels, traces and peers derive from these fields, whose names transformers uses too.
+    """
+
+    temperature: Annotated[float, Option("0 is greedy.", SAMPLING, at_least(0))] = 1.0
+    top_k: Annotated[
+        int,
+        Option(
+            "The likeliest tokens only; 0 is off.",
+            SAMPLING,
+            Check(lambda k: k >= 0, "1 or more, or 0 for off"),
+        ),
+    ] = 0
+    top_p: Annotated[
+        float,
+        Option(
+            "Nucleus sampling; 1 is off.",
+            SAMPLING,
+            Check(lambda p: 0 < p <= 1, "above 0 and at most 1"),
+        ),
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        Option(
+            "No token below this share of the likeliest one's probability; 0 is off.",
+            SAMPLING,
+            between(0, 1, "0 (off) to 1"),
+        ),
+    ] = 0.0
+
+
+WARP = tuple(each.name for each in fields(WarpSettings))
+ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
+"""Options of the warp that every record names; another one only where it is not at its default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling(WarpSettings):
+    """The law of each token, the length and end of the text, and the seed."""
+
+    max_new_tokens: Annotated[
+        int,
+        Option("Tokens to generate at most.", SAMPLING, at_least(0), flags=("n",)),
+    ] = 128
+    seed: Annotated[
+        int,
+        Option("The same seed gives the same text.", SAMPLING, between(0, SEED_MAX, "0..2^64-1")),
+    ] = 0
+    stop: Annotated[
+        tuple[str, ...],
+        Option(
+            "End before this text; may be given more than once.",
+            SAMPLING,
+            Check(bool, "a text of at least one character"),
+        ),
+    ] = ()
+    ignore_eos: Annotated[bool, Option("Go on after an end-of-text token.", SAMPLING)] = False
+
+    @property
+    def warp(self) -> WarpSettings:
+        """The options of the warp alone."""
+        return WarpSettings(**{name: getattr(self, name) for name in WARP})
+
+    @property
+    def recorded_warp(self) -> dict[str, float]:
+        """The options of the warp as traces, tables of costs and golden files record them."""
+        usual = WarpSettings()
+        values = {name: getattr(self, name) for name in WARP}
+        return {n: v for n, v in values.items() if n in ALWAYS_RECORDED or v != getattr(usual, n)}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is generated from."""
+    """The prompts."""
 
     task: Spec | None = None
     prompt_version: str = ""
@@ -28,7 +170,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)  # without slots: `id` is kept once it is known
 class Cell:
-    """Four records; a field's name is unique among them all."""
+    """Models, method, sampling and work; a field's name is unique among the four records."""
 
     models: Models
     method: Method = Method()

@@ -1,22 +1,30 @@
-"""An experiment: tables of options expanded to tasks and cells."""
+"""Experiments: files in TOML, and their tables expanded to tasks and cells."""
 
 import logging
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
-from spsbench.errors import MismatchError, UsageError
+from spsbench.errors import MismatchError, MissingError, UsageError
+from spsbench.hardware.files import read_file
 from spsbench.plugins import make, plug_in
 from spsbench.registry import entries
-from spsbench.settings.cell import Cell
-from spsbench.settings.chat import OwnSampling, describe_defaults, in_chat, instructed, own_defaults
-from spsbench.settings.grid import grid
+from spsbench.settings.cell import SEED_MAX, Cell
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.option import RUN, SIZE, Option, between
-from spsbench.settings.sampling import SEED_MAX
-from spsbench.settings.setting import Setting, settings_of
-from spsbench.settings.sweep import MOST, Sweep
+from spsbench.settings.options import RUN, SIZE, Option, Setting, between, options_of
+from spsbench.settings.sweep import (
+    MOST_SAMPLES,
+    OwnSampling,
+    Sweep,
+    describe_defaults,
+    grid,
+    in_chat,
+    instructed,
+    own_defaults,
+)
 from spsbench.settings.task import Task
 from spsbench.sources import fixed
 from spsbench.spec import Spec
@@ -86,7 +94,7 @@ class Experiment:
         int, Option("Of all noise and orders.", SIZE, between(0, SEED_MAX, "0..2^64-1"))
     ] = 0
     warmup: Annotated[  # prompts of each cell run before anything is timed
-        int, Option("Prompts run before timing.", SIZE, between(0, MOST, "0 or more"))
+        int, Option("Prompts run before timing.", SIZE, between(0, MOST_SAMPLES, "0 or more"))
     ] = 1
     title: Annotated[str, Option("Above the tables.", RUN)] = ""
     paper: Annotated[bool, Option("Chinchilla's rows of the paper beside yours.", RUN)] = False
@@ -109,7 +117,7 @@ class Experiment:
         }
 
 
-OF_EXPERIMENT: Mapping[str, Setting] = {each.name: each for each in settings_of(Experiment)}
+OF_EXPERIMENT: Mapping[str, Setting] = options_of(Experiment)
 """Name -> setting, of what is one for all parts."""
 
 
@@ -132,7 +140,7 @@ def plan(
         UsageError: an unknown task or argument, or a value out of range.
         SpsError: data that is missing or cannot be used.
     """
-    given = {n: OF_EXPERIMENT[n].fitted(value) for n, value in asked.items() if value is not None}
+    given = {n: OF_EXPERIMENT[n].convert(value) for n, value in asked.items() if value is not None}
     tasks: dict[Spec, Task] = {}
     parts: list[Part] = []
     for table in tables:
@@ -241,3 +249,26 @@ def traced(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     if not drafting or len(drafting) == len(cells):
         raise UsageError("--record trace: expected --method ars,sps: texts, and what drafts")
     return drafting
+
+
+MOST_BYTES = 1 << 20  # bytes
+
+
+def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The top level of an experiment file, and its `[[part]]` tables.
+
+    Raises:
+        MissingError: no such file. UsageError: not TOML.
+    """
+    try:
+        tables = tomllib.loads(read_file(path, MOST_BYTES).decode())
+    except FileNotFoundError as error:
+        raise MissingError(f"no file {path}: expected an experiment in TOML") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: nested too deeply. Expected an experiment in TOML") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: {error}. Expected an experiment in TOML") from error
+    parts = tables.pop("part", [{}])
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UsageError(f"{path}: part is no list of tables: expected [[part]]")
+    return tables, parts

@@ -1,10 +1,14 @@
-"""The models of a cell: which they are, and how each is run."""
+"""The models of a cell, how each is run, and the models that have names here."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
-from spsbench.settings.option import MACHINE, MODELS, Check, Option
+from spsbench.hardware.cache_home import cache_home
+from spsbench.settings.options import MACHINE, MODELS, Check, Option
 from spsbench.spec import Spec
 
 SHARED = re.compile(r"tp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
@@ -15,7 +19,7 @@ EXPECTED = (
 CHECKPOINT, RANDOM = "checkpoint", "random"  # weights
 BLOCKS = "blocks"  # those of a GGUF file as it packs them: the law of its checkpoint, unrounded
 QUANTISED = ("int8", "int4", "int4-64")  # those of the checkpoint, rounded once they are loaded
-"""One scale an output; a scale for 32 inputs; for 64. `engines.quantised` has what they are."""
+"""One scale an output; a scale for 32 inputs; for 64. See `engines/quantization`."""
 WEIGHTS = (CHECKPOINT, BLOCKS, RANDOM, *QUANTISED, *(f"{RANDOM}-{name}" for name in QUANTISED))
 
 KNOWN = f"{CHECKPOINT}, {BLOCKS}, {RANDOM}, {', '.join(QUANTISED)} or {RANDOM}- and one of these"
@@ -69,7 +73,7 @@ class ModelSpec:
 
     @property
     def ranks(self) -> int:
-        """How many processes share its weights."""
+        """The number of processes that share the weights."""
         return 1 if self.parallel is None else int(self.parallel.removeprefix("tp:"))
 
     @property
@@ -85,7 +89,7 @@ class ModelSpec:
 
     @property
     def name(self) -> str:
-        """What it is called in tables: a quantised model is another one."""
+        """The name in tables: a quantised model is another one."""
         return self.id if self.quantised is None else f"{self.id} {self.quantised}"
 
     def __str__(self) -> str:
@@ -107,10 +111,37 @@ class Models:
 
     @property
     def ranks(self) -> int:
-        """How many processes the models are shared by."""
+        """The number of processes that share the models."""
         return max(model.ranks for model in self.all)
 
     @property
     def random(self) -> bool:
         """Whether any of them has random weights, so that the text has no meaning."""
         return any(model.random for model in self.all)
+
+
+_MODELS = Path(__file__).parents[1] / "models"
+
+BUNDLED: Mapping[str, Path] = MappingProxyType(
+    {
+        name: _MODELS / name
+        for name in ("nano", "nano-draft", "nano-eagle3", "nano-medusa", "nano-mlp")
+    }
+)
+"""Name -> folder of each bundled model and head."""
+
+DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
+"""Bundled target -> the bundled draft model that was made for it."""
+
+DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
+    {("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp")}
+)
+"""Bundled target and drafter -> the bundled head for both."""
+
+FETCHED = ("smollm2",)
+"""Names of the models that `sps models fetch` gets."""
+
+
+def fetched_folder(name: str) -> Path:
+    """The folder of a fetched model in the user's cache."""
+    return cache_home() / "models" / name

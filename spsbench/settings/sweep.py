@@ -1,17 +1,49 @@
-"""What a benchmark is asked: a task, its sizes, and options of cells whose lists multiply."""
+"""Tables of options: one part of an experiment file, or the flags of `sps bench`, and its cells.
 
-from collections.abc import Mapping
+`sweep` reads a table, `grid` gives every combination of its lists as a cell, `in_chat` decides
+which models are asked in their chat templates, and with what sampling.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from spsbench.errors import UsageError
-from spsbench.settings.option import RUN, SIZE, WORK, Option, between, one_of
-from spsbench.settings.setting import Setting, settings_of
-from spsbench.settings.table import OF_CELL
+from spsbench.settings.cell import SEED_MAX, Cell, Sampling
+from spsbench.settings.cell_from_options import (
+    DEFAULT_K,
+    DRAFT,
+    K_MAX,
+    OF_CELL,
+    make_cell,
+    own_copy,
+)
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.options import (
+    RUN,
+    SIZE,
+    WORK,
+    Option,
+    Setting,
+    between,
+    one_of,
+    options_of,
+    parse_range,
+    settings_of,
+)
+from spsbench.settings.task import Task
+from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
+
+OwnSampling = Callable[[ModelSpec], Mapping[str, Any]]
+"""The sampling that a model names itself."""
 
 METHODS = ("ars", "sps")
 RECORDED = ("counts", "laws", "trace")  # laws are for audits, a trace for `sps plan`
-MOST = 10**9
+MOST_SAMPLES = 10**9
 SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 
 
@@ -32,9 +64,11 @@ class Sweep:
         tuple[str, ...],
         Option("nucleus,greedy as in the paper.", WORK, one_of("nucleus", "greedy")),
     ] = ()
-    limit: Annotated[int | None, Option("Prompts of the task.", SIZE, between(1, MOST))] = None
-    samples: Annotated[int, Option("Texts a prompt.", SIZE, between(1, MOST))] = 1
-    repeats: Annotated[int, Option("Timings of each.", SIZE, between(1, MOST))] = 1
+    limit: Annotated[int | None, Option("Prompts of the task.", SIZE, between(1, MOST_SAMPLES))] = (
+        None
+    )
+    samples: Annotated[int, Option("Texts a prompt.", SIZE, between(1, MOST_SAMPLES))] = 1
+    repeats: Annotated[int, Option("Timings of each.", SIZE, between(1, MOST_SAMPLES))] = 1
     seeds: Annotated[
         str | None, Option("0..4: every cell under each; its spread over them.", SIZE, ranges=True)
     ] = None
@@ -55,7 +89,7 @@ class Sweep:
     heads: Mapping[str, str] = field(default_factory=dict)  # draft -> the drafter that it is for
 
 
-OF_SWEEP: Mapping[str, Setting] = {each.name: each for each in settings_of(Sweep)}
+OF_SWEEP: Mapping[str, Setting] = options_of(Sweep)
 """Name -> setting, of a table as such."""
 LISTED: Mapping[str, Setting] = {
     name: each for name, each in OF_CELL.items() if name not in (*OF_SWEEP, *SINGLE)
@@ -82,7 +116,7 @@ def sweep(values: Mapping[str, Any], where: str = "") -> Sweep:
         if name in OF_SWEEP:
             if name == "chat" and isinstance(value, bool):
                 value = "on" if value else "off"
-            own[name] = OF_SWEEP[name].fitted(_split(value, OF_SWEEP[name]), told)
+            own[name] = OF_SWEEP[name].convert(_split(value, OF_SWEEP[name]), told)
         elif name in LISTED:
             cells[name] = _each(value, LISTED[name], told)
         else:
@@ -98,6 +132,228 @@ def _split(value: Any, setting: Setting) -> Any:
 
 def _each(value: Any, setting: Setting, told: str) -> tuple[Any, ...]:
     if setting.kind is tuple:  # a list is one value
-        return (setting.fitted(value, told),)
+        return (setting.convert(value, told),)
     listed = value if isinstance(value, list | tuple) else [value]
-    return tuple(setting.fitted(one, told) for one in listed)
+    return tuple(setting.convert(one, told) for one in listed)
+
+
+OF_SAMPLING = tuple(each.name for each in settings_of(Sampling))
+OF_DRAFTING = (*(each.name for each in DRAFT.values()), "drafter", "verifier", "schedule")
+MOST_CELLS = 10_000  # cells of one table
+WARP_OF_SETTINGS = ("temperature", "top_p")  # what a setting of the paper decides
+
+
+def grid(
+    table: Sweep,
+    spec: Spec,
+    task: Task,
+    *,
+    seed: int,
+    chat: bool = False,
+    own: OwnSampling = lambda model: {},
+) -> tuple[Cell, ...]:
+    """Each cell once: settings first, then models, engines and decoders, then ways of drafting.
+
+    Args:
+        chat: the task is asked in the model's template.
+        own: the sampling that a model names itself, for what a chat leaves open.
+
+    Raises:
+        UsageError: a value out of range, or two that contradict each other.
+    """
+    cells: dict[str, Cell] = {}
+    for new in table.cells.get("max_new_tokens", ()):
+        if new < 1:
+            raise UsageError(f"--max-new-tokens is {new}: expected 1 or more")
+    ends: dict[str, Any] = {"stop": task.stop}
+    if table.ignore_end:
+        ends = {"ignore_eos": True}
+    plain = {"max_new_tokens": task.max_new_tokens, **ends}
+    for sampling, work, own_seed, drafting in itertools.product(
+        samplings(table, task), works(table), seeds(table, seed), arms(table, task.verifier)
+    ):
+        given = plain | {"seed": own_seed} | sampling | work | drafting
+        cell = make_cell(**given)
+        if chat and not table.setting:
+            cell = make_cell(**given | own_defaults(cell.models.target, own, given))
+        cell = cell.but(
+            task=spec,
+            prompt_version=task.prompt_version,
+            chat=chat,
+            system=(table.system or "") if chat else "",
+            decoder=recording(cell.method.decoder, table.record),
+        )
+        cells.setdefault(cell.id, cell)
+        if len(cells) > MOST_CELLS:
+            raise UsageError(
+                f"more than {MOST_CELLS:,} cells of {spec}: expected fewer. "
+                "Shorten the lists of options"
+            )
+    return tuple(cells.values())
+
+
+def cells_of(table: Sweep) -> list[Cell]:
+    """A cell for every way to draft with every model that a table names, defaults among them.
+
+    Raises:
+        UsageError: a value out of range, or two that contradict each other.
+    """
+    return [make_cell(**work | arm) for work, arm in itertools.product(works(table), arms(table))]
+
+
+def recording(decoder: Spec, record: str) -> Spec:
+    """The decoder, told what to record.
+
+    Raises:
+        UsageError: laws of a decoder that shows none.
+    """
+    if record != "laws":
+        return decoder
+    if decoder.name != "native":
+        raise UsageError(
+            f"--record laws with --decoder {decoder}: expected native, which shows them"
+        )
+    return Spec(decoder.name, (*decoder.args, ("laws", True)))
+
+
+def samplings(table: Sweep, task: Task) -> Iterator[dict[str, Any]]:
+    """The paper's settings by name, or what is given, with every other option of sampling."""
+    given = {name: table.cells[name] for name in OF_SAMPLING if name in table.cells}
+    if not table.setting:
+        yield from combinations(given)
+        return
+    if any(name in given for name in WARP_OF_SETTINGS):
+        raise UsageError("--setting with --temperature or --top-p: expected one of the two")
+    for name in table.setting:
+        named = {"nucleus": task.nucleus, "greedy": task.greedy}[name]
+        for rest in combinations(given):
+            yield {**named, **rest}
+
+
+def works(table: Sweep) -> Iterator[dict[str, Any]]:
+    """Targets, and how they are run."""
+    left_out = {*OF_SAMPLING, *OF_DRAFTING}
+    yield from combinations({n: values for n, values in table.cells.items() if n not in left_out})
+
+
+def arms(table: Sweep, verifier: str | None = None) -> Iterator[dict[str, Any]]:
+    """How each arm drafts: K = 0 for ars, then the product of K, draft, drafter and verifier."""
+    if "ars" in table.method:
+        yield {"k": 0}
+    if "sps" not in table.method:
+        return
+    given = {name: table.cells[name] for name in OF_DRAFTING if name in table.cells}
+    if verifier is not None:
+        given.setdefault("verifier", (verifier,))
+    for k in lookaheads(table):
+        for drafting in combinations(given):
+            if len(given.get("drafter", ())) > 1 and own_copy(drafting["drafter"]):
+                drafting.pop("draft", None)  # it is for the other drafters
+            if drafting.get("draft") in table.heads:
+                drafting |= {"drafter": table.heads[drafting["draft"]]}
+            yield drafting if k is None else {"k": k, **drafting}
+
+
+def seeds(table: Sweep, seed: int) -> list[int]:
+    """Those of the table, else the experiment's.
+
+    Raises:
+        UsageError: no range, or a number out of it.
+    """
+    if table.seeds is None:
+        return [seed]
+    try:
+        return parse_range(table.seeds, low=0, high=SEED_MAX)
+    except ValueError as error:
+        raise UsageError(f"--seeds {error}") from error
+
+
+def lookaheads(table: Sweep) -> list[int] | list[None]:
+    """The numbers that `k` names; none where a schedule is named instead.
+
+    Raises:
+        UsageError: no range, or a number out of it.
+    """
+    if table.k is None and "schedule" in table.cells:
+        return [None]
+    try:
+        return parse_range(table.k or str(DEFAULT_K), low=0, high=K_MAX)
+    except ValueError as error:
+        raise UsageError(f"--k {error}") from error
+
+
+def combinations(lists: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    """Every choice of one value from each list, the last list turning fastest."""
+    for values in itertools.product(*lists.values()):
+        yield dict(zip(lists, values, strict=True))
+
+
+def own_defaults(model: ModelSpec, own: OwnSampling, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling that a chat takes from its model: without what is `named` already.
+
+    Args:
+        named: options, or lists of them, by name. At temperature 0 no other one matters.
+    """
+    if named.get("temperature") in (0, (0,)):
+        return {}
+    return {name: value for name, value in own(model).items() if name not in named}
+
+
+def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
+    """`own_defaults` in a line."""
+    words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in applied.items())
+    flags = " and ".join(OF_CELL[name].flag for name in applied)
+    return f"chat: {words} by the generation_config of {model}; {flags} would win"
+
+
+def in_chat(
+    task: Task,
+    spec: Spec,
+    models: Iterable[ModelSpec],
+    *,
+    chat: str,
+    system: str | None,
+    templates: Callable[[ModelSpec], bool],
+) -> dict[ModelSpec, Task | None]:
+    """The task as each model is asked it in its template; None: it is given the text alone.
+
+    Args:
+        chat: `on`, `off`, or `auto`: where task and model both know how.
+        system: a message before the prompts, for which there must be a chat.
+        templates: whether a model has a chat template.
+
+    Raises:
+        UsageError: a chat that is not possible.
+    """
+    if chat == "on":
+        return dict.fromkeys(models, instructed(task, spec))
+    asking = None if chat == "off" else instruct(task)
+    found = {
+        model: asking if asking is not None and templates(model) else None
+        for model in dict.fromkeys(models)
+    }
+    those = [model for model, asked in found.items() if asked is not None]
+    for model in those:
+        log.info(f"{spec}: asked in the chat template of {model} (--chat off: the text alone)")
+    if system is not None and not those:
+        raise UsageError("--system without a chat: expected a model with a template and --chat on")
+    return found
+
+
+def instruct(task: Task) -> Task | None:
+    """The task as an instruct model is asked it; None where it is not, or does not say."""
+    found = getattr(task, "instruct", None)
+    made: Task | None = found() if found is not None else None
+    return made
+
+
+def instructed(task: Task, spec: Spec) -> Task:
+    """The same, where there must be one.
+
+    Raises:
+        UsageError: the task does not know how to ask.
+    """
+    made = instruct(task)
+    if made is None:
+        raise UsageError(f"--chat on with {spec}: expected a task that asks. Leave --chat out")
+    return made

@@ -14,10 +14,9 @@ import torch
 from spsbench.distributed.process_group import SingleProcess, device_of
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
-from spsbench.settings.access import Access
+from spsbench.settings.commands import DraftTraining, HeadTraining
+from spsbench.settings.execution import Access, Place
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.place import Place
-from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.provenance import digest, hash_files

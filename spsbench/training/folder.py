@@ -20,7 +20,7 @@ from typing import Any
 
 from spsbench.errors import MismatchError, SpsError
 from spsbench.models.jsonfile import read_object
-from spsbench.settings.place import Place
+from spsbench.settings.execution import Place
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import cannot_create, move_aside
 from spsbench.store.lock import Lock

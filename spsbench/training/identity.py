@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from spsbench.settings.commands import DraftTraining, HeadTraining
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.spec import Spec
 from spsbench.store.provenance import digest
 

@@ -11,7 +11,7 @@ import torch
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
-from spsbench.settings.training import DraftTraining, HeadTraining, Training
+from spsbench.settings.commands import DraftTraining, HeadTraining, Training
 from spsbench.spec import Spec
 from spsbench.training.course.batches import Batches, together
 from spsbench.training.course.course import Course

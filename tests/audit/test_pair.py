@@ -25,9 +25,8 @@ from spsbench.loop.types import Verdict as Ruling
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.shelf import Loaded
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sampling import WarpSettings
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
 from tests.test_mutations import RowBefore

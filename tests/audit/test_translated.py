@@ -18,7 +18,7 @@ from spsbench.methods.drafters.tli import SharedTokensDrafter
 from spsbench.models.shelf import Loaded, Shelf
 from spsbench.models.translation.overlap import Overlap, Vocabularies
 from spsbench.models.translation.vocabulary import Vocabulary
-from spsbench.settings.access import Access
+from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 from tests.folders import save
 from tests.tiny_models import tiny

@@ -9,7 +9,7 @@ import torch
 from spsbench.audit.statistical.forward import Scorer, precise
 from spsbench.audit.warping import laws_of
 from spsbench.loop.sampling import Warp
-from spsbench.settings.sampling import WarpSettings
+from spsbench.settings.cell import WarpSettings
 from tests.tiny_models import laws, tiny
 
 WARPS = [

@@ -12,8 +12,8 @@ from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.sums import AT, Tally
 from spsbench.models.shelf import Shelf
-from spsbench.settings.asked import make_cell
-from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.models import BUNDLED
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.settings.task import Sample
 

@@ -17,8 +17,8 @@ from arena.vocabulary import numbered_tokenizer
 from spsbench.benchmark.generation import Generation
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Shelf
-from spsbench.settings.asked import make_cell
-from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.models import BUNDLED
 
 VOCAB, K = 400, 4
 

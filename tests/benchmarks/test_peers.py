@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.models import BUNDLED
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "peers.py"
 

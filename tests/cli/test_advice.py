@@ -7,7 +7,7 @@ from spsbench.api.text import Arm
 from spsbench.cli.generate.advice import advice
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import metrics
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
 
 

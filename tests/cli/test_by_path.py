@@ -10,7 +10,7 @@ import spsbench
 from spsbench.audit.exact.crew import answer
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.sources import fixed
 from spsbench.spec import Spec
 from tests.cli.conftest import Pair, Ran

@@ -216,7 +216,7 @@ def test_what_cannot_end_well_is_told_before_anything_is_read(
     sps: Callable[..., Ran],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spsbench.settings.crew.find_spec", lambda name: None)
+    monkeypatch.setattr("spsbench.settings.execution.find_spec", lambda name: None)
     monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
     ran = sps(*arguments)
     assert ran.code == code

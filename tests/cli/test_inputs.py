@@ -10,7 +10,7 @@ import pytest
 from spsbench.cli import plotting
 from spsbench.errors import Exit, UsageError, WriteError
 from spsbench.reports.figure import Figure
-from spsbench.settings.bundled import BUNDLED
+from spsbench.settings.models import BUNDLED
 from tests.cli.conftest import Ran
 
 KINDS = ("pipe", "endless", "nested", "cut off", "folder", "loop")

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.planning.folder import Kept
 from spsbench.planning.forecast.costs_file import dumps
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
 from tests.cli.conftest import Ran
 from tests.planning.forecast.made import costs
 

@@ -17,8 +17,8 @@ import pytest
 from spsbench.errors import Exit
 from spsbench.sandbox import landlock
 from spsbench.sandbox.levels import JAIL_SCRIPT
-from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.spec import Spec
 from spsbench.store.log import iterate

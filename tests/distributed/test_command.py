@@ -13,7 +13,7 @@ from forked import free_port, variables_of
 from spsbench.api.ranks import check_ranks
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import MissingRanksError
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
 from tests.cli.forked import Forked
 
 PATIENCE = 250  # seconds; a busy machine may need a minute to import torch

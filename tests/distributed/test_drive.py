@@ -15,8 +15,7 @@ from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
 from spsbench.models.shelf import Shelf
 from spsbench.reports.run_tables import tables
-from spsbench.settings.access import Access
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Access, Crew
 from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
 from spsbench.store.log import iterate

@@ -15,7 +15,7 @@ from spsbench.messages import lines_to
 from spsbench.sandbox import landlock
 from spsbench.sandbox.choice import LevelFinding
 from spsbench.sandbox.verdict import ProgramLimits
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Crew
 from spsbench.tasks.programs.generated import Program
 from tests.tasks.programs.conftest import right, written
 

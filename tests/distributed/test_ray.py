@@ -15,7 +15,7 @@ import pytest
 from spsbench.distributed import connection, on_ray
 from spsbench.distributed.protocol import Joined
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Crew
 from tests.distributed.compared import bare
 from tests.distributed.made import Doubling
 
@@ -53,7 +53,7 @@ from functools import partial
 sys.path.insert(0, {root!r})
 from spsbench.distributed.on_ray import RayWorkers
 from spsbench.distributed.scheduler import Group, Scheduler
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Crew
 from tests.distributed.made import Doubling
 from tests.distributed.test_ray import opener
 from tests.distributed.test_scheduler import Book, whole

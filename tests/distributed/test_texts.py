@@ -7,10 +7,9 @@ from spsbench.distributed import texts
 from spsbench.distributed.lacking import BrokenOffError
 from spsbench.distributed.texts import Written
 from spsbench.errors import UsageError
-from spsbench.settings.access import Access
-from spsbench.settings.crew import Crew
+from spsbench.settings.commands import HeadTraining
+from spsbench.settings.execution import Access, Crew
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import HeadTraining
 from spsbench.training.text.asking import prompts_of
 from spsbench.training.text.overlap import Overlap
 from spsbench.training.text.partial import written

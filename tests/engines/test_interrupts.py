@@ -102,7 +102,7 @@ def test_another_thread_holds_nothing() -> None:
 GENERATE_AGAIN_AND_AGAIN = """
 import sys
 from spsbench.methods.resolve import resolve
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.engines import worth
 from spsbench.engines.packing.layouts import layouts
 from spsbench.benchmark.generation import Generation

@@ -29,9 +29,8 @@ from spsbench.errors import UsageError
 from spsbench.loop.types import LM
 from spsbench.models.loader import load_model
 from spsbench.models.source import rounded
-from spsbench.settings.asked import make_cell
-from spsbench.settings.bundled import BUNDLED
-from spsbench.settings.models import QUANTISED
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.models import BUNDLED, QUANTISED
 from tests.tiny_models import tiny
 
 formats = pytest.mark.parametrize("name", FORMATS)

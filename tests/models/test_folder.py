@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, SpsError, UsageError
 from spsbench.models import folder, weights
 from spsbench.models.folder import check_folder, locate
-from spsbench.settings import bundled
+from spsbench.settings import models
 from spsbench.settings.models import ModelSpec
 
 Edit = Callable[..., None]
@@ -57,7 +57,7 @@ def test_bundled_names(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find("nano") == llama
     with pytest.raises(MissingError, match="not installed"):
         find("other")
-    assert all(name in bundled.BUNDLED for pair in bundled.DEFAULT_DRAFT.items() for name in pair)
+    assert all(name in models.BUNDLED for pair in models.DEFAULT_DRAFT.items() for name in pair)
 
 
 @pytest.mark.parametrize(

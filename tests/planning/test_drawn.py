@@ -13,11 +13,10 @@ from spsbench.planning.conduct import Planner
 from spsbench.planning.drawn import command
 from spsbench.planning.forecast.answer import Measured, Verdict, untold
 from spsbench.planning.texts import missing
-from spsbench.settings.access import Access
 from spsbench.settings.cell import Cell
+from spsbench.settings.commands import Planning
+from spsbench.settings.execution import Access, Place
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.place import Place
-from spsbench.settings.planning import Planning
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.spec import Spec
 from tests.simulation import cell as simulated

@@ -28,8 +28,8 @@ from spsbench.planning.measure import Pace, enough, measure, quiet, within
 from spsbench.planning.rounds import Rounds
 from spsbench.planning.setting import differing, setting_of
 from spsbench.settings.cell import Cell
+from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.names import drafting
 from spsbench.spec import Spec
 from tests.folders import byte_tokenizer, random_model
 from tests.planning.clocks import Clock

@@ -11,7 +11,7 @@ from spsbench.planning.forecast.costs import Costs
 from spsbench.planning.forecast.costs_file import read_costs
 from spsbench.planning.forecast.traces import Written
 from spsbench.planning.pricing import Pricing
-from spsbench.settings.planning import Planning
+from spsbench.settings.commands import Planning
 from spsbench.store.traces import Traces
 from tests.planning.forecast.made import arm, costs
 

@@ -11,12 +11,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from spsbench.api.bench import OF_CREW, OF_PLACE
 from spsbench.api.load import OF_ACCESS
-from spsbench.settings.audit import OF_AUDIT
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.commands import LISTS, OF_AUDIT, OF_PLANNING
 from spsbench.settings.experiment import OF_EXPERIMENT
-from spsbench.settings.planning import LISTS, OF_PLANNING
-from spsbench.settings.setting import Setting
+from spsbench.settings.options import Setting
 from spsbench.settings.sweep import LISTED, OF_SWEEP
-from spsbench.settings.table import OF_CELL
 from spsbench.spec import Spec
 
 FILE = Path(__file__).parents[2] / "spsbench" / "settings" / "keywords.py"

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 

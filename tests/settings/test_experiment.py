@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import MissingError, UsageError
-from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
-from spsbench.settings.planning import OF_PLANNING
-from spsbench.settings.setting import taken
+from spsbench.settings.commands import OF_PLANNING
+from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan, read_tables
+from spsbench.settings.options import take_options
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
-from spsbench.settings.toml import read_tables
 from spsbench.spec import Spec
 from spsbench.tasks.xsum import XSum
 
@@ -166,7 +165,7 @@ def test_lists_of_numbers_are_taken_as_flags_write_them(k: object) -> None:
     table = sweep({"task": "xsum", "k": [2, "4..6"], "seeds": [1, 3], "temperature": [0, 0.5]})
     assert (table.k, table.seeds) == ("2,4..6", "1,3")
     assert table.cells["temperature"] == (0.0, 0.5)
-    assert OF_PLANNING["k"].fitted([1, 3]) == "1,3"
+    assert OF_PLANNING["k"].convert([1, 3]) == "1,3"
 
 
 def test_the_page_on_experiments_has_every_key() -> None:
@@ -179,7 +178,7 @@ def test_the_example_of_the_page_is_an_experiment(tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.S)
     (tmp_path / "e.toml").write_text(example)
     top, parts = read_tables(tmp_path / "e.toml")
-    above = taken(top, OF_EXPERIMENT)
+    above = take_options(top, OF_EXPERIMENT)
     first, second = (sweep(top | part, "e.toml") for part in parts)
     assert above == {"title": "K and temperature on my prompts", "seed": 1}
     assert first.k == "2,4"

@@ -10,7 +10,7 @@ import pytest
 
 import spsbench
 from spsbench.settings import keywords as kept
-from spsbench.settings.table import OF_CELL
+from spsbench.settings.cell_from_options import OF_CELL
 from tests.settings import keywords
 
 STUB = Path(spsbench.__file__).with_name("__init__.pyi")

@@ -16,8 +16,8 @@ from spsbench.reports.page.safe import labels
 from spsbench.reports.reporter import Medium, Report, Title, table_of
 from spsbench.reports.table import table
 from spsbench.settings.cell import Cell
+from spsbench.settings.labels import Names
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.names import Names
 from spsbench.spec import Spec
 from tests.simulation import cell, run
 

@@ -13,11 +13,10 @@ from spsbench.cli.generate.command import generate
 from spsbench.cli.main import app
 from spsbench.cli.verify.command import UNHEARD, pair
 from spsbench.errors import UsageError
-from spsbench.settings.asked import make_cell
-from spsbench.settings.audit import OF_AUDIT
+from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.commands import OF_AUDIT
 from spsbench.settings.models import KNOWN
 from spsbench.settings.sweep import LISTED, OF_SWEEP, SINGLE, sweep
-from spsbench.settings.table import OF_CELL
 from spsbench.spec import Spec
 
 GIVEN: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.settings.ranges import parse_range, repeated
+from spsbench.settings.options import parse_range, repeated
 
 
 @pytest.mark.parametrize(

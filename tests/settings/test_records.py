@@ -6,13 +6,11 @@ from typing import Annotated
 
 import pytest
 
-from spsbench.settings.cell import RECORDS, Cell
+from spsbench.settings.cell import RECORDS, Cell, Sampling
+from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.option import Option, at_least
+from spsbench.settings.options import Option, at_least, settings_of
 from spsbench.settings.records import DraftLaws, Record
-from spsbench.settings.sampling import Sampling
-from spsbench.settings.setting import settings_of
-from spsbench.settings.table import OF_CELL
 from spsbench.spec import Spec
 
 

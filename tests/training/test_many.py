@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from spsbench.loop.sampling import Warp
-from spsbench.settings.access import Access
+from spsbench.settings.commands import HeadTraining
+from spsbench.settings.execution import Access, Place
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.place import Place
-from spsbench.settings.training import HeadTraining
 from spsbench.training import conduct
 from spsbench.training.course import precision
 from spsbench.training.folder import Folder

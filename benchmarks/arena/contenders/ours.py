@@ -11,8 +11,8 @@ from spsbench.benchmark.generation import Generation
 from spsbench.methods.build import build
 from spsbench.methods.resolve import resolve
 from spsbench.models.shelf import Loaded, Shelf
-from spsbench.settings.asked import make_cell
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import CHECKPOINT
 
 __all__ = ["Ours", "convert"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from spsbench.audit.exact.tables import Law
 from spsbench.audit.warping import laws_of
-from spsbench.settings.sampling import WarpSettings
+from spsbench.settings.cell import WarpSettings
 
 Outcome = tuple[tuple[int, ...], str]
 """The tokens of a generation and why it ended."""

@@ -41,7 +41,7 @@ from spsbench.methods.resolve import plan_of, usual
 from spsbench.methods.schedules.constant import Constant
 from spsbench.plugins import is_ours, make
 from spsbench.registry import entries
-from spsbench.settings.method import CONSTANT
+from spsbench.settings.cell import CONSTANT
 from spsbench.spec import Spec
 
 PROMPT = (0, 1, 0, 1, 0)  # look-ups find something in it

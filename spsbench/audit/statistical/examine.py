@@ -25,7 +25,7 @@ from spsbench.audit.statistical.evidence import (
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.audit.statistical.suspects import Suspect, Text
 from spsbench.audit.warping import Laws, laws_of
-from spsbench.settings.sampling import WarpSettings
+from spsbench.settings.cell import WarpSettings
 
 ROWS = 64  # scored laws held at a time, for large vocabularies
 SHOWN = 8  # tokens of context with an impossible one

@@ -16,8 +16,7 @@ from spsbench.methods.resolve import plan_of
 from spsbench.methods.site import LoadedSite
 from spsbench.models.shelf import Loaded
 from spsbench.plugins import make
-from spsbench.settings.cell import Cell
-from spsbench.settings.sampling import WARP, WarpSettings
+from spsbench.settings.cell import WARP, Cell, WarpSettings
 
 AGREE = 1e-3  # of logits, and of total variation, in float32
 OPINIONS = 4  # texts that are looked at

@@ -17,7 +17,7 @@ from spsbench.audit.statistical.evidence import Floats, Whole
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.audit.warping import laws_of
 from spsbench.loop.types import Context, Drafter, Noise, Purpose, Scores
-from spsbench.settings.sampling import WarpSettings
+from spsbench.settings.cell import WarpSettings
 
 
 @dataclass(frozen=True, slots=True)

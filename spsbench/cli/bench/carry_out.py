@@ -9,10 +9,8 @@ from spsbench.cli.notes import say
 from spsbench.cli.progress import shown
 from spsbench.cli.report.show import publish
 from spsbench.errors import Exit
-from spsbench.settings.access import Access
-from spsbench.settings.crew import Crew
+from spsbench.settings.execution import Access, Crew, Place
 from spsbench.settings.experiment import Experiment
-from spsbench.settings.place import Place
 from spsbench.store.interrupt import graceful
 
 

@@ -10,15 +10,11 @@ from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
 from spsbench.cli.notes import note, say
 from spsbench.errors import UsageError
-from spsbench.settings.access import Access
-from spsbench.settings.crew import Crew
+from spsbench.settings.cell_from_options import K_MAX
+from spsbench.settings.execution import Access, Crew, Place
 from spsbench.settings.experiment import OF_EXPERIMENT
-from spsbench.settings.option import RUN, WORK
-from spsbench.settings.place import Place
-from spsbench.settings.ranges import repeated
-from spsbench.settings.setting import fitted, taken
+from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
-from spsbench.settings.table import K_MAX
 from spsbench.store.folder import check_writable
 
 WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
@@ -53,10 +49,10 @@ def bench(
     form = o.report_format(format, json)
     if dry_run and form != "table":
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
-    place = Place(**fitted(OF_PLACE, taken(asked, OF_PLACE)))
-    access = Access(**fitted(OF_ACCESS, taken(asked, OF_ACCESS)))
-    crew = Crew(**fitted(OF_CREW, taken(asked, OF_CREW)))
-    whole = taken(asked, WHOLE)
+    place = take_record(Place, asked)
+    access = take_record(Access, asked)
+    crew = take_record(Crew, asked)
+    whole = take_options(asked, WHOLE)
     title, above, tables = read(config, asked | ({"task": task} if task else {}))
     if place.out is not None:
         check_writable(place.out)
@@ -82,10 +78,10 @@ def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any
             raise UsageError("no task: expected xsum, humaneval, jsonl, latency, or --config FILE")
         return "", {}, [sweep(flags)]
 
-    from spsbench.settings.toml import read_tables
+    from spsbench.settings.experiment import read_tables
 
     top, parts = read_tables(config)
-    above = taken(top, OF_EXPERIMENT)
+    above = take_options(top, OF_EXPERIMENT)
     title = above.pop("title", "")
     if not isinstance(title, str):
         raise UsageError(f"{config}: title is {title!r}: expected text")

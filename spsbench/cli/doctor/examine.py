@@ -19,7 +19,7 @@ from spsbench.hardware.environment import (
 )
 from spsbench.hardware.sizes import folder_size
 from spsbench.models.gguf.unpack import blocks_in_words
-from spsbench.settings.bundled import BUNDLED, FETCHED, fetched_folder
+from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 
 LOOKED = 0.3  # seconds
 

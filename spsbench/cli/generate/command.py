@@ -10,8 +10,7 @@ from spsbench.cli.generate.screen import Paint, Screen, paint
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.errors import UsageError
-from spsbench.settings.asked import make_cell
-from spsbench.settings.table import OF_CELL
+from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.store.atomic import check_replaceable
 
 LAWS = "native:laws=true,likeliest=3"  # a page shows the chance of each token, and others

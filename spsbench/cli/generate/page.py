@@ -10,7 +10,7 @@ from spsbench.cli.notes import say
 from spsbench.cli.safe import write
 from spsbench.reports.html import trace_page
 from spsbench.reports.page.traces import trace
-from spsbench.settings.names import method, setting
+from spsbench.settings.labels import method, setting
 from spsbench.store.atomic import replace_file
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from spsbench.api.text import Arm
 from spsbench.cli.safe import safe_text
-from spsbench.settings.names import lossy
+from spsbench.settings.labels import lossy
 
 NA = "n/a"
 

@@ -13,9 +13,9 @@ from spsbench.cli.plan.link import LinkOption, plan_link
 from spsbench.cli.plan.shapes import Shapes, plan_shapes
 from spsbench.cli.plan.spare import SpareLayers, plan_spare
 from spsbench.errors import UsageError
-from spsbench.settings.option import METHOD
-from spsbench.settings.planning import LISTS, OF_PLANNING
-from spsbench.settings.table import OF_CELL
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.commands import LISTS, OF_PLANNING
+from spsbench.settings.options import METHOD
 
 PLAN = "plan.json"
 UNASKED = ("k", "decoder", "random_weights")  # K is a range here; only the own loop is taken apart
@@ -75,7 +75,7 @@ def plan(
         else:
             plan_shapes(str(shapes), asked, json=form == "json")
         return
-    fitting = None if fit is None else OF_CELL["schedule"].fitted(fit)
+    fitting = None if fit is None else OF_CELL["schedule"].convert(fit)
 
     from spsbench.cli.plan.carry_out import carry_out, fitted_on
 

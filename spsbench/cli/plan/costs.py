@@ -7,7 +7,7 @@ from typing import Annotated
 from spsbench.cli import options as o
 from spsbench.cli.safe import write
 from spsbench.errors import UsageError
-from spsbench.settings.option import METHOD
+from spsbench.settings.options import METHOD
 
 ShowCosts = Annotated[
     bool,

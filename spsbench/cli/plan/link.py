@@ -11,10 +11,10 @@ from spsbench.cli.plan.single import single
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.planning.forecast.link import HERE, parse_link
-from spsbench.settings.option import MACHINE
-from spsbench.settings.planning import OF_PLANNING
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.commands import OF_PLANNING
+from spsbench.settings.options import MACHINE
 from spsbench.settings.records import SCHEMA
-from spsbench.settings.table import OF_CELL
 
 LinkOption = Annotated[
     str | None,
@@ -82,7 +82,7 @@ def ranks_of(asked: dict[str, Any]) -> int:
     """
     asked.pop("draft_parallel", None)
     parallel = asked.pop("parallel", None)
-    told = None if parallel is None else OF_CELL["parallel"].fitted(parallel)
+    told = None if parallel is None else OF_CELL["parallel"].convert(parallel)
     if told is None or ":" not in told:
         raise UsageError("--link without --parallel tp:N: expected up to how many ranks. Say it")
     return int(told.partition(":")[2])

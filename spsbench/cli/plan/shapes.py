@@ -10,8 +10,8 @@ from spsbench.cli.interrupt import at_once
 from spsbench.cli.notes import say
 from spsbench.cli.plan.single import single
 from spsbench.planning.forecast.shape import parse_shapes
-from spsbench.settings.asked import make_cell
-from spsbench.settings.option import METHOD
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.options import METHOD
 from spsbench.settings.records import SCHEMA
 
 Shapes = Annotated[

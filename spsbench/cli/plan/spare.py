@@ -9,10 +9,10 @@ from spsbench.api.load import access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
 from spsbench.cli.plan.single import single
-from spsbench.settings.asked import make_cell
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.commands import TASK
 from spsbench.settings.experiment import task_spec
-from spsbench.settings.option import METHOD
-from spsbench.settings.planning import TASK
+from spsbench.settings.options import METHOD
 from spsbench.settings.records import SCHEMA
 from spsbench.settings.sweep import Sweep
 

@@ -15,7 +15,7 @@ from spsbench.registry import find
 from spsbench.reports.columns import full
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import compared
-from spsbench.settings.names import Names
+from spsbench.settings.labels import Names
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 

@@ -21,8 +21,8 @@ from spsbench.reports.conclude import conclude
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.container import IMAGE
 from spsbench.sandbox.verdict import Outcome, ProgramLimits, ProgramVerdict
-from spsbench.settings.crew import HERE, Crew
-from spsbench.settings.ranges import parse_range
+from spsbench.settings.execution import HERE, Crew
+from spsbench.settings.options import parse_range
 from spsbench.store.atomic import replace_file
 from spsbench.store.interrupt import graceful
 from spsbench.tasks.humaneval import HumanEval

@@ -9,8 +9,8 @@ from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.sandbox.choice import UNDERSTOOD, Name
 from spsbench.sandbox.verdict import ProgramLimits
-from spsbench.settings.crew import HERE, Crew
-from spsbench.settings.option import MACHINE
+from spsbench.settings.execution import HERE, Crew
+from spsbench.settings.options import MACHINE
 
 SANDBOX, SCORES = "Sandbox", "Scores"
 DEFAULT = ProgramLimits()

@@ -16,7 +16,7 @@ from spsbench.errors import Exit
 from spsbench.hardware.memory_kept import keep_memory
 from spsbench.hardware.ranks import ranks
 from spsbench.hardware.sizes import clock
-from spsbench.settings.crew import HERE
+from spsbench.settings.execution import HERE
 from spsbench.store.interrupt import graceful
 
 SHOWN = 4  # depths in a line

@@ -7,7 +7,7 @@ import typer
 from spsbench.api.bench import OF_CREW, OF_PLACE
 from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.settings.training import OF_DRAFT, OF_HEAD, OF_TRAINED
+from spsbench.settings.commands import OF_DRAFT, OF_HEAD, OF_TRAINED
 
 PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
 train = typer.Typer(

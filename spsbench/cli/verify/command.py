@@ -11,12 +11,10 @@ from spsbench.cli.interrupt import at_once
 from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
-from spsbench.settings.asked import make_cell
-from spsbench.settings.audit import OF_AUDIT, OF_GOLDEN, OF_REPLAY
 from spsbench.settings.cell import Cell
-from spsbench.settings.option import METHOD
-from spsbench.settings.setting import fitted, taken
-from spsbench.settings.table import OF_CELL
+from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY
+from spsbench.settings.options import METHOD, convert_options, take_options
 
 UNHEARD = (
     "stop",
@@ -62,9 +60,9 @@ def rules(
     debug: o.Debug = False,
 ) -> None:
     """Enumerate every verifier with every kind of draft: the exact law over tiny vocabularies."""
-    specs = [OF_CELL["verifier"].fitted(name) for name in verifier or ()]
-    drafts = [OF_CELL["drafter"].fitted(name) for name in drafter or ()]
-    only = [OF_CELL["schedule"].fitted(name) for name in schedule or ()]
+    specs = [OF_CELL["verifier"].convert(name) for name in verifier or ()]
+    drafts = [OF_CELL["drafter"].convert(name) for name in drafter or ()]
+    only = [OF_CELL["schedule"].convert(name) for name in schedule or ()]
 
     with announce_if_slow(LIBRARIES):
         from spsbench.cli.verify.rules import enumerate_rules
@@ -89,7 +87,7 @@ def run(
 ) -> None:
     """Audit the records of a run: every emitted token against the target's law, scored anew."""
     access, audit = access_of(asked)
-    fitted(OF_REPLAY, audit)
+    convert_options(OF_REPLAY, audit)
     form = Form.asked(format, json, out, plot=plot, run=folder, keep=keep)
 
     from spsbench.api.prepare import check_environment, check_packages
@@ -124,8 +122,8 @@ def pair(
     form = Form.asked(format, json, out, plot=plot)
     if asked.get("k") == 0:
         raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
-    audit = taken(asked, OF_AUDIT)
-    fitted(OF_AUDIT, audit)
+    audit = take_options(asked, OF_AUDIT)
+    convert_options(OF_AUDIT, audit)
     cell = meaning(make_cell(**access_of(asked)[1]))
     if cell.sampling.max_new_tokens < 1:
         raise UsageError("--max-new-tokens is 0: expected 1 or more")
@@ -154,8 +152,8 @@ def head(
 
     Exits 7 where they part: text is right even when a head is fed wrongly, and slow.
     """
-    golden = taken(asked, OF_GOLDEN)
-    fitted(OF_GOLDEN, golden)
+    golden = take_options(asked, OF_GOLDEN)
+    convert_options(OF_GOLDEN, golden)
     meaning(make_cell(**access_of(asked)[1]))
 
     from spsbench.api.prepare import check_environment, check_packages

@@ -11,7 +11,7 @@ from spsbench.registry import find
 from spsbench.reports.reporter import Table
 from spsbench.reports.sheet import Mood, Sheet
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import Names
+from spsbench.settings.labels import Names
 
 NONE: Mapping[str, Sheet] = {}
 

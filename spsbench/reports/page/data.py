@@ -19,7 +19,7 @@ from spsbench.reports.page.safe import labels, shown
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Report, Table
 from spsbench.reports.sheet import Sheet
-from spsbench.settings.names import Names
+from spsbench.settings.labels import Names
 
 LINE = 120  # characters of a name
 PARAGRAPH = 2000

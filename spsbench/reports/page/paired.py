@@ -15,7 +15,7 @@ from spsbench.metrics.sums import AT, Tally, numbered
 from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
 from spsbench.reports.quoting import visible
 from spsbench.settings.cell import Cell
-from spsbench.settings.names import Names
+from spsbench.settings.labels import Names
 
 
 class Side(NamedTuple):

@@ -7,7 +7,7 @@ from spsbench.reports.page.gathered import OF_CATEGORY, PROMPTS, Gathered
 from spsbench.reports.page.traces import Trace, tokenizer_of, trace
 from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Table
-from spsbench.settings.names import Names
+from spsbench.settings.labels import Names
 
 
 def to_read(

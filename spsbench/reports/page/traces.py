@@ -7,8 +7,7 @@ from typing import Any
 
 from spsbench.loop.text import Detokenizer, Origin, Tokenizer
 from spsbench.reports.page.safe import shown
-from spsbench.settings.bundled import BUNDLED
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import BUNDLED, ModelSpec
 from spsbench.settings.records import Record, RoundRecord
 
 

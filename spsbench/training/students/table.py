@@ -11,7 +11,7 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.models.description import read_config
 from spsbench.models.loader import load_tokenizer
 from spsbench.models.vocabulary import check_same
-from spsbench.settings.training import DraftTraining, HeadTraining
+from spsbench.settings.commands import DraftTraining, HeadTraining
 from spsbench.training.course.teacher import Teacher
 from spsbench.training.students.blockwise import BlockwiseStudent
 from spsbench.training.students.draft import DraftStudent, check_layers, cut, from_folder

@@ -6,7 +6,7 @@ from typing import Any
 
 from spsbench.errors import DataError, UsageError
 from spsbench.models.loader import encode, encode_chat
-from spsbench.settings.training import Training
+from spsbench.settings.commands import Training
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.training.text.named import task_named
 from spsbench.training.text.overlap import Overlap

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from spsbench.loop.sampling import Warp
 from spsbench.models.loader import encode_chat
-from spsbench.settings.training import Training
+from spsbench.settings.commands import Training
 from spsbench.training.text.asking import asks_itself, nothing, user_mark
 from spsbench.training.text.many import continued
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from spsbench.reports.plots import png
+from spsbench.settings.commands import DraftTraining, HeadTraining
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.training import DraftTraining, HeadTraining
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.training.course.course import Course

@@ -24,8 +24,8 @@ from spsbench.methods.verifiers.typical import Typical
 from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.reports.remarks import _warnings
-from spsbench.settings.asked import make_cell
-from spsbench.settings.names import method
+from spsbench.settings.cell_from_options import make_cell
+from spsbench.settings.labels import method
 from spsbench.spec import Spec
 
 RULES = [

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 from spsbench.registry import BUILT_IN
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import WARP, Cell, WarpSettings
 from spsbench.settings.models import ModelSpec
-from spsbench.settings.sampling import WARP, WarpSettings
 from spsbench.spec import Spec
 
 USUAL = (Spec("sps"), Spec("auto"), Spec("match"))

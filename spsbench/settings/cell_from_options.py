@@ -1,26 +1,109 @@
-"""From what a user asks to a cell: defaults and every check that needs no model and no torch."""
+"""Cells from options: the table of all options of cells, and `make_cell`.
 
-from collections.abc import Mapping
+Flags, keys of experiment files and keywords of the library are read from `OF_CELL` and from the
+other records of this room. `make_cell` fills in defaults and makes every check that needs neither a
+model nor torch.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import ranks
-from spsbench.settings.bundled import DEFAULT_DRAFT, DEFAULT_HEAD
-from spsbench.settings.cell import Cell
-from spsbench.settings.method import Method, constant
-from spsbench.settings.models import CHECKPOINT, QUANTISED, RANDOM, ModelSpec
-from spsbench.settings.sampling import Sampling
-from spsbench.settings.setting import fitted, settings_of
-from spsbench.settings.table import DRAFT, OF_CELL, TARGET
+from spsbench.settings.cell import Cell, Method, Sampling, constant
+from spsbench.settings.models import (
+    CHECKPOINT,
+    DEFAULT_DRAFT,
+    DEFAULT_HEAD,
+    QUANTISED,
+    RANDOM,
+    ModelSpec,
+)
+from spsbench.settings.options import (
+    METHOD,
+    MODELS,
+    Option,
+    Setting,
+    between,
+    convert_options,
+    settings_of,
+)
 from spsbench.spec import ALONE, Spec
 
+K_MAX = 64
 DEFAULT_K = 4
-OVER_A_MODEL = frozenset(
-    {"model", "tree", "topk", "sequoia", "chains"}
-)  # drafters of a draft model
-OWN = ("id", "revision", "parallel")  # fields in which a draft model never follows the target
+OVER_A_MODEL = frozenset({"model", "tree", "topk", "sequoia", "chains"})
+"""Drafters of a draft model."""
 SELF = "self:"  # before a format: the target's own copy, quantised, as a draft model
+NEVER_THE_TARGETS = ("id", "revision", "parallel")
+"""Fields in which a draft model never follows the target."""
+
+
+def _of_target() -> Iterator[Setting]:
+    for each in settings_of(ModelSpec):
+        told = replace(each.option, help=each.option.help.format(model="the target"))
+        name, default = ("target", "nano") if each.name == "id" else (each.name, each.default)
+        yield replace(each, name=name, option=told, default=default)
+
+
+def _of_draft() -> Iterator[Setting]:
+    """Without defaults: what is not said is as the target's, but for the id and its revision."""
+    for each in settings_of(ModelSpec):
+        own = each.name in NEVER_THE_TARGETS
+        told = replace(
+            each.option,
+            help=each.option.help.format(model="the draft model"),
+            flags=tuple(f"draft-{flag}" for flag in each.option.flags),
+            shown="that of a bundled pair"
+            if each.name == "id"
+            else None
+            if own
+            else "the target's",
+        )
+        name = "draft" if each.name == "id" else f"draft_{each.name}"
+        yield replace(each, name=name, option=told, default=None)
+
+
+K = Setting(
+    "k",
+    Option(
+        "Tokens drafted a round, 1..64; 0 is ArS.",
+        METHOD,
+        between(0, K_MAX, f"1..{K_MAX}, or 0 for auto-regressive sampling"),
+        flags=("k",),
+        shown="4",
+    ),
+    int,
+)
+"""Stands for the schedule that drafts so many each time."""
+
+RANDOM_WEIGHTS = Setting(
+    "random_weights",
+    Option("Shapes only, of both models: timing, no meaning.", MODELS),
+    bool,
+    False,
+)
+"""Stands for random weights of target and draft."""
+
+TARGET = {each.field: each for each in _of_target()}
+"""Field of the target's `ModelSpec` -> its setting."""
+DRAFT = {each.field: each for each in _of_draft()}
+
+OF_CELL: Mapping[str, Setting] = {
+    each.name: each
+    for each in (
+        *TARGET.values(),
+        *DRAFT.values(),
+        RANDOM_WEIGHTS,
+        K,
+        *settings_of(Method),
+        *settings_of(Sampling),
+    )
+}
+"""Name -> setting, of all that a user may say of a cell."""
+
+
 PLAIN = [
     each
     for record in (Method, Sampling)
@@ -41,7 +124,7 @@ def make_cell(**asked: Any) -> Cell:
         UsageError: an unknown name, a value of another type or out of range, or two values that
             contradict each other.
     """
-    given = own_drafted(fitted(OF_CELL, asked))
+    given = own_drafted(convert_options(OF_CELL, asked))
     k, schedule = given.get("k"), given.get("schedule")
     if k is not None and schedule is not None:
         raise UsageError(f"--k {k} with --schedule {schedule}: expected one of the two")
@@ -168,7 +251,7 @@ def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpe
             "weights": name.removeprefix(SELF),
         }
         name = target.id
-    alike = {field: getattr(target, field) for field in DRAFT if field not in OWN}
+    alike = {field: getattr(target, field) for field in DRAFT if field not in NEVER_THE_TARGETS}
     weights = {} if asked.get("weights") == CHECKPOINT else _drawn(given, alike | asked)
     return shared(ModelSpec(**alike | asked | weights | {"id": name}))
 

@@ -1,0 +1,344 @@
+"""Options of `sps verify`, `sps plan` and `sps train`, one record each."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from spsbench.settings.cell_from_options import TARGET
+from spsbench.settings.options import (
+    AUDIT,
+    MACHINE,
+    METHOD,
+    RUN,
+    SAMPLING,
+    SIZE,
+    WORK,
+    Check,
+    Option,
+    Setting,
+    at_least,
+    between,
+    one_of,
+    options_of,
+)
+from spsbench.settings.sweep import MOST_SAMPLES
+from spsbench.spec import Spec
+
+MOST_TEXTS = 10**9
+BIAS = Check(lambda bias: 0 < bias < 1, "above 0 and below 1")
+LEVEL = Check(lambda level: 0 < level <= 0.1, "above 0, at most 0.1")
+AUDIT_COUNT = between(1, MOST_TEXTS, "1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Prompts, the bias to be caught, and when to end."""
+
+    task: Annotated[
+        tuple[str, ...],
+        Option(
+            "Where prompts come from, such as jsonl:path=FILE; repeatable.",
+            AUDIT,
+            shown="humaneval and xsum:data=mini",
+        ),
+    ] = ()
+    prompts: Annotated[int, Option("How many, at most.", AUDIT, AUDIT_COUNT)] = 40
+    bias: Annotated[float, Option("The bias to be caught.", AUDIT, BIAS)] = 0.02
+    level: Annotated[
+        float, Option("Chance of a false alarm, of the whole audit.", AUDIT, LEVEL)
+    ] = 1e-3
+    max_tokens: Annotated[
+        int, Option("Of SpS; then the audit ends as it is.", AUDIT, AUDIT_COUNT)
+    ] = 200_000
+    workers: Annotated[
+        int | None,
+        Option(
+            "Processes.",
+            AUDIT,
+            between(1, 1024),
+            shown="cores, for small models on a CPU",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """The audit of a run on disk."""
+
+    bias: Annotated[
+        float | None,
+        Option("The bias to be caught.", AUDIT, BIAS, shown="what the length allows"),
+    ] = None
+    level: Annotated[
+        float, Option("Chance of a false alarm, of the whole audit.", AUDIT, LEVEL)
+    ] = 1e-3
+    max_tokens: Annotated[
+        int | None, Option("Of each method.", AUDIT, AUDIT_COUNT, shown="all")
+    ] = None
+
+
+OF_AUDIT: Mapping[str, Setting] = options_of(Audit)
+"""Name -> setting, of an audit of a pair."""
+OF_REPLAY: Mapping[str, Setting] = options_of(Replay)
+"""Of an audit of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenAsked:
+    """Expected acceptance of a head: where it is kept, and along which texts."""
+
+    golden: Annotated[
+        str, Option("File of expected acceptance: written if it is not there.", AUDIT)
+    ] = "golden.json"
+    log: Annotated[
+        str | None, Option("Log or metrics of another engine, to be compared.", AUDIT)
+    ] = None
+    task: Annotated[
+        tuple[str, ...],
+        Option(
+            "Where prompts come from, such as jsonl:path=FILE; repeatable.",
+            AUDIT,
+            shown="humaneval and xsum:data=mini",
+        ),
+    ] = ()
+    prompts: Annotated[int, Option("How many, at most.", AUDIT, AUDIT_COUNT)] = 8
+    tokens: Annotated[int, Option("Of each text.", AUDIT, AUDIT_COUNT)] = 48
+
+
+OF_GOLDEN: Mapping[str, Setting] = options_of(GoldenAsked)
+"""Of golden acceptance."""
+
+
+TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
+KS = "1..8,10,12,16"
+FACTOR = between(1e-6, 1e6, "a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """Of `sps plan`."""
+
+    prompts: Annotated[
+        Path | None, Option("Prompts of your own: JSONL, as of the task jsonl.", WORK)
+    ] = None
+    k: Annotated[
+        str, Option("4, 1..8, 2,4,6: the K that are compared.", METHOD, flags=("k",), ranges=True)
+    ] = KS
+    limit: Annotated[int, Option("Prompts that are traced.", SIZE, between(1, MOST_SAMPLES))] = 64
+    held_back: Annotated[
+        int, Option("Prompts on which the best are measured.", SIZE, between(1, MOST_SAMPLES))
+    ] = 24
+    confirm: Annotated[
+        int, Option("How many of the best are measured beside ArS.", SIZE, between(0, 100))
+    ] = 2
+    cost_seconds: Annotated[
+        float, Option("What measuring the costs may take.", SIZE, between(0.1, 1e5, "0.1..100000"))
+    ] = 20.0
+    trace: Annotated[
+        tuple[str, ...],
+        Option("A trace, or a run that has some: nothing is generated.", RUN, metavar="PATH"),
+    ] = ()
+    costs: Annotated[
+        Path | None, Option("A table of costs: nothing is measured.", RUN, metavar="FILE")
+    ] = None
+    draft_cost: Annotated[
+        float | None, Option("What if drafts took so many times as long?", MACHINE, FACTOR)
+    ] = None
+    target_cost: Annotated[float | None, Option("What if the target did?", MACHINE, FACTOR)] = None
+    chat: Annotated[
+        str,
+        Option(
+            "Ask in the target's chat template: auto (where it has one), on or off.",
+            WORK,
+            one_of("auto", "on", "off"),
+        ),
+    ] = "auto"
+    system: Annotated[str | None, Option("System message of a chat.", WORK)] = None
+    every: Annotated[bool, Option("A row for every candidate, not the best K alone.", RUN)] = False
+
+    @property
+    def factors(self) -> dict[str, float]:
+        """Of costs, by part, where they are asked for as if they were others."""
+        own = {"draft": self.draft_cost, "target": self.target_cost}
+        return {part: factor for part, factor in own.items() if factor is not None}
+
+    @property
+    def unmeasured(self) -> str:
+        """Why no real rounds are run; empty: they are."""
+        if self.factors:
+            return "the costs are as if they were others (--draft-cost, --target-cost)"
+        if self.costs is not None:
+            return "the costs are given (--costs), and may be of another machine"
+        return "" if self.confirm else "--confirm is 0"
+
+
+LISTS = ("draft", "drafter", "verifier", "schedule")
+"""Options of cells that may be given more than once: each value is compared."""
+
+OF_PLANNING: Mapping[str, Setting] = options_of(Planning)
+"""Name -> setting."""
+
+
+COUNT = between(1, 1 << 24)
+LEARNERS = re.compile(r"dp(:([2-9]|[1-9]\d{1,3}))?", re.ASCII)
+HEAD_KINDS = ("eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Of `sps train draft` and `sps train head`."""
+
+    prompts: Annotated[
+        tuple[str, ...],
+        Option(
+            "What the target is asked: a file (.jsonl, .txt), a task, or self: it asks the rest of "
+            "--count itself; repeatable.",
+            WORK,
+            metavar="FILE|TASK|self",
+            shown="self",
+        ),
+    ] = ()
+    texts: Annotated[
+        Path | None, Option("Texts of an earlier training of this target.", WORK, metavar="FILE")
+    ] = None
+    not_from: Annotated[
+        tuple[str, ...],
+        Option(
+            "What it will be tested on: no text of it is learnt.",
+            WORK,
+            metavar="FILE|TASK",
+        ),
+    ] = ()
+    chat: Annotated[
+        str, Option("In the target's chat template.", WORK, one_of("auto", "on", "off"))
+    ] = "auto"
+    count: Annotated[int, Option("Texts that the target writes.", SIZE, COUNT)] = 1024
+    tokens: Annotated[int, Option("Of each text at most.", SIZE, between(2, 1 << 20))] = 160
+    prompt_tokens: Annotated[int, Option("Of a prompt at most.", SIZE, between(1, 1 << 20))] = 96
+    together: Annotated[int, Option("Texts written at a time.", SIZE, COUNT)] = 32
+    held_out: Annotated[int, Option("Texts on which acceptance is watched.", SIZE, COUNT)] = 48
+    minutes: Annotated[
+        float,
+        Option("Time to learn, once --count texts are written.", SIZE, between(0.001, 1e6)),
+    ] = 60.0
+    steps: Annotated[int | None, Option("Steps, instead of what --minutes allow.", SIZE, COUNT)] = (
+        None
+    )
+    batch_tokens: Annotated[int, Option("Tokens a step.", SIZE, COUNT)] = 2048
+    micro_tokens: Annotated[
+        int, Option("Tokens at a time: gradients add up, memory does not.", SIZE, COUNT)
+    ] = 1024
+    evaluations: Annotated[int, Option("How often acceptance is looked at.", SIZE, COUNT)] = 20
+    loss: Annotated[
+        Spec | None,
+        Option(
+            "ce, kl, reverse-kl, jsd:beta=0.5, tv, acceptance, hybrid or top-k:k=10.",
+            METHOD,
+            shown="hybrid; eagle, falcon: kl",
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        Option("Learning rate at its highest.", METHOD, between(1e-9, 10), shown="by kind"),
+    ] = None
+    depth: Annotated[
+        int | None,
+        Option("Tokens ahead that are learnt.", METHOD, between(1, 16), shown="by kind"),
+    ] = None
+    on_policy: Annotated[
+        float,
+        Option("Share of the steps on texts of the draft model's own.", METHOD, between(0, 1)),
+    ] = 0.0
+    temperature: Annotated[
+        float, Option("Of the texts, and of the use that is made of it.", SAMPLING, at_least(0))
+    ] = 1.0
+    top_p: Annotated[float, Option("Likewise.", SAMPLING, between(1e-6, 1, "0 < top_p <= 1"))] = 1.0
+    seed: Annotated[int, Option("Of texts, weights and order.", SAMPLING, between(0, 1 << 62))] = 0
+    patience: Annotated[
+        int, Option("Looks without a rise until it stops; 0: never.", RUN, between(0, 10_000))
+    ] = 6
+    worth: Annotated[
+        float, Option("Stop where less speed-up is foreseen; 0: never.", RUN, between(0, 100))
+    ] = 1.0
+    costs: Annotated[
+        Path | None, Option("A table of costs: nothing is measured.", RUN, metavar="FILE")
+    ] = None
+    cost_seconds: Annotated[
+        float, Option("What measuring the costs may take; 0: not at all.", RUN, between(0, 1e5))
+    ] = 10.0
+    store_features: Annotated[
+        bool, Option("Keep the target's hidden states on disk while it learns.", RUN)
+    ] = False
+    recompute: Annotated[
+        bool, Option("Compute activations again for the gradient: less memory.", MACHINE)
+    ] = False
+    parallel: Annotated[
+        str | None,
+        Option(
+            "Processes that learn together: dp:2; under torchrun dp.",
+            MACHINE,
+            Check(
+                lambda value: LEARNERS.fullmatch(value) is not None,
+                "dp:N with N of 2 or more, or dp under torchrun",
+            ),
+            metavar="dp:N",
+        ),
+    ] = None
+    save_as: Annotated[
+        str, Option("Numbers of the result.", RUN, one_of("bfloat16", "float16", "float32"))
+    ] = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftTraining(Training):
+    """Of `sps train draft`."""
+
+    layers: Annotated[
+        int | None,
+        Option("Layers, cut from the target.", METHOD, between(1, 1024), shown="a fifth of them"),
+    ] = None
+    start: Annotated[
+        Path | None,
+        Option(
+            "A model's folder to begin with; a config.json alone: random weights.",
+            METHOD,
+            flags=("from",),
+            metavar="FOLDER",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTraining(Training):
+    """Of `sps train head`."""
+
+    kind: Annotated[str, Option(f"{', '.join(HEAD_KINDS)}.", METHOD, one_of(*HEAD_KINDS))] = (
+        "eagle3"
+    )
+    draft_vocab: Annotated[
+        int | None,
+        Option(
+            "eagle3, medusa: of how many of the commonest tokens.",
+            METHOD,
+            COUNT,
+            shown="32000 or all",
+        ),
+    ] = None
+    block: Annotated[
+        int | None, Option("falcon: tokens a pass.", METHOD, between(1, 16), shown="2")
+    ] = None
+    inner: Annotated[
+        int | None,
+        Option("Width of its inner layer.", METHOD, COUNT, shown="the target's"),
+    ] = None
+
+
+NO_CHOICE = ("engine", "weights", "parallel")  # what learns is run by transformers, whole
+
+OF_TRAINED: Mapping[str, Setting] = {
+    each.name: each for each in TARGET.values() if each.name not in NO_CHOICE
+}
+OF_DRAFT: Mapping[str, Setting] = options_of(DraftTraining)
+OF_HEAD: Mapping[str, Setting] = options_of(HeadTraining)

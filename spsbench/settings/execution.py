@@ -1,0 +1,134 @@
+"""How and where a command runs: access to models, workers, the folder of a run.
+
+Nothing here changes the generated text.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.hardware.ranks import RANK_TIMEOUT
+from spsbench.settings.options import MACHINE, MODELS, RUN, Option, between
+
+THREADS_MAX = 1024
+HERE, PROCESSES, RAY = "here", "processes", "ray"
+MOST_WORKERS = 10_000
+NO_RAY = "no Ray (--on ray): expected it. pip install 'spsbench[ray]', or give --on processes:N"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where models may be loaded from, and how many threads and how much patience they get."""
+
+    offline: Annotated[bool, Option("Never ask the hub.", MODELS)] = False
+    allow_pickle: Annotated[bool, Option("Load weights that are not safetensors.", MODELS)] = False
+    threads: Annotated[
+        int | None,
+        Option(
+            "CPU threads; auto looks at what else the machine does.",
+            MACHINE,
+            between(1, THREADS_MAX),
+            shown="auto",
+            metavar="N|auto",
+            none="auto",
+        ),
+    ] = None
+    rank_timeout: Annotated[
+        float,
+        Option(
+            "With --parallel: seconds after which a rank that does not answer is lost.",
+            MACHINE,
+            between(1, 1e6, "1..1000000"),
+        ),
+    ] = RANK_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """The workers of a run: this process, others of this machine, or a cluster."""
+
+    on: Annotated[
+        str,
+        Option("here, processes:N, ray (of this machine) or ray:ADDRESS.", MACHINE),
+    ] = HERE
+    cpus_per_worker: Annotated[
+        int | None,
+        Option(
+            "With --on: cores of each worker.",
+            MACHINE,
+            between(1, THREADS_MAX),
+            shown="all of a machine; 1 beside a GPU",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        _kind(self.on)
+        if self.cpus_per_worker is not None and self.kind == HERE:
+            raise UsageError(
+                "--cpus-per-worker without --on: expected processes:N or ray with it. Leave it out"
+            )
+        if self.kind == RAY and find_spec("ray") is None:
+            raise UnavailableError(NO_RAY)
+
+    @property
+    def kind(self) -> str:
+        """One of here, processes and ray."""
+        return _kind(self.on)
+
+    @property
+    def rest(self) -> str:
+        """The number or the address after the colon."""
+        return self.on.partition(":")[2]
+
+
+def _kind(on: str) -> str:
+    kind, colon, rest = on.partition(":")
+    plain = kind in (HERE, RAY) and not colon
+    counted = kind == PROCESSES and rest.isdecimal() and 1 <= int(rest) <= MOST_WORKERS
+    addressed = kind == RAY and bool(rest)
+    if not (plain or counted or addressed):
+        raise UsageError(
+            f"--on {on}: expected here, processes:N, ray or ray:ADDRESS (such as ray:auto, or "
+            "ray:10.0.0.1:6379)"
+        )
+    return kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The folder of a run, and what to do where one is there already."""
+
+    out: Annotated[Path | None, Option("Folder.", RUN, flags=("o",), shown="results/...")] = None
+    resume: Annotated[bool, Option("Go on with a run.", RUN)] = False
+    resume_anyway: Annotated[bool, Option("Even under another configuration.", RUN)] = False
+    overwrite: Annotated[bool, Option("Move the old run aside.", RUN)] = False
+    shard: Annotated[str, Option("i/n: a slice of the samples.", RUN)] = "0/1"
+    score: Annotated[
+        bool | None,
+        Option("Run generated programs, in a sandbox.", RUN, shown="if one holds"),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.overwrite and (self.resume or self.resume_anyway):
+            raise UsageError("--resume with --overwrite: expected one of them. Leave one out")
+        shard_of(self.shard)
+
+    @property
+    def slice(self) -> tuple[int, int]:
+        """The number of the slice, from 0, and how many slices there are."""
+        return shard_of(self.shard)
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """`i/n`, counted from 0.
+
+    Raises:
+        UsageError: something else.
+    """
+    number, slash, total = text.partition("/")
+    digits = number.isdecimal() and total.isdecimal()
+    if not slash or not digits or not int(number) < int(total):
+        raise UsageError(f"--shard {text}: expected i/n with i from 0 to n - 1, such as 0/4")
+    return int(number), int(total)

@@ -1,0 +1,300 @@
+"""Options: fields of records that are flags, TOML keys and Python keywords at once.
+
+A record declares an `Option` in the annotation of a field. `options_of` lists them, `take_record`
+makes a record of what a user gives, `check_types` checks one that is read back, `parse_range` reads
+`1..8`.
+"""
+
+import math
+import re
+import types
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from numbers import Integral
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from spsbench.errors import UsageError
+from spsbench.sources import fixed
+from spsbench.spec import Scalar, Spec
+
+Record = TypeVar("Record")
+
+MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
+WORK, SIZE, RUN, AUDIT, MACHINE = "What is run", "How much", "The run", "The audit", "Machine"
+LONGEST_NAME, LONGEST_VALUE = 60, 40  # characters in a message
+MOST_NUMBERS = 10_000  # of one range
+TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")  # 4, 1..8 or 1..9..2
+
+
+class Check(NamedTuple):
+    """A condition on a value."""
+
+    holds: Callable[[Any], bool]
+    expected: str  # in words
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Declares a field as an option: `temperature: Annotated[float, Option(...)] = 1.0`.
+
+    The field gives the name, the type, the default and the place in the record; this gives the
+    rest. `{model}` in the help of a model's field becomes the target, or the draft model.
+    """
+
+    help: str
+    panel: str
+    check: Check | None = None
+    flags: tuple[str, ...] = ()  # beside --name-of-the-field
+    shown: str | None = None  # the default in words
+    metavar: str | None = None
+    ranges: bool = False  # numbers and ranges as text; a list of them is taken as well
+    none: str = ""  # a word that means what leaving the option out does
+
+
+def at_least(low: int) -> Check:
+    """A finite number of `low` or more."""
+    return Check(lambda value: math.isfinite(value) and value >= low, f"{low} or more")
+
+
+def between(low: float, high: float, expected: str = "") -> Check:
+    """`low` to `high`, both included."""
+    return Check(lambda value: low <= value <= high, expected or f"{low}..{high}")
+
+
+def one_of(*values: str) -> Check:
+    """One of some words."""
+    return Check(lambda value: value in values, " or ".join(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option: its name everywhere, and what it may be."""
+
+    name: str
+    option: Option
+    kind: Any  # str, int, float, bool, Path, Spec, tuple, or a Literal
+    default: Any = None
+    field: str = ""  # of its record
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def convert(self, value: Any, where: str = "") -> Any:
+        """Check `value` and convert it to the type of the setting.
+
+        Raises:
+            UsageError: it is of another type, or out of range; says the flag, or `where`.
+        """
+        where = where or self.flag
+        check, word = self.option.check, self.option.none
+        if word:
+            if value == word:
+                return None
+            value = _number(value, f"{where} is {value!r}: expected a number, or {word}")
+        if self.option.ranges:
+            value = _range(value, where)
+        typed = _typed(value, self.kind, where)
+        for one in typed if isinstance(typed, tuple) else (typed,):
+            if check is not None and not check.holds(one):
+                shown = one if str(one) else repr(one)
+                raise UsageError(f"{where} is {shown}: expected {check.expected}")
+        return typed
+
+
+def settings_of(record: type[Any]) -> Iterator[Setting]:
+    """The options that the fields of a record declare."""
+    hints = get_type_hints(record, include_extras=True)
+    for each in fields(record):
+        if get_origin(hints[each.name]) is Annotated:
+            kind, option = get_args(hints[each.name])
+            default = None if each.default is MISSING else each.default
+            yield Setting(each.name, option, _bare(kind), default, each.name)
+
+
+def options_of(record: type[Any]) -> Mapping[str, Setting]:
+    """Name -> setting, of a record."""
+    return {each.name: each for each in settings_of(record)}
+
+
+def take_record(record: type[Record], asked: dict[str, Any]) -> Record:
+    """Make a record of its options, which are removed from `asked`.
+
+    Raises:
+        UsageError: a value of another type or out of range.
+    """
+    known = options_of(record)
+    return record(**convert_options(known, take_options(asked, known)))
+
+
+def take_options(asked: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """Remove the known options from `asked` and return them."""
+    return {name: asked.pop(name) for name in list(asked) if name in known}
+
+
+def convert_options(known: Mapping[str, Setting], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Check each value and convert it to its type; None is as if left out.
+
+    Raises:
+        UsageError: an unknown name, or a value of another type or out of range.
+    """
+    for name in sorted(asked.keys() - known.keys()):
+        near = get_close_matches(name, known, n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(
+            f"unknown option {name[:LONGEST_NAME]}: expected one of {', '.join(known)}.{meant}"
+        )
+    return {name: known[name].convert(value) for name, value in asked.items() if value is not None}
+
+
+def _bare(kind: Any) -> Any:
+    """`float` of `float | None`, `tuple` of `tuple[str, ...]`."""
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    return tuple if get_origin(kind) is tuple else kind
+
+
+def _range(value: Any, where: str) -> str:
+    """`2,4` of `[2, 4]`, and `4` of 4: numbers and ranges as they are written in a flag.
+
+    Raises:
+        UsageError: something else, or no number at all.
+    """
+    listed = [value] if isinstance(value, str) or not isinstance(value, Iterable) else list(value)
+    for one in listed:
+        if isinstance(one, bool) or not isinstance(one, str | Integral):
+            raise UsageError(
+                f'{where} is {value!r}: expected numbers or ranges, such as 4, "1..8" or [2, 4]'
+            )
+    if not listed:
+        raise UsageError(f"{where} is empty: expected at least one number. Give one")
+    return ",".join(map(str, listed))
+
+
+def _number(value: Any, refusal: str) -> Any:
+    """Convert a word to a number, as command lines give words only."""
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+        raise UsageError(refusal)
+    return int(value)
+
+
+def _typed(value: Any, kind: Any, where: str) -> Any:
+    if kind is Spec:
+        return fixed(value if isinstance(value, Spec) else _spec(value, where))
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            expected = " or ".join(map(str, get_args(kind)))
+            raise UsageError(f"{where} is {value!r}: expected {expected}")
+        return value
+    if kind is tuple:
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list | tuple) or not all(isinstance(i, str) for i in listed):
+            raise UsageError(f"{where} is {value!r}: expected text or a list of texts")
+        return tuple(listed)
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is str and type(value) is int:
+        return str(value)
+    if kind in (str, Path) and isinstance(value, str | Path):
+        return kind(value)
+    if type(value) is not kind:
+        raise UsageError(f"{where} is {value!r}: expected {kind.__name__}")
+    return value
+
+
+def _spec(value: Any, where: str) -> Spec:
+    try:
+        return Spec.parse(value)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{where} {error}") from error
+
+
+def check_types(record: Any) -> None:
+    """Check each field of a dataclass, and of those in it, against its annotation.
+
+    Raises:
+        TypeError: one has a value of another type; says which.
+    """
+    for name, hint in _hints(type(record)).items():
+        value = getattr(record, name)
+        if not _fits(value, hint):
+            raise TypeError(f"{name} is {repr(value)[:LONGEST_VALUE]}")
+        if is_dataclass(value):
+            check_types(value)
+
+
+def _hints(kind: type[Any]) -> Mapping[str, Any]:
+    hints = get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, inside = get_origin(hint), get_args(hint)
+    if hint == Scalar:
+        return isinstance(value, str | int | float | bool)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, each) for each in inside)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if inside[1:] == (...,):
+            return all(_fits(each, inside[0]) for each in value)
+        return len(value) == len(inside) and all(map(_fits, value, inside))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def parse_range(text: str, *, low: int, high: int) -> list[int]:
+    """Return the numbers of `text` in its order, each once: `4`, `1..8` with both ends, `0,1..3`.
+
+    `a..b..s` takes every s-th. Terms are parted by commas.
+
+    Raises:
+        ValueError: something else, a range that runs backwards, a number not in low..high, or
+            more than `MOST_NUMBERS` numbers.
+    """
+    return list(dict.fromkeys(_numbers(text, low, high)))
+
+
+def repeated(text: str, *, low: int, high: int) -> list[int]:
+    """The numbers that `text` names more than once. Raises like `parse_range`."""
+    return [number for number, times in Counter(_numbers(text, low, high)).items() if times > 1]
+
+
+def _numbers(text: str, low: int, high: int) -> Iterator[int]:
+    left = MOST_NUMBERS
+    for term in text.replace(" ", "").split(","):
+        match = TERM.fullmatch(term)
+        if match is None:
+            raise ValueError(
+                f"{text!r}: expected numbers and ranges such as 4 or 1..8, got {term!r}"
+            )
+        first = int(match[1])
+        last = int(match[2] or first)
+        step = int(match[3] or 1)
+        if last < first or step == 0:
+            raise ValueError(f"{text!r}: {term} is empty: expected first <= last and a step >= 1")
+        if first < low or last > high:
+            raise ValueError(f"{text!r}: {term} is outside {low}..{high}")
+        named = (last - first) // step + 1
+        if named > left:
+            raise ValueError(f"{text!r} names {named:,} numbers: expected at most {MOST_NUMBERS:,}")
+        left -= named
+        yield from range(first, last + 1, step)

@@ -60,6 +60,7 @@ CHANGES = {
     "temperature": 0.5,
     "top_k": 1,
     "top_p": 0.5,
+    "min_p": 0.5,
     "max_new_tokens": 1,
     "stop": ("x",),
     "ignore_eos": True,
@@ -98,18 +99,18 @@ def test_a_field_more_changes_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @dataclass(frozen=True)
     class More(Sampling):
-        min_p: Annotated[float, Option("The least probability.", "Sampling", at_least(0))] = 0.0
+        typical_p: Annotated[float, Option("The least probability.", "Sampling", at_least(0))] = 0.0
 
     plain = CELL.id
     before = {name: CELL.but(**{name: value}).id for name, value in CHANGES.items()}
     kept = json.loads(json.dumps(CELL.to_json()))
     monkeypatch.setitem(RECORDS, "sampling", More)
-    assert {each.name for each in settings_of(More)} - set(OF_CELL) == {"min_p"}
+    assert {each.name for each in settings_of(More)} - set(OF_CELL) == {"typical_p"}
     grown = Cell.from_json(kept)
-    assert grown.sampling.min_p == 0.0
+    assert grown.sampling.typical_p == 0.0
     for name, value in CHANGES.items():
         assert grown.but(**{name: value}).id == before[name]
-    assert grown.id == plain != grown.but(min_p=0.5).id
+    assert grown.id == plain != grown.but(typical_p=0.5).id
 
 
 def test_the_id_is_twelve_hex_digits_and_stable() -> None:

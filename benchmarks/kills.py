@@ -1,183 +1,143 @@
-"""Kills at random times: what is left must be what a run without kills leaves, but for times.
+"""Workers or the driver killed at random times: what is left must equal a run without kills.
 
-    python benchmarks/kills.py --whom worker --kills 100                 processes, forked from one
-    python benchmarks/kills.py --whom driver --kills 100                   that has imported torch
-    python benchmarks/kills.py --whom worker --kills 10 --on ray           real commands, over Ray
-    python benchmarks/kills.py --whom driver --kills 10 --plain            real commands, processes
+    python benchmarks/kills.py --whom worker --kills 20 --gap 12     # also --of traces, --of texts
+    python benchmarks/kills.py --whom driver --kills 20
+    python benchmarks/kills.py --whom worker --kills 5 --on ray
 
-A run is begun, a worker or the driver is killed (SIGKILL) at a time drawn anew, and a run that
-ended early is gone on with, until it is whole; then it is compared with a local one, and another is
-begun. After each kill of a driver its workers must be gone within 20 s. `--seconds` ends it early.
+A run is `sps bench --on processes:2` (or `--on ray`) over a tiny pair of models, begun and gone on
+with by `--resume` where a kill (SIGKILL) or a loss has ended it. Each run is compared with one of a
+single process: every byte but times. Prints counts; the exit code is 1 where a run is another one,
+hangs, or leaves a worker behind.
 """
 
 import argparse
 import json
+import os
 import random
-import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from tests.distributed.compared import bare, traced
+from tests.folders import byte_tokenizer, random_model, save
 
-from killing.commands import Drivers, Forked, Started  # noqa: E402
-from killing.seen import Life, is_agent, lives, processes, workers  # noqa: E402
-from killing.work import OF, Work, work  # noqa: E402
-
-PATIENCE = 20.0  # seconds in which workers end without their driver
-RAY = 120.0  # more for Ray's own agents, which miss their cluster after about a minute
-HANGS = 240.0  # seconds after which a run hangs
+MARK = "SPS_KILLS"  # a variable in the environment of a command and of all that it starts
+WORKERS = (b"--multiprocessing-fork", b"ray::Actor")
+PROMPTS, HANGS, ENDS = 12, 300.0, 60.0  # seconds: of a run without an end; until workers are gone
 
 
-@dataclass
-class Tally:
-    """What was seen."""
+def words_of(of: str, place: Path) -> tuple[list[str], Callable[[Path], list[bytes]]]:
+    """The command, and what of its folder no kill may change."""
+    target = str(save(place / "target", random_model(), byte_tokenizer()))
+    draft = str(save(place / "draft", random_model(noise=0.1), byte_tokenizer()))
+    if of == "texts":
+        words = ["train", "draft", "--target", target, "--count", "256", "--tokens", "8"]
+        words += ["--steps", "1", "--evaluations", "1", "--cost-seconds", "0", "--layers", "1"]
+        return words, lambda folder: (folder / "texts.jsonl").read_bytes().splitlines()
+    prompts = place / "prompts.jsonl"
+    rows = ({"id": str(n), "prompt": f"one two three {n} one two"} for n in range(PROMPTS))
+    prompts.write_text("\n".join(map(json.dumps, rows)))
+    words = ["bench", f"jsonl:path={prompts}", "--target", target, "--draft", draft]
+    words += ["--engine", "eager", "-k", "2", "--samples", "2", "--max-new-tokens", "12"]
+    words += ["--warmup", "0", *(("--record", "trace") if of == "traces" else ())]
+    return words, lambda folder: bare(folder) + traced(folder)
 
-    kills: int = 0
-    starts: int = 0
-    runs: int = 0
-    equal: int = 0
-    codes: dict[int, int] = field(default_factory=dict)  # exit code -> starts
-    found: list[str] = field(default_factory=list)  # what should not be
+
+def workers(mark: str) -> list[int]:
+    """The processes that work under a command."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            name = (each / "cmdline").read_bytes()
+            ours = f"{MARK}={mark}".encode() in (each / "environ").read_bytes()
+            if (ours or name.startswith(b"ray::")) and any(word in name for word in WORKERS):
+                found.append(int(each.name))
+    return found
 
 
-class Killing:
-    """One kind of work, again and again."""
+class Trials:
+    """Runs that are killed, and what came of them."""
 
-    def __init__(self, asked: argparse.Namespace, drivers: Drivers) -> None:
-        self.asked, self.drivers = asked, drivers
-        self.tally, self.draw = Tally(), random.Random(asked.seed)
-        self.place = Path(tempfile.mkdtemp(prefix="kills-", dir=asked.place))
-        self.work: Work = work(asked.of, self.place)
-        self.before = frozenset(processes())
-        self.until = time.monotonic() + asked.seconds
+    def __init__(self, asked: argparse.Namespace, place: Path) -> None:
+        self.asked, self.place, self.draw = asked, place, random.Random(asked.seed)
+        self.words, self.compared = words_of(asked.of, place)
+        self.kills = self.runs = self.gave_up = 0
+        self.wrong: list[str] = []
 
-    def run(self) -> Tally:
-        """Until there are enough kills, or no time is left."""
-        here = self.place / "here"
-        self._ended(self.drivers.start(self.work, here, "here"))
-        self.alike = self.work.bare(here)
-        there, began = self.place / "whole", time.monotonic()
-        self._ended(self.drivers.start(self.work, there, self.asked.on))
-        self.usual = time.monotonic() - began
-        self._compare(there)
-        print(f"a run takes {self.usual:.1f} s", file=sys.stderr, flush=True)
-        while not self._enough():
-            folder = self.place / f"run-{self.tally.runs}"
-            self._one(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self.place)
-        return self.tally
+    def start(self, folder: Path, on: str) -> tuple[subprocess.Popen[bytes], str]:
+        """Begin or go on with a run; its process, and the mark of all that it starts."""
+        mark = uuid.uuid4().hex
+        command = [sys.executable, "-m", "spsbench", *self.words, "--threads", "1", "--on", on]
+        command += ["--out", str(folder), *(["--resume"] if folder.exists() else [])]
+        with (self.place / "out").open("ab") as out:
+            env = os.environ | {MARK: mark}
+            return subprocess.Popen(command, stdout=out, stderr=out, env=env), mark
 
-    def _enough(self) -> bool:
-        return self.tally.kills >= self.asked.kills or time.monotonic() > self.until
-
-    def _one(self, folder: Path) -> None:
-        """A run to its end, with kills."""
-        self.tally.runs += 1
-        for _ in range(1000):
-            started = self.drivers.start(self.work, folder, self.asked.on)
-            self.tally.starts += 1
-            kill = self._worker_killed if self.asked.whom == "worker" else self._driver_killed
-            code = kill(started)
-            self.tally.codes[code] = self.tally.codes.get(code, 0) + 1
-            if code == 0:
-                self._compare(folder)
-                return
-            if code not in (-signal.SIGKILL, 69):
-                self.tally.found.append(f"exit code {code}")
-                return
-
-    def _worker_killed(self, started: Started) -> int:
-        """Kill workers now and then, until the run ends."""
-        gap = self.asked.gap or self.usual / 5
-        began = time.monotonic()
-        while time.monotonic() - began < HANGS:
-            code = started.wait(self.draw.expovariate(1 / gap))
-            if code is not None:
-                return code
-            there = workers(started.mark, self.before)
-            if there and not self._enough():
-                self.draw.choice(there).kill()
-                self.tally.kills += 1
-        return self._hanging(started)
-
-    def _driver_killed(self, started: Started) -> int:
-        """Kill the driver, once; its workers must end."""
-        limit = self.draw.uniform(0, 1.5 * self.usual) if not self._enough() else HANGS
-        code = started.wait(limit)
-        if code is not None:
-            return code
-        if limit == HANGS:
-            return self._hanging(started)
-        there = lives(started.mark, self.before)
-        started.kill()
-        self.tally.kills += 1
-        code = started.wait(PATIENCE)
-        self._gone(there)
-        return -signal.SIGKILL if code is None else code
-
-    def _gone(self, there: list[Life]) -> None:
-        began = time.monotonic()
-        left = [life for life in there if life.is_there]
-        while left and time.monotonic() - began < PATIENCE + RAY * all(map(is_agent, left)):
+    def strike(self, process: subprocess.Popen[bytes], mark: str) -> None:
+        """Kill one of them at a moment that is drawn, or let the command end."""
+        gap = self.asked.gap
+        until = time.monotonic() + self.draw.uniform(0.3 * gap, 1.7 * gap)
+        while time.monotonic() < until and process.poll() is None:
             time.sleep(0.02)
-            left = [life for life in left if life.is_there]
-        for life in left:
-            self.tally.found.append(f"left behind: {life.name[:80]}")
-            life.kill()
+        there = [process.pid] if self.asked.whom == "driver" else workers(mark)
+        if process.poll() is None and there and self.kills < self.asked.kills:
+            with suppress(ProcessLookupError):
+                os.kill(self.draw.choice(there), signal.SIGKILL)
+                self.kills += 1
 
-    def _hanging(self, started: Started) -> int:
-        self.tally.found.append("it hangs")
-        started.kill()
-        started.wait(PATIENCE)
-        return 1
-
-    def _ended(self, started: Started) -> None:
-        code = started.wait(HANGS)
-        if code != 0:
-            raise SystemExit(f"without a kill it ended with {code}: {started.told}")
-
-    def _compare(self, folder: Path) -> None:
-        if self.work.bare(folder) == self.alike:
-            self.tally.equal += folder.name != "whole"
-        else:
-            self.tally.found.append(f"{folder.name} is another")
-            shutil.copytree(folder, self.place.with_name(f"{self.place.name}-{folder.name}"))
+    def run(self, folder: Path, expected: list[bytes]) -> None:
+        """One run, begun again until it is whole."""
+        code, began = None, time.monotonic()
+        while code != 0:
+            process, mark = self.start(folder, self.asked.on)
+            while process.poll() is None:
+                self.strike(process, mark)
+                if time.monotonic() - began > HANGS:
+                    self.wrong.append(f"{folder.name} hangs")
+                    process.kill()
+            code = process.wait()
+            self.gave_up += code == 69
+            gone = time.monotonic() + ENDS
+            while (left := workers(mark)) and time.monotonic() < gone:
+                time.sleep(0.05)
+            if left:
+                self.wrong.append(f"{folder.name}: workers {left} outlive their driver")
+            if code not in (0, 69, -signal.SIGKILL) or self.wrong:
+                self.wrong.append(f"{folder.name} ended with {code}")
+                return
+        self.runs += 1
+        if sorted(self.compared(folder)) != sorted(expected):
+            self.wrong.append(f"{folder.name} is another")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--whom", choices=("worker", "driver"), default="worker")
+    parser.add_argument("--of", choices=("bench", "traces", "texts"), default="bench")
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--of", choices=OF, default="bench")
+    parser.add_argument("--gap", type=float, default=10.0, help="mean seconds between two kills")
     parser.add_argument("--on", default="processes:2")
-    parser.add_argument("--plain", action="store_true", help="commands as users give them")
-    parser.add_argument("--seconds", type=float, default=170)
-    parser.add_argument("--gap", type=float, default=0, help="mean seconds between two kills")
-    parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--place", type=Path, default=None, help="where runs are made")
+    parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    plain = asked.plain or asked.on.startswith("ray")
-    drivers: Any = Started if plain else Forked
-    found: dict[str, Any] = {}
-    made = Killing(asked, Drivers(drivers))
-    closing: Callable[[], None] = made.drivers.close
-    with suppress(KeyboardInterrupt):
-        try:
-            made.run()
-        finally:
-            closing()
-    found = {"of": asked.of, "on": asked.on, "whom": asked.whom, "forked": not plain}
-    print(json.dumps(found | asdict(made.tally)), flush=True)
-    raise SystemExit(bool(made.tally.found))
+    with tempfile.TemporaryDirectory() as name:
+        trials = Trials(asked, Path(name))
+        alone, _ = trials.start(Path(name) / "alone", "here")
+        if alone.wait(HANGS):
+            raise SystemExit((Path(name) / "out").read_text())
+        expected = trials.compared(Path(name) / "alone")
+        while trials.kills < asked.kills and not trials.wrong:
+            trials.run(Path(name) / f"run-{trials.runs}", expected)
+        found = {"kills": trials.kills, "equal": trials.runs, "gave up": trials.gave_up}
+        print(json.dumps(vars(asked) | found | {"wrong": trials.wrong}))
+        if trials.wrong:
+            print((Path(name) / "out").read_text()[-3000:], file=sys.stderr)
+    raise SystemExit(bool(trials.wrong))
 
 
 if __name__ == "__main__":

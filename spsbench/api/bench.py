@@ -104,10 +104,10 @@ def conduct(
 
 
 def hands_of(crew: Crew) -> Any:
-    """Those of a cluster, if there is to be one."""
+    """Return the workers of a run; None: this process does the work."""
     if crew.kind == HERE:
         return None
 
-    from spsbench.distributed.drive import Drive
+    from spsbench.distributed.generations import RunWorkers
 
-    return Drive(crew)
+    return RunWorkers(crew)

@@ -133,10 +133,10 @@ def train(
 def _hands(
     crew: Crew, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access
 ) -> Any:
-    """Those of a cluster, if there is to be one."""
+    """Return the workers that write texts; None: this process does."""
     if crew.kind == HERE:
         return None
 
-    from spsbench.distributed.texts import Written
+    from spsbench.distributed.texts import TextWorkers
 
-    return Written(crew, target, training, access)
+    return TextWorkers(crew, target, training, access)

@@ -1,7 +1,11 @@
-"""What must be the same on every machine of a run, and what is only noted of each."""
+"""The environment of a worker: what must be as on the driver, and what is only noted of a machine.
+
+A worker of another environment refuses to work, and names every field that differs.
+"""
 
 import hashlib
 import platform
+import socket
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -10,13 +14,19 @@ from typing import Any
 import torch
 
 import spsbench
+from spsbench.benchmark.models import Models
+from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
+from spsbench.methods.site import forget
+from spsbench.models.shelf import Choices, Shelf
+from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
+from spsbench.store.manifest import differences
 from spsbench.store.provenance import hash_file, hash_files, provenance
 
 
 def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
-    """Field -> value, flat: Python, this package's code, its libraries, every file of the models.
+    """Return field -> value, flat: Python, this package's code, its libraries, files of the models.
 
     Raises:
         SpsError: a model's file cannot be read.
@@ -36,7 +46,7 @@ def environment(folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
 
 @cache
 def code() -> str:
-    """A digest of this package's source, however it was installed."""
+    """Return a digest of this package's source, however it was installed."""
     root, found = Path(spsbench.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         found.update(f"{path.relative_to(root)} {hash_file(path)}\n".encode())
@@ -44,7 +54,7 @@ def code() -> str:
 
 
 def machine(workers: int, device: str) -> dict[str, Any]:
-    """The provenance of this machine as a worker's, ready for JSON.
+    """Return the provenance of this machine as a worker's, ready for JSON.
 
     Args:
         workers: on it at once: they share its memory, so times depend on how many there are.
@@ -61,5 +71,55 @@ def machine(workers: int, device: str) -> dict[str, Any]:
 
 
 def _release(version: str | None) -> str | None:
-    """Without a local part: a CPU build and a CUDA build are of one release."""
+    """Return a version without its local part: a CPU build and a CUDA build are of one release."""
     return None if version is None else version.partition("+")[0]
+
+
+def check_environment(expected: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Refuse to work in another environment than the driver's.
+
+    Raises:
+        MismatchError: names every field that differs.
+    """
+    if found := differences(expected, here):
+        raise MismatchError.of(
+            f"another environment (worker on {socket.gethostname()}): expected what the driver "
+            "has. Install the same there, and put the same models in its cache",
+            found,
+            " (driver, there)",
+        )
+
+
+def prepare_worker(
+    expected: Mapping[str, Any], folders: Mapping[ModelSpec, Path], threads: int | None
+) -> None:
+    """Begin with this many threads, and check what is here; no model is loaded.
+
+    Raises:
+        MismatchError: another environment than `expected`.
+        SpsError: a model's file cannot be read.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    forget()
+    check_environment(expected, environment(folders))
+
+
+def worker_models(access: Access, threads: int | None, choices: Choices) -> Models:
+    """Return the models of a worker."""
+    return Models(
+        Shelf(
+            offline=access.offline,
+            allow_pickle=access.allow_pickle,
+            threads=threads,
+            choices=dict(choices),
+        )
+    )
+
+
+def keep_choices(shelf: Shelf, chosen: Mapping[str, Any]) -> None:
+    """Keep what engines of workers have chosen first: a resumed run keeps to it."""
+    new = {name: choice for name, choice in chosen.items() if name not in shelf.choices}
+    if new:
+        shelf.choices.update(new)
+        shelf.chosen()

@@ -1,99 +1,317 @@
-"""A hand that generates: it keeps its models loaded, and warms each cell up once."""
+"""The records of a run by workers: `sps bench --on`.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+A unit is what is generated of one prompt and repeat under all cells of one target, on one worker:
+the cells are compared with each other, so they meet the same moment of the same machine. The turns
+of a conversation are one unit.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from spsbench.benchmark.asking import Answers
-from spsbench.benchmark.jobs import Job, make
+from spsbench.benchmark.conduct import Bulk
+from spsbench.benchmark.jobs import EMPTY, Job, jobs, key, make
 from spsbench.benchmark.models import Models, folders_for
-from spsbench.distributed.greeting import greeting
-from spsbench.distributed.protocol import Hello, Work
-from spsbench.distributed.shelves import models_of
-from spsbench.distributed.units import Ask, Unit
+from spsbench.benchmark.pace import rate
+from spsbench.benchmark.traced import Told
+from spsbench.distributed.environment import (
+    environment,
+    keep_choices,
+    machine,
+    prepare_worker,
+    worker_models,
+)
+from spsbench.distributed.map_units import map_units
+from spsbench.distributed.traces import trace_units
+from spsbench.hardware.sizes import clock
 from spsbench.models.shelf import Choices
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access
-from spsbench.settings.records import Record
+from spsbench.settings.execution import Access, Crew
+from spsbench.settings.experiment import Part
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import Key, Record
+from spsbench.settings.task import Sample
+from spsbench.store.folder import TURN
+from spsbench.store.machines import machine_name
+from spsbench.store.records import records
+
+log = logging.getLogger(__name__)
+
+
+class RunWorkers:
+    """`benchmark.conduct.Hands`: workers make records and traces, and the driver writes them."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
+
+    def trace(self, bulk: Bulk, told: Told) -> None:
+        """Have the texts of a run traced, and write what is missing.
+
+        Raises:
+            BrokenOffError: a text that no worker could trace; the others are.
+            SpsError: as `make`.
+        """
+        trace_units(self.crew, bulk, told)
+
+    def make(self, bulk: Bulk) -> None:
+        """Have the missing records made, and write them.
+
+        Raises:
+            UnavailableError: no worker, or no way to reach one.
+            MismatchError: a worker has another environment.
+            SpsError: what a worker refuses.
+        """
+        cells = bulk.experiment.cells
+        work = Generations(
+            cells={cell.id: cell for cell in cells},
+            access=bulk.access,
+            warmup=bulk.experiment.warmup,
+            choices=dict(bulk.shelf.choices),
+            expected=environment(folders_for(cells, bulk.access)),
+        )
+        missing = sum(1 for _ in missing_units(bulk))
+        log.info(f"{missing} units of work on {self.crew.on}")
+        driver = Driver(bulk)
+        bulk.watch(driver.progress)
+        map_units(
+            self.crew,
+            work,
+            missing_units(bulk),
+            threads=bulk.access.threads,
+            device=next(iter(cells)).models.target.device,
+            take=driver.take,
+            give_up=driver.give_up,
+            stop=bulk.stop,
+            watch=driver.watch,
+        )
+
+
+class Ask(NamedTuple):
+    """One generation to be made."""
+
+    cell: str
+    sample: Sample
+    repeat: int
+
+    @property
+    def key(self) -> Key:
+        """The key of its record."""
+        return self.cell, self.sample.id, self.repeat
+
+
+class Unit(NamedTuple):
+    """Generations that are made on one worker, one after the other."""
+
+    asks: tuple[Ask, ...]
+    turns: tuple[Sample, ...] = ()  # of a conversation: all of it
+    said: tuple[Record, ...] = ()  # answers in it that there are already; their texts alone
+
+
+class Made(NamedTuple):
+    """The result of a unit."""
+
+    records: list[Record]
+    machine: Mapping[str, Any]  # that made them
+    choices: Choices  # of its engines
+
+
+Wants = Callable[[Key], bool]
+
+
+def missing_units(bulk: Bulk) -> Iterator[Unit]:
+    """Yield the units of all parts that miss something, those of one target after the other."""
+    for part, samples in zip(bulk.experiment.parts, bulk.samples, strict=True):
+        made = answers(samples, records(bulk.writer.folder))
+        yield from units_of(part, samples, bulk.experiment.seed, bulk.writer.wants, made)
+
+
+def units_of(
+    part: Part, samples: Sequence[Sample], seed: int, wants: Wants, made: Mapping[Key, Record]
+) -> Iterator[Unit]:
+    """Yield the units of a part that miss something: a worker loads each target once."""
+    for target in dict.fromkeys(cell.models.target for cell in part.cells):
+        yield from _of_target(part, samples, seed, wants, made, target)
+
+
+def _of_target(
+    part: Part,
+    samples: Sequence[Sample],
+    seed: int,
+    wants: Wants,
+    made: Mapping[Key, Record],
+    target: ModelSpec,
+) -> Iterator[Unit]:
+    for _, together in groupby(samples, lambda sample: sample.id.partition(TURN)[0]):
+        turns = tuple(together)
+        for _, own in groupby(_by_repeat(part, turns, seed), lambda job: job.repeat):
+            every = [job for job in own if job.cell.models.target == target]
+            asks = tuple(
+                Ask(job.cell.id, job.sample, job.repeat) for job in every if wants(key(job))
+            )
+            if asks and len(turns) > 1:
+                said = tuple(made[key(job)] for job in every if key(job) in made)
+                yield Unit(asks, turns, said)
+            elif asks:
+                yield Unit(asks)
+
+
+def _by_repeat(part: Part, turns: Sequence[Sample], seed: int) -> Iterable[Job]:
+    """Return the jobs of a conversation: its turns in order, for one repeat after the other."""
+    found = jobs(part, turns, seed)
+    return found if len(turns) == 1 else sorted(found, key=lambda job: job.repeat)
+
+
+def answers(samples: Iterable[Sample], records: Iterable[Record]) -> dict[Key, Record]:
+    """Return the answers that later turns go on from, without what was measured."""
+    awaited = {sample.after for sample in samples if sample.after is not None}
+    return {
+        record.key: replace(record, tokens=[], rounds=[], laws=None)
+        for record in (records if awaited else ())
+        if record.sample in awaited and record.error is None
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generating:
-    """Everything that a worker must know.
+class Generations:
+    """The work of a worker: it keeps its models loaded, and warms each cell up once.
 
     Args:
         cells: by id.
-        threads: of the processor; None = torch's choice.
         warmup: generations of each cell that are made before one is recorded.
-        beside: workers on one machine.
         choices: what engines have chosen in this run.
+        expected: the driver's environment.
+        threads: of the processor; None = torch's choice.
+        beside: workers on one machine.
     """
 
     cells: Mapping[str, Cell]
     access: Access
-    threads: int | None
     warmup: int
+    choices: Choices
+    expected: Mapping[str, Any]
+    threads: int | None = None
     beside: int = 1
-    choices: Choices = field(default_factory=dict)
+    _warm: set[str] = field(default_factory=set, init=False)  # cells
 
-    def hello(self) -> Hello:
-        """Check what is here, before any model is loaded.
+    def prepare(self) -> None:
+        """Check this machine, before any model is loaded."""
+        prepare_worker(self.expected, folders_for(self.cells.values(), self.access), self.threads)
 
-        Raises:
-            SpsError: a model cannot be had here.
-        """
-        return greeting(
-            folders_for(self.cells.values(), self.access),
-            threads=self.threads,
-            beside=self.beside,
-            device=next((cell.models.target.device for cell in self.cells.values()), "cpu"),
-        )
-
-    def work(self, units: Sequence[Unit]) -> Work:
-        """The records of each unit."""
-        before = dict(self._models.shelf.choices)
-        made = [self._made(unit) for unit in units]
-        chosen = dict(self._models.shelf.choices)
-        return Work(made, chosen if chosen != before else None)
-
-    def _made(self, unit: Unit) -> list[Record]:
-        answers = Answers(unit.turns, unit.said)
-        found = []
+    def __call__(self, unit: Unit) -> Made:
+        """Make the records of a unit."""
+        answers, found = Answers(unit.turns, unit.said), []
         for ask in unit.asks:
-            self._warm(ask, answers)
-            record = self._record(ask, answers)
+            cell = self.cells[ask.cell]
+            job, models = Job(cell, ask.sample, ask.repeat), self._models(cell)
+            first = not self._warm and not self.warmup  # of this process
+            if ask.cell not in self._warm:
+                for _ in range(self.warmup):
+                    make(job, models, first=True, answers=answers)
+                self._warm.add(ask.cell)
+            record = make(job, models, first=first, answers=answers)
             answers.add(record)
             found.append(record)
-        return found
-
-    def _warm(self, ask: Ask, answers: Answers) -> None:
-        if ask.cell in self._state.warm:
-            return
-        for _ in range(self.warmup):
-            make(self._job(ask), self._models(self.cells[ask.cell]), first=True, answers=answers)
-        self._state.warm.add(ask.cell)
-
-    def _record(self, ask: Ask, answers: Answers) -> Record:
-        models = self._models(self.cells[ask.cell])
-        first = not self._state.begun and not self.warmup
-        self._state.begun = True
-        return make(self._job(ask), models, first=first, answers=answers)
-
-    def _job(self, ask: Ask) -> Job:
-        return Job(self.cells[ask.cell], ask.sample, ask.repeat)
+        return Made(found, self._machine, dict(self._models.shelf.choices))
 
     @cached_property
     def _models(self) -> Models:
-        return models_of(self.access, self.threads, self.choices)
+        return worker_models(self.access, self.threads, self.choices)
 
     @cached_property
-    def _state(self) -> "State":
-        return State()
+    def _machine(self) -> Mapping[str, Any]:
+        cell = next(iter(self.cells.values()), None)
+        return machine(self.beside, cell.models.target.device if cell else "cpu")
 
 
-@dataclass
-class State:
-    """What changes in a hand."""
+class Driver:
+    """Writes what workers make."""
 
-    warm: set[str] = field(default_factory=set)  # cells
-    begun: bool = False
+    def __init__(self, bulk: Bulk) -> None:
+        self._bulk = bulk
+        self._noted: set[str] = set()  # machines in the manifest, of this start
+        parts = zip(bulk.experiment.parts, bulk.samples, strict=True)
+        wanted = (job for part, own in parts for job in jobs(part, own, bulk.experiment.seed))
+        self.progress = Progress(sum(bulk.writer.wants(key(job)) for job in wanted))
+
+    def take(self, unit: Unit, made: Made) -> None:
+        """Write records, behind a note of their machine; a record that is there already stays."""
+        keep_choices(self._bulk.shelf, made.choices)
+        name = machine_name(made.machine)
+        if name not in self._noted:
+            self._bulk.writer.join(name, made.machine)
+            self._noted.add(name)
+        for record in made.records:
+            if self._bulk.writer.wants(record.key):
+                self._bulk.writer.append(record, name)
+                self.progress.add(failed=record.error is not None)
+
+    def give_up(self, unit: Unit, error: str) -> None:
+        """Write that a unit failed, as a failure of each of its generations."""
+        log.info(f"gave up {unit.asks[0].sample.id}: {error}")
+        for ask in unit.asks:
+            cell, sample, repeat = ask.key
+            failed = replace(
+                EMPTY,
+                cell=cell,
+                sample=sample,
+                repeat=repeat,
+                error=error,
+                prompt_cut=ask.sample.cut,
+                group=ask.sample.group,
+            )
+            if self._bulk.writer.wants(ask.key):
+                self._bulk.writer.append(failed)
+                self.progress.add(failed=True)
+
+    def watch(self, workers: int, losses: int) -> None:
+        """Show how far the run is."""
+        self.progress.workers, self.progress.losses = workers, losses
+        self._bulk.watch(self.progress)
+
+
+class Progress:
+    """How far a run on workers is, in samples.
+
+    Args:
+        total: samples to be made.
+        now: seconds.
+    """
+
+    def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.done, self.failed = total, 0, 0
+        self.workers = self.losses = 0
+        self._now, self._began = now, now()
+        self._first: float | None = None  # when the first came: models were loaded by then
+
+    def add(self, *, failed: bool) -> None:
+        """Count one."""
+        if self._first is None:
+            self._first = self._now()
+        self.done += 1
+        self.failed += failed
+
+    def __str__(self) -> str:
+        """`312/800, 4 workers, 1 worker lost, 3.1 samples/s, 0:04:10 to go`."""
+        parts = [f"{self.done}/{self.total}"]
+        if self.workers:
+            parts.append(counted(self.workers, "worker"))
+        if self.losses:
+            parts.append(f"{counted(self.losses, 'worker')} lost")
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        passed = self._now() - (self._began if self._first is None else self._first)
+        if self.done > 1 and passed > 0:
+            speed = (self.done - 1) / passed
+            parts.append(f"{rate(speed)} samples/s")
+            parts.append(f"{clock((self.total - self.done) / speed)} to go")
+        return ", ".join(parts)
+
+
+def counted(number: int, what: str) -> str:
+    """Return `1 worker`, `2 workers`."""
+    return f"{number} {what}{'s' if number != 1 else ''}"

@@ -1,16 +1,13 @@
-"""A hand that judges programs, and the driver of many: `sps score` on other machines."""
+"""Programs judged by workers: `sps score` on other machines, each with its own tested sandbox."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-from spsbench.distributed.crew import workers_of
-from spsbench.distributed.lacking import BrokenOffError
-from spsbench.distributed.protocol import Hello, Work
-from spsbench.distributed.same import check_same, place
-from spsbench.distributed.scheduler import Group, Ledger, Scheduler
+from spsbench.distributed.environment import check_environment
+from spsbench.distributed.map_units import BrokenOffError, map_units
 from spsbench.hardware.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import SandboxError
@@ -20,6 +17,9 @@ from spsbench.tasks.programs.generated import Program
 from spsbench.tasks.programs.pool import judge
 
 log = logging.getLogger(__name__)
+
+MOST = 32  # programs of a unit, which a worker runs side by side
+SHARE = 8  # units, at least, of what there is
 
 Told = Callable[[Program, Outcome], None]
 
@@ -34,58 +34,12 @@ class Sandboxed:
     image: str
 
     def held(self) -> LevelFinding:
-        """The level, once its self-test has held here.
+        """Return the level, once its self-test has held here.
 
         Raises:
             SandboxError: none does.
         """
         return choose(self.sandbox, self.limits, understood=self.understood, image=self.image)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judging:
-    """A hand; its sandbox is tested on its own machine before any program is run there."""
-
-    how: Sandboxed
-    threads: int | None
-    beside: int = 1
-
-    def hello(self) -> Hello:
-        """Say what verdicts are made with here.
-
-        Raises:
-            SandboxError: no sandbox holds here.
-        """
-        return Hello(place(), conditions(self._held), {})
-
-    def work(self, units: Sequence[Program]) -> Work:
-        """The outcome of each program."""
-        level = self._held.level
-        if level is None:
-            raise SandboxError(f"no sandbox ({place()}): expected one. See `sps doctor` there")
-        found: dict[Program, Outcome] = {}
-        judge(
-            units,
-            level,
-            self.how.limits,
-            workers=self.threads or usable_cores(),
-            told=found.__setitem__,
-        )
-        return Work([found[program] for program in units])
-
-    @cached_property
-    def _held(self) -> LevelFinding:
-        return self.how.held()
-
-
-def conditions(held: LevelFinding) -> dict[str, Any]:
-    """What verdicts depend on, beside the programs: it must be the same everywhere."""
-    flags: Mapping[str, Any] = held.level.flags if held.level else {}
-    return {
-        "sandbox": held.name,
-        "interpreter": held.python,
-        **{f"flags.{name}": value for name, value in flags.items()},
-    }
 
 
 def judge_on(
@@ -97,31 +51,106 @@ def judge_on(
     told: Told,
     stop: Callable[[], bool],
 ) -> None:
-    """Run each program on some worker and tell its outcome; a program that fails there is said.
+    """Run each program on some worker and pass its outcome to `told`.
 
     Args:
         held: what holds here: verdicts of other sandboxes are not put among its own.
 
     Raises:
         MismatchError: a worker's sandbox or interpreter is another.
+        BrokenOffError: a program without a verdict; the others have one.
         SpsError: no worker, or none that can isolate a program.
     """
-    here, lost = conditions(held), []
+    lost = 0
 
-    def give_up(program: Program, error: str) -> None:
-        lost.append(program)
+    def fail(program: Program, error: str) -> None:
+        nonlocal lost
+        lost += 1
         log.info(f"no verdict on {'/'.join(map(str, program.key)).strip('/')}: {error}")
 
-    ledger = Ledger(
-        take=lambda worker, program, outcome: told(program, outcome),
-        give_up=give_up,
-        joined=lambda worker, hello: check_same(here, hello.environment, hello.place),
-        lost=lambda worker, reason: log.info(f"note: {worker} is lost ({reason})"),
-    )
-    with workers_of(crew, partial(Judging, how=how), None, "cpu") as workers:
-        Scheduler(workers, [Group(len(programs), iter(programs))], ledger).run(stop)
+    def take(unit: Unit, found: Verdicts) -> None:
+        for program, outcome in zip(unit, found, strict=True):
+            if isinstance(outcome, Outcome):
+                told(program, outcome)
+            else:
+                fail(program, outcome)
+
+    def give_up(unit: Unit, error: str) -> None:
+        for program in unit:
+            fail(program, error)
+
+    work = Judgements(how=how, expected=conditions(held))
+    map_units(crew, work, units_of(programs), take=take, give_up=give_up, stop=stop)
     if lost:
         raise BrokenOffError(
-            f"{len(lost)} programs without a verdict: expected one of each. Go on with the same "
-            "command"
+            f"{lost} programs without a verdict: expected one of each. Go on with the same command"
         )
+
+
+Unit = tuple[Program, ...]
+Verdicts = list[Outcome | str]
+"""Of each program its outcome, or why there is none."""
+
+
+def units_of(programs: Sequence[Program]) -> Iterator[Unit]:
+    """Yield programs in units that several workers can share."""
+    size = max(1, min(MOST, len(programs) // SHARE))
+    for first in range(0, len(programs), size):
+        yield tuple(programs[first : first + size])
+
+
+def conditions(held: LevelFinding) -> dict[str, Any]:
+    """Return what verdicts depend on beside the programs, which must be the same everywhere."""
+    flags: Mapping[str, Any] = held.level.flags if held.level else {}
+    return {
+        "sandbox": held.name,
+        "interpreter": held.python,
+        **{f"flags.{name}": value for name, value in flags.items()},
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgements:
+    """The work of a worker; its sandbox is tested on its own machine before any program is run.
+
+    Args:
+        expected: what verdicts depend on, on the driver.
+        threads: programs at a time; None = as many as there are cores.
+        beside: workers on one machine.
+    """
+
+    how: Sandboxed
+    expected: Mapping[str, Any]
+    threads: int | None = None
+    beside: int = 1
+
+    def prepare(self) -> None:
+        """Test the sandbox.
+
+        Raises:
+            SandboxError: no sandbox holds here.
+            MismatchError: another one, or another interpreter.
+        """
+        check_environment(self.expected, conditions(self._held))
+
+    def __call__(self, unit: Unit) -> Verdicts:
+        """Judge programs side by side; after an error of the sandbox, what is left one by one."""
+        level = self._held.level
+        if level is None:
+            raise SandboxError("no sandbox: expected one. See `sps doctor` there")
+        found: dict[Program, Outcome | str] = {}
+        limits, workers = self.how.limits, self.threads or usable_cores()
+        try:
+            judge(unit, level, limits, workers=workers, told=found.__setitem__)
+        except SandboxError:
+            for program in unit:
+                if program not in found:
+                    try:
+                        judge([program], level, limits, workers=1, told=found.__setitem__)
+                    except SandboxError as error:
+                        found[program] = f"{type(error).__name__}: {error}"
+        return [found[program] for program in unit]
+
+    @cached_property
+    def _held(self) -> LevelFinding:
+        return self.how.held()

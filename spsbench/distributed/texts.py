@@ -1,21 +1,16 @@
-"""The texts of a training by workers: a batch is a unit, and the driver writes them down."""
+"""The texts of a training by workers: a batch is a unit, and the driver writes the batches."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from spsbench.distributed.crew import workers_of
-from spsbench.distributed.environment import environment
-from spsbench.distributed.greeting import greeting
-from spsbench.distributed.lacking import check_whole
-from spsbench.distributed.protocol import Hello, Work
-from spsbench.distributed.same import Same
-from spsbench.distributed.scheduler import Group, Ledger, Scheduler
+from spsbench.distributed.environment import environment, prepare_worker
+from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.models.source import Source, source_of
 from spsbench.settings.commands import Training
 from spsbench.settings.execution import Access, Crew
@@ -27,6 +22,51 @@ from spsbench.training.text.writing import Text, Writer
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class TextWorkers:
+    """`training.text.partial.Hands`: targets of workers write texts, and the driver keeps them."""
+
+    crew: Crew
+    target: ModelSpec
+    asked: Training
+    access: Access
+
+    def __call__(
+        self, writer: Writer, missing: Sequence[int], take: Take, stop: Callable[[], bool]
+    ) -> None:
+        """Have the missing batches written, and take them as they come.
+
+        Raises:
+            UnavailableError: no worker, or no way to reach one.
+            MismatchError: a worker has another environment.
+            BrokenOffError: a batch that no worker could write; the others are taken.
+        """
+        given_up = []
+
+        def give_up(unit: Batch, error: str) -> None:
+            given_up.append(unit)
+            log.info(f"gave up batch {unit.number} of the texts: {error}")
+
+        log.info(f"{len(missing)} batches of texts on {self.crew.on}")
+        map_units(
+            self.crew,
+            Texts(
+                target=self.target,
+                asked=self.asked,
+                access=self.access,
+                dtype=writer.dtype,
+                expected=environment(folder_of(self.target, self.access)),
+            ),
+            (Batch(index, writer.given(index)) for index in missing),
+            threads=self.access.threads,
+            device=self.target.device,
+            take=lambda unit, texts: take(unit.number, texts),
+            give_up=give_up,
+            stop=stop,
+        )
+        check_complete(len(given_up), "batches of texts that no worker could write")
+
+
 class Batch(NamedTuple):
     """Texts that are written together."""
 
@@ -35,11 +75,12 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writing:
-    """A hand: the target writes, as `train.text.writing` has it.
+class Texts:
+    """The work of a worker: the target writes, as `training.text.writing` has it.
 
     Args:
-        dtype: of the driver's target: a text is a sample of it in those numbers.
+        dtype: of the driver's target: a text is a sample of the target in that dtype.
+        expected: the driver's environment.
         threads: of the processor; None = torch's choice.
         beside: workers on one machine.
     """
@@ -48,33 +89,21 @@ class Writing:
     asked: Training
     access: Access
     dtype: torch.dtype
-    threads: int | None
+    expected: Mapping[str, Any]
+    threads: int | None = None
     beside: int = 1
 
-    def hello(self) -> Hello:
-        """Check what is here, before the target is loaded.
+    def prepare(self) -> None:
+        """Check this machine, before the target is loaded."""
+        prepare_worker(self.expected, folder_of(self.target, self.access), self.threads)
 
-        Raises:
-            SpsError: it cannot be had here.
-        """
-        return greeting(
-            folder_of(self.target, self._source),
-            threads=self.threads,
-            beside=self.beside,
-            device=self.target.device,
-        )
-
-    def work(self, units: Sequence[Batch]) -> Work:
-        """The texts of each batch."""
-        return Work([self._writer.batch(each.number, each.given) for each in units])
-
-    @property
-    def _source(self) -> Source:
-        return source_for(self.target, self.access)
+    def __call__(self, unit: Batch) -> list[Text]:
+        """Write the texts of a batch."""
+        return self._writer.batch(unit.number, unit.given)
 
     @cached_property
     def _writer(self) -> Writer:
-        source, asked = self._source, self.asked
+        source, asked = source_for(self.target, self.access), self.asked
         folder = source.locate(self.target)
         model, tokenizer = source.model(folder).to(self.dtype), source.tokenizer(folder)
         vocab, eos = source.vocab_size(model, model, tokenizer), source.eos(model, tokenizer)
@@ -82,64 +111,11 @@ class Writing:
         return Writer(model, tokenizer, eos, vocab, asked, chat, ())
 
 
-class Written:
-    """`train.text.partial.Hands`: one driver writes down what workers' targets wrote.
-
-    Args:
-        crew: who works.
-    """
-
-    def __init__(self, crew: Crew, target: ModelSpec, asked: Training, access: Access) -> None:
-        self.crew, self.target, self.asked = crew, target, asked
-        self.access = access
-        self._same = Same(lambda: environment(folder_of(target, source_for(target, access))))
-
-    def __call__(
-        self, writer: Writer, missing: Sequence[int], take: Take, stop: Callable[[], bool]
-    ) -> None:
-        """Have the missing batches written, and take them as they come.
-
-        Raises:
-            UnavailableError: nobody to work, or no way to reach them.
-            MismatchError: a worker has another environment.
-            BrokenOffError: a batch that no worker could write; the others are taken.
-        """
-        given, lacking = self.target, list[int]()
-
-        def taken(worker: str, unit: Batch, texts: list[Text]) -> None:
-            take(unit.number, texts)
-
-        def give_up(unit: Batch, error: str) -> None:
-            lacking.append(unit.number)
-            log.info(f"gave up batch {unit.number} of the texts: {error}")
-
-        def lost(worker: str, reason: str) -> None:
-            log.info(f"note: {worker} is lost ({reason}): what it was at is written again")
-
-        def joined(worker: str, hello: Hello) -> None:
-            self._same.check(hello)
-
-        ledger = Ledger(take=taken, give_up=give_up, joined=joined, lost=lost)
-        units = (Batch(index, writer.given(index)) for index in missing)
-        opener = partial(
-            Writing, target=given, asked=self.asked, access=self.access, dtype=writer.dtype
-        )
-        with workers_of(self.crew, opener, self.access.threads, given.device) as workers:
-            log.info(f"{len(missing)} batches of texts on {self.crew.on}")
-            Scheduler(workers, [Group(len(missing), units)], ledger).run(stop)
-        check_whole(len(lacking), "batches of texts that no worker could write")
-
-
 def source_for(target: ModelSpec, access: Access) -> Source:
-    """Where the target comes from; what there is to say of it the driver has said."""
-    return source_of(
-        target,
-        seed=0,
-        offline=access.offline,
-        allow_pickle=access.allow_pickle,
-    )
+    """Return where the target comes from."""
+    return source_of(target, seed=0, offline=access.offline, allow_pickle=access.allow_pickle)
 
 
-def folder_of(target: ModelSpec, source: Source) -> dict[ModelSpec, Path]:
-    """As `environment` takes it."""
-    return {target: source.locate(target)}
+def folder_of(target: ModelSpec, access: Access) -> dict[ModelSpec, Path]:
+    """Return the folder of the target, as `environment` takes it."""
+    return {target: source_for(target, access).locate(target)}

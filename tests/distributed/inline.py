@@ -1,52 +1,76 @@
-"""Workers in the process that tests: real hands, everything pickled, answers in another order."""
+"""Workers in the process that tests: real work, everything pickled."""
 
 import pickle
+from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 
-from spsbench.distributed.child import answer
-from spsbench.distributed.protocol import Joined, Lost
-
-
-class Inline:
-    """Two of them; the first `dying` pieces are lost with their worker."""
-
-    def __init__(self, opener, dying=0):
-        self._opening, self.dying, self.coming = pickle.dumps(opener), dying, 2
-        self._hands, self._events, self._number = {}, [], 0
-        self.given = []
-        for _ in range(2):
-            self._join()
-
-    def give(self, worker, piece):
-        self.given.append(piece)
-        if self.dying:
-            self.dying -= 1
-            self._events.append(Lost(worker, "SIGKILL"))
-            self._join()
-            return
-        passed = pickle.loads(pickle.dumps(piece))
-        self._events.append(answer(worker, self._hands[worker], passed))
-
-    def wait(self, seconds):
-        """The newest first."""
-        return [pickle.loads(pickle.dumps(self._events.pop()))] if self._events else []
-
-    def _join(self):
-        self._number += 1
-        name = f"w{self._number}"
-        self._hands[name] = pickle.loads(self._opening)()
-        self._events.append(Joined(name, self._hands[name].hello()))
+from spsbench.distributed import map_units
+from spsbench.distributed.map_units import Runner
 
 
-def inline(monkeypatch, module, dying=0):
-    """Have `module` work with them; those that it was given, in order."""
+class LostError(Exception):
+    """The process of a worker is said to have ended."""
+
+
+class InlineWorker:
+    retries = False
+
+    def __init__(self, pool, name):
+        self._pool, self.name = pool, name
+        self._runner = Runner(pool.packed)
+
+    def submit(self, unit):
+        self._pool.given.append(unit)
+        future = Future()
+        try:
+            if self._pool.dies(unit):
+                raise LostError("SIGKILL")
+            passed = pickle.loads(pickle.dumps(unit))
+            future.set_result(pickle.loads(pickle.dumps(self._runner.run(passed))))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def is_lost(self, error):
+        return isinstance(error, LostError)
+
+    def revive(self, error):
+        self._pool.lost += 1
+        self.name = f"again {self._pool.lost}"
+        self._runner = Runner(self._pool.packed)
+        return str(error)
+
+    def end_if_stopped(self):
+        pass
+
+    def end(self):
+        pass
+
+
+class Pool:
+    """Two workers; `dies` says whether a worker is lost over a unit."""
+
+    def __init__(self, work, dies):
+        self.packed, self.dies = pickle.dumps(work), dies
+        self.given, self.lost = [], 0
+        self.workers = [InlineWorker(self, f"w{n}") for n in range(2)]
+
+
+def first(count):
+    """Whether a worker is lost: the first `count` times."""
+    left = iter(range(count))
+    return lambda unit: next(left, None) is not None
+
+
+def inline(monkeypatch, dies=lambda unit: False, with_work=lambda work: work):
+    """Have the driver work with them; the pools that it opened, in order."""
     made = []
 
     @contextmanager
-    def given(crew, opener, threads, device):
-        made.append(Inline(partial(opener, threads=threads, beside=2), dying))
-        yield made[-1]
+    def workers_of(crew, work, threads, device):
+        made.append(Pool(with_work(replace(work, threads=threads, beside=2)), dies))
+        yield made[-1].workers, list
 
-    monkeypatch.setattr(module, "workers_of", given)
+    monkeypatch.setattr(map_units, "workers_of", workers_of)
     return made

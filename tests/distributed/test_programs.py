@@ -3,20 +3,24 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
 from spsbench.distributed import programs
-from spsbench.distributed.programs import BrokenOffError, Sandboxed, conditions, judge_on
-from spsbench.distributed.protocol import Done, Failed, Hello, Joined, Work
+from spsbench.distributed.environment import check_environment
+from spsbench.distributed.map_units import BrokenOffError
+from spsbench.distributed.programs import Sandboxed, judge_on
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
 from spsbench.sandbox import landlock
 from spsbench.sandbox.choice import LevelFinding
-from spsbench.sandbox.verdict import ProgramLimits
+from spsbench.sandbox.verdict import Outcome, ProgramLimits
 from spsbench.settings.execution import Crew
 from spsbench.tasks.programs.generated import Program
+from tests.distributed.inline import inline
 from tests.tasks.programs.conftest import right, written
 
 HELD = LevelFinding("landlock", True, "holds", python="3.11.7")
@@ -24,59 +28,58 @@ HOW = Sandboxed(sandbox="auto", limits=ProgramLimits(), understood=False, image=
 PROGRAMS = [Program(("c", f"task/{n}", 0), f"x = {n}") for n in range(6)]
 
 
-class Scripted:
-    """One worker: the text of a program is its outcome; `spoilt` ones cannot be judged."""
+@dataclass(frozen=True)
+class MadeUp:
+    """The text of a program is its outcome; `spoilt` ones cannot be judged."""
 
-    def __init__(self, held=HELD, spoilt=()) -> None:
-        self.spoilt, self.coming = spoilt, 1
-        self.events = [Joined("w", Hello("node", conditions(held), {}))]
+    expected: Any
+    here: Any
+    spoilt: tuple[str, ...]
 
-    def __enter__(self):
-        return self
+    def prepare(self):
+        check_environment(self.expected, self.here)
 
-    def __exit__(self, *exception):
-        pass
-
-    def give(self, worker, piece):
-        if any(program.source in self.spoilt for program in piece.units):
-            self.events.append(Failed(worker, piece.number, "SandboxError: broke"))
-        else:
-            work = Work([program.source for program in piece.units])
-            self.events.append(Done(worker, piece.number, work))
-
-    def wait(self, seconds):
-        return [self.events.pop(0)]
+    def __call__(self, unit):
+        return [
+            "SandboxError: broke"
+            if program.source in self.spoilt
+            else Outcome("passed", program.source, 0.1)
+            for program in unit
+        ]
 
 
-def judged(monkeypatch, workers):
-    monkeypatch.setattr(programs, "workers_of", lambda *_: workers)
-    told, said = {}, []
-    try:
-        with lines_to(said.append):
+def judged(monkeypatch, held=HELD, spoilt=()):
+    inline(
+        monkeypatch,
+        with_work=lambda work: MadeUp(work.expected, programs.conditions(held), spoilt),
+    )
+    told, lines = {}, []
+    with lines_to(lines.append):
+        try:
             judge_on(
                 *(Crew(on="processes:1"), HOW, HELD, PROGRAMS),
                 told=told.__setitem__,
                 stop=lambda: False,
             )
-    finally:
-        judged.told, judged.said = told, said
+        finally:
+            judged.told, judged.said = told, lines
     return told
 
 
 def test_each_program_has_its_outcome(monkeypatch):
-    assert judged(monkeypatch, Scripted()) == {p: p.source for p in PROGRAMS}
+    assert {p: o.detail for p, o in judged(monkeypatch).items()} == {p: p.source for p in PROGRAMS}
 
 
 def test_a_program_that_cannot_be_judged_is_said_and_the_others_are(monkeypatch):
     with pytest.raises(BrokenOffError, match="1 programs without a verdict"):
-        judged(monkeypatch, Scripted(spoilt=("x = 2",)))
+        judged(monkeypatch, spoilt=("x = 2",))
     assert len(judged.told) == 5
     assert judged.said == ["no verdict on c/task/2/0: SandboxError: broke"]
 
 
 def test_another_interpreter_is_refused(monkeypatch):
     with pytest.raises(MismatchError, match=r'interpreter: "3\.11\.7", there "3\.12\.1"'):
-        judged(monkeypatch, Scripted(HELD._replace(python="3.12.1")))
+        judged(monkeypatch, HELD._replace(python="3.12.1"))
 
 
 @pytest.mark.cluster

@@ -2,22 +2,18 @@
 
 import importlib.util
 import os
-import signal
 import socket
 import subprocess
 import sys
-from functools import partial
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
 import pytest
 
-from spsbench.distributed import connection, on_ray
-from spsbench.distributed.protocol import Joined
+from spsbench.distributed import ray_workers
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.settings.execution import Crew
 from tests.distributed.compared import bare
-from tests.distributed.made import Doubling
 
 NO_RAY = importlib.util.find_spec("ray") is None
 with_ray = pytest.mark.skipif(NO_RAY, reason="no Ray here: pip install 'spsbench[ray]'")
@@ -26,7 +22,7 @@ with_ray = pytest.mark.skipif(NO_RAY, reason="no Ray here: pip install 'spsbench
 def test_without_ray_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UnavailableError, match=r"pip install 'spsbench\[ray\]'"):
-        connection.load()
+        ray_workers.connect("")
 
 
 @pytest.mark.parametrize("on", ["there", "ray:", "processes", "processes:0", "processes:x", ""])
@@ -40,55 +36,49 @@ def test_cores_of_workers_where_there_are_none_are_refused():
         Crew(cpus_per_worker=2)
 
 
-def test_signals_stay_ours():
-    before = signal.getsignal(signal.SIGTERM)
-    with connection.own_signals():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
 KILLS = """
-import os, signal, sys
-from functools import partial
-sys.path.insert(0, {root!r})
-from spsbench.distributed.on_ray import RayWorkers
-from spsbench.distributed.scheduler import Group, Scheduler
+import os, signal
+from pathlib import Path
+
+from spsbench.distributed.map_units import map_units
 from spsbench.settings.execution import Crew
-from tests.distributed.made import Doubling
-from tests.distributed.test_ray import opener
-from tests.distributed.test_scheduler import Book, whole
+from tests.distributed.doubling import Doubling, Written
 
-pool = RayWorkers(Crew(on="ray", cpus_per_worker=1), opener, None, "cpu")
-book, killed = Book(), []
+written, killed = Written(), []
 
-def told():
-    if len(killed) < 3 and len(book.taken) > 5 * len(killed):
-        pids = [p for p in pool.pids().values() if p not in killed]
-        if pids:
-            os.kill(pids[0], signal.SIGKILL)
-            killed.append(pids[0])
+def strike(workers, losses):
+    if len(killed) < 3 and len(written.taken) > 5 * len(killed):
+        for each in Path("/proc").glob("[0-9]*"):
+            try:
+                name = (each / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if name.startswith(b"ray::Actor") and int(each.name) not in killed:
+                os.kill(int(each.name), signal.SIGKILL)
+                killed.append(int(each.name))
+                break
 
-Scheduler(pool, [Group(60, iter(range(60)))], book.ledger._replace(told=told)).run()
-pool.close()
-whole(book, but=(7,), count=60)
-assert book.given_up == {{7: "ValueError: unit 7"}}, book.given_up
+map_units(
+    Crew(on="ray", cpus_per_worker=1),
+    Doubling(failing=(7,), seconds=0.05),
+    iter(range(60)),
+    take=written.take,
+    give_up=written.give_up,
+    watch=strike,
+)
+written.check(60, but=(7,))
+assert written.given_up == {7: "ValueError: unit 7"}, written.given_up
 assert len(killed) == 3
 print("whole")
 """
 
 
-def opener(threads, beside):
-    return Doubling(failing=(7,), seconds=0.05)
-
-
 @with_ray
 @pytest.mark.cluster
 def test_workers_of_a_local_cluster_are_killed(tmp_path):
-    root = os.getcwd()
-    program = KILLS.format(root=root)
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": root},
+        [sys.executable, "-c", KILLS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
         capture_output=True,
         text=True,
         timeout=280,
@@ -117,32 +107,11 @@ def test_where_nothing_listens_ray_is_not_asked(monkeypatch, scheme):
     """It would ask for minutes."""
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(__spec__=ModuleSpec("ray", None)))
     with pytest.raises(UnavailableError, match=r"no cluster \(.*127\.0\.0\.1:1: .*refused"):
-        on_ray.RayWorkers(Crew(on=f"ray:{scheme}127.0.0.1:1"), partial(Doubling), None, "cpu")
+        ray_workers.connect(f"{scheme}127.0.0.1:1")
 
 
 def test_an_address_where_something_listens_is_ray_s_affair():
     with socket.create_server(("127.0.0.1", 0)) as there:
-        connection.reach(f"127.0.0.1:{there.getsockname()[1]}")
-    connection.reach("auto")
-    connection.reach("")
-
-
-FIRST = "hello", 7, 99
-
-
-def test_an_event_is_told_apart_from_a_hello(said):
-    """A worker's first answer is its hello, process and niceness; each later one is an event."""
-
-    class Answers:
-        exceptions = type("E", (), {"RayActorError": KeyError, "RayError": OSError})
-
-        @staticmethod
-        def get(reference):
-            return reference
-
-    pool = on_ray.RayWorkers.__new__(on_ray.RayWorkers)
-    pool._ray, pool._joined, pool._awaited = Answers, {}, {FIRST: "w", "event": "w"}
-    assert pool._event(FIRST) == Joined("w", "hello")
-    assert "RAY_worker_niceness=0" in said[0]
-    assert pool.pids() == {"w": 7}
-    assert pool._event("event") == "event"
+        ray_workers.check_reachable(f"127.0.0.1:{there.getsockname()[1]}")
+    ray_workers.check_reachable("auto")
+    ray_workers.check_reachable("")

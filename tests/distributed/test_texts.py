@@ -3,9 +3,8 @@
 import pytest
 
 from spsbench.api.train import train
-from spsbench.distributed import texts
-from spsbench.distributed.lacking import BrokenOffError
-from spsbench.distributed.texts import Written
+from spsbench.distributed.map_units import BrokenOffError
+from spsbench.distributed.texts import TextWorkers
 from spsbench.errors import UsageError
 from spsbench.settings.commands import HeadTraining
 from spsbench.settings.execution import Access, Crew
@@ -14,7 +13,7 @@ from spsbench.training.text.asking import prompts_of
 from spsbench.training.text.overlap import Overlap
 from spsbench.training.text.partial import written
 from spsbench.training.text.writing import Writer
-from tests.distributed.inline import inline
+from tests.distributed.inline import first, inline
 from tests.folders import byte_tokenizer, random_model, save
 
 MADE = {"target": "tiny", "tokenizer": "a", "vocab": 290}
@@ -50,7 +49,7 @@ def writer(model, asked):
 
 def hands(folder, asked):
     target = ModelSpec(str(folder), dtype="float32")
-    return Written(Crew(on="processes:2"), target, asked, Access(offline=True))
+    return TextWorkers(Crew(on="processes:2"), target, asked, Access(offline=True))
 
 
 @pytest.mark.parametrize("prompts", [False, True])
@@ -66,7 +65,7 @@ def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypa
     assert written(here, MADE, made, never)
     if prompts:
         path.unlink()
-    pools = inline(monkeypatch, texts, dying=2)
+    pools = inline(monkeypatch, first(2))
     assert written(there, MADE, made, never, hands(folder, asked))
     assert there.read_bytes() == here.read_bytes()
     assert sum("is lost (SIGKILL)" in line for line in said) == 2
@@ -76,7 +75,7 @@ def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypa
 
 
 def test_stopped_and_gone_on_with(folder, model, tmp_path, monkeypatch):
-    inline(monkeypatch, texts)
+    inline(monkeypatch)
     made = writer(model, ASKED)
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
     written(here, MADE, made, never)
@@ -95,7 +94,7 @@ def test_stopped_and_gone_on_with(folder, model, tmp_path, monkeypatch):
 def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
     folder, model, tmp_path, monkeypatch, said
 ):
-    inline(monkeypatch, texts)
+    inline(monkeypatch)
     batch = Writer.batch
 
     def spoilt(self, index, given=None):

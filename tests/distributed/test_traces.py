@@ -8,8 +8,8 @@ from spsbench.api.bench import bench
 from spsbench.api.plan import plan
 from spsbench.benchmark.traced import Tracing
 from spsbench.benchmark.tracing import DraftTracer
-from spsbench.distributed import drive, trail
-from spsbench.distributed.lacking import BrokenOffError
+from spsbench.distributed.map_units import BrokenOffError
+from spsbench.distributed.traces import Unit
 from spsbench.errors import UsageError
 from spsbench.store.traces import read_traces
 from tests.distributed.compared import bare, traced
@@ -45,24 +45,23 @@ def here(asked, tmp_path_factory):
 
 def test_the_same_traces_whoever_looks(asked, here, tmp_path, monkeypatch):
     there, said = tmp_path / "there", []
-    for module in (drive, trail):
-        pools = inline(monkeypatch, module, dying=1)
+    traces = iter([False, True])
+    pools = inline(monkeypatch, lambda unit: isinstance(unit, Unit) and next(traces, False))
     bench(**asked, out=there, on="processes:2", say=said.append)
     assert bare(there) == bare(here)
     assert traced(there) == traced(here)
     assert list(read_traces([there]).texts) == list(read_traces([here]).texts)
-    assert any("is traced again" in line for line in said)
+    assert any(" is lost (SIGKILL)" in line for line in said)
     before = {path: path.read_bytes() for path in there.glob("traces-*")}
     bench(**asked, out=there, on="processes:2", resume=True)
     assert {path: path.read_bytes() for path in there.glob("traces-*")} == before
-    assert len(pools) == 1, "nobody is asked for what is there"
+    assert len(pools) == 2, "no worker starts for what is there"
 
 
 def test_what_cannot_be_traced_is_told_by_workers(asked, here, tmp_path, monkeypatch):
     """The driver loads no model, so it does not know; it hands nothing out for it afterwards."""
     monkeypatch.setattr(DraftTracer, "unfit", "it draws on hidden states of the target")
-    for module in (drive, trail):
-        pools = inline(monkeypatch, module)
+    pools = inline(monkeypatch)
     there, said = tmp_path / "there", []
     bench(**asked, out=there, on="processes:2", say=said.append)
     assert sum("no trace of model" in line for line in said) == 1
@@ -70,15 +69,14 @@ def test_what_cannot_be_traced_is_told_by_workers(asked, here, tmp_path, monkeyp
     assert len(found.texts) == 5
     assert not found.along
     bench(**asked, out=there, on="processes:2", resume=True)
-    assert len(pools[1].given) <= 2, "the first piece of each tells it"
+    assert len(pools[2].given) <= 4, "the first result tells it"
     assert read_traces([there]).texts.keys() == found.texts.keys()
 
 
 def test_a_text_that_cannot_be_traced_is_said_and_the_others_are(
     asked, here, tmp_path, monkeypatch
 ):
-    for module in (drive, trail):
-        inline(monkeypatch, module)
+    inline(monkeypatch)
     trace = Tracing.__call__
 
     def spoilt(self, each):

@@ -1,16 +1,15 @@
-"""The driver over a real run folder, with hands that make records up."""
+"""The driver of a run over a real folder, with work that makes records up."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.jobs import EMPTY, jobs, key
-from spsbench.distributed import drive
-from spsbench.distributed.protocol import Done, Failed, Hello, Joined, Lost, Piece, Work
-from spsbench.distributed.units import groups_of
+from spsbench.distributed import generations
+from spsbench.distributed.environment import check_environment
+from spsbench.distributed.generations import Ask, Made, units_of
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
 from spsbench.models.shelf import Shelf
@@ -24,9 +23,11 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.records import merge, segmented
 from spsbench.store.run import open_run
 from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, part
+from tests.distributed.inline import first, inline
 
 SAMPLES = [Sample(f"s/{n}", "the cat") for n in range(12)]
 SAME = {"python": "3.11"}
+MACHINES = [{"hardware": {"cpu": f"cpu {n}"}, "threads": 1} for n in (1, 2)]
 PART = part(ARS, BASE, samples=2)
 RUN = replace(EXPERIMENT, parts=(PART,))
 ROUND = RoundRecord(0, 0, 0, 1, None, 0.1, 0.0, 0.1)
@@ -46,60 +47,47 @@ def made(ask):
     )
 
 
-class Scripted:
-    """Two workers on unlike machines, one after the other; `spoilt` samples fail there."""
+@dataclass(frozen=True)
+class MadeUp:
+    """Makes records up, as if on two machines; `spoilt` samples fail."""
 
-    def __init__(self, *, spoilt=(), dying=0, environment=SAME) -> None:
-        self.spoilt, self.dying = spoilt, dying
-        hellos = [
-            Hello(f"node{n}", environment, {"hardware": {"cpu": f"cpu {n}"}, "threads": 1})
-            for n in (1, 2)
-        ]
-        self.events = [Joined(f"w{n}", hello) for n, hello in enumerate(hellos)]
-        self.hellos, self.pieces, self.coming = hellos, [], 2
+    spoilt: tuple[str, ...] = ()
+    expected: Any = None
+    here: Any = None
 
-    def give(self, worker: str, piece: Piece) -> None:
-        self.pieces.append((worker, piece))
-        if any(ask.sample.id in self.spoilt for unit in piece.units for ask in unit.asks):
-            self.events.append(Failed(worker, piece.number, "ValueError: spoilt"))
-        elif self.dying:
-            self.dying -= 1
-            back = f"again {self.dying}"
-            self.events += [Lost(worker, "SIGKILL"), Joined(back, self.hellos[self.dying % 2])]
-        else:
-            work = Work([[made(ask) for ask in unit.asks] for unit in piece.units])
-            self.events += [Done(worker, piece.number, work)] * 2  # told twice
+    def prepare(self):
+        check_environment(self.expected, self.here)
 
-    def wait(self, seconds):
-        return [self.events.pop(0)] if self.events else []
+    def __call__(self, unit):
+        if any(ask.sample.id in self.spoilt for ask in unit.asks):
+            raise ValueError("spoilt")
+        return Made([made(ask) for ask in unit.asks], MACHINES[unit.asks[0].repeat % 2], {})
 
 
 @pytest.fixture
 def conducted(tmp_path, monkeypatch):
-    def conduct(workers, *, stop=lambda: False, folder="run"):
-        @contextmanager
-        def given(*_) -> Iterator[Scripted]:
-            yield workers
+    def conduct(*, dying=0, spoilt=(), here=SAME, stop=lambda: False, folder="run"):
+        def made_up(work):
+            return MadeUp(spoilt, work.expected, here)
 
-        monkeypatch.setattr(drive, "workers_of", given)
-        monkeypatch.setattr(drive, "environment", lambda folders: SAME)
-        monkeypatch.setattr(drive, "folders_for", lambda *_: {})
+        inline(monkeypatch, first(dying), made_up)
+        monkeypatch.setattr(generations, "environment", lambda folders: SAME)
+        monkeypatch.setattr(generations, "folders_for", lambda *_: {})
         manifest = Manifest(
             experiment=RUN.described(),
             cells={cell.id: cell.to_json() for cell in RUN.cells},
             fingerprint={"a": 1},
             provenance={},
         )
-        said: list[str] = []
-        with open_run(tmp_path / folder, manifest, resume=True) as writer:
+        lines: list[str] = []
+        with open_run(tmp_path / folder, manifest, resume=True) as writer, lines_to(lines.append):
             bulk = Bulk(
                 *(RUN, [SAMPLES], writer, Access(), Shelf()),
                 watch=lambda pace: None,
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
             )
-            with lines_to(said.append):
-                drive.Drive(Crew(on="processes:2")).make(bulk)
-        return tmp_path / folder, said
+            generations.RunWorkers(Crew(on="processes:2")).make(bulk)
+        return tmp_path / folder, lines
 
     return conduct
 
@@ -116,10 +104,9 @@ def keys(folder):
 
 
 def test_every_record_once_and_of_its_machine(conducted):
-    workers = Scripted(dying=3)
-    folder, said = conducted(workers)
+    folder, said = conducted(dying=3)
     assert keys(folder) == EVERY
-    names = [machine_name(hello.provenance) for hello in workers.hellos]
+    names = [machine_name(machine) for machine in MACHINES]
     lines = list(iterate(folder / "records-00-of-01.jsonl"))
     assert len(lines) == len(EVERY)
     assert {line["machine"] for line in lines} == set(names)
@@ -130,9 +117,8 @@ def test_every_record_once_and_of_its_machine(conducted):
 
 
 def test_the_arms_of_a_prompt_are_made_by_one_worker_in_their_order():
-    (group,) = groups_of(PART, SAMPLES, RUN.seed, lambda key: True, {})
-    units = list(group.units)
-    assert group.total == len(units) == 24
+    units = list(units_of(PART, SAMPLES, RUN.seed, lambda key: True, {}))
+    assert len(units) == 24
     assert [ask.key for unit in units for ask in unit.asks] == [
         key(job) for job in jobs(PART, SAMPLES, RUN.seed)
     ]
@@ -141,34 +127,30 @@ def test_the_arms_of_a_prompt_are_made_by_one_worker_in_their_order():
 
 def test_a_conversation_is_one_unit_and_knows_what_was_said():
     turns = [Sample("c", "hi"), Sample("c turn 2", "and?", after="c")]
-    first = {(ARS.id, "c", 0)}
-    said = {key: made(_ask(*key)) for key in first}
-    (group,) = groups_of(PART, turns, 0, lambda key: key not in first, said)
-    units = list(group.units)
+    begun = {(ARS.id, "c", 0)}
+    said = {key: made(_ask(*key)) for key in begun}
+    units = list(units_of(PART, turns, 0, lambda key: key not in begun, said))
     assert [len(unit.asks) for unit in units] == [3, 4]
     assert units[0].turns == tuple(turns)
-    assert [record.key for record in units[0].said] == list(first)
+    assert [record.key for record in units[0].said] == list(begun)
     for unit in units:
         assert [ask.sample.id for ask in unit.asks] == sorted(a.sample.id for a in unit.asks)
 
 
 def _ask(cell, sample, repeat):
-    from spsbench.distributed.units import Ask
-
     return Ask(cell, Sample(sample, ""), repeat)
 
 
 def test_stopped_and_resumed_it_ends_up_whole(conducted):
-    folder, _ = conducted(Scripted(), stop=halfway)
+    folder, _ = conducted(stop=halfway)
     before = keys(folder)
     assert 0 < len(before) < len(EVERY)
-    conducted(Scripted(dying=1))
+    conducted(dying=1)
     assert keys(folder) == EVERY
 
 
 def test_what_fails_three_times_is_in_the_run_with_its_error(conducted):
-    workers = Scripted(spoilt=("s/4",))
-    folder, said = conducted(workers)
+    folder, said = conducted(spoilt=("s/4",))
     failed = [p.record for p in segmented(folder) if p.record.error is not None]
     assert sorted(record.key for record in failed) == [k for k in EVERY if k[1] == "s/4"]
     assert {record.error for record in failed} == {"ValueError: spoilt"}
@@ -177,14 +159,14 @@ def test_what_fails_three_times_is_in_the_run_with_its_error(conducted):
 
 
 def test_a_worker_of_another_environment_is_refused_field_by_field(conducted):
-    with pytest.raises(MismatchError, match=r'node1.*\n  python: "3.11", there "3.12"'):
-        conducted(Scripted(environment={"python": "3.12"}))
+    with pytest.raises(MismatchError, match=r'worker on .*\n  python: "3.11", there "3.12"'):
+        conducted(here={"python": "3.12"})
 
 
 def test_times_of_unlike_machines_are_not_averaged_unless_it_is_asked(conducted):
     from spsbench.reports.run_tables import report_on
 
-    folder, _ = conducted(Scripted())
+    folder, _ = conducted()
     whole, *each = tables(folder)
     assert len(each) == 2
     assert "Made on 2 unlike machines" in " ".join(whole.title.notes)
@@ -195,7 +177,7 @@ def test_times_of_unlike_machines_are_not_averaged_unless_it_is_asked(conducted)
 
 
 def test_merged_records_stay_with_their_machines(conducted, tmp_path):
-    folder, _ = conducted(Scripted())
+    folder, _ = conducted()
     merge([folder], tmp_path / "merged")
     old, new = (list(segmented(each)) for each in (folder, tmp_path / "merged"))
     assert [p.record for p in old] == [p.record for p in new]

@@ -1,1 +1,0 @@
-"""What `benchmarks/kills.py` is made of."""

@@ -1,0 +1,213 @@
+"""The traces of a run by workers: a unit is one text, with all drafts along it.
+
+The driver loads no model, so which drafts can be traced the first results tell it: until then it
+hands out too much rather than too little.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from spsbench.benchmark.conduct import Bulk
+from spsbench.benchmark.models import Models, folders_for
+from spsbench.benchmark.stops import readers
+from spsbench.benchmark.traced import (
+    Fit,
+    Told,
+    Traced,
+    Tracing,
+    Untraced,
+    by_name,
+    keep,
+    plains,
+    tell,
+    untraced,
+)
+from spsbench.benchmark.traced_of import head_of
+from spsbench.distributed.environment import (
+    environment,
+    keep_choices,
+    prepare_worker,
+    worker_models,
+)
+from spsbench.distributed.map_units import check_complete, map_units
+from spsbench.methods.resolve import plan_of
+from spsbench.models.shelf import Choices
+from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access, Crew
+from spsbench.settings.task import Sample
+from spsbench.store.records import records
+from spsbench.store.traces import TraceWriter, traces_path
+
+log = logging.getLogger(__name__)
+
+
+def trace_units(crew: Crew, bulk: Bulk, told: Told) -> None:
+    """Have the texts of a run traced, and write what is found.
+
+    Raises:
+        UnavailableError: no worker, or no way to reach one.
+        MismatchError: a worker has another environment, or the traces there are of other texts.
+        BrokenOffError: a text that no worker could trace; the others are.
+    """
+    with ExitStack() as opened:
+        driver = Driver(bulk, told, opened)
+        if not driver.total:
+            return
+        work = Traces(
+            trails=tuple(trail._replace(samples=()) for trail in driver.trails),
+            access=bulk.access,
+            choices=dict(bulk.shelf.choices),
+            expected=environment(driver.folders),
+        )
+        log.info(f"{driver.total} texts to trace on {crew.on}")
+        told(0, driver.total)
+        map_units(
+            crew,
+            work,
+            driver.units(),
+            threads=bulk.access.threads,
+            device=driver.trails[0].plain.models.target.device,
+            take=driver.take,
+            give_up=driver.give_up,
+            stop=bulk.stop,
+        )
+        driver.finish()
+
+
+class Trail(NamedTuple):
+    """The texts of one ArS cell, and the cells that are traced along them."""
+
+    plain: Cell
+    traced: tuple[Cell, ...]
+    samples: Sequence[Sample]
+
+
+class Unit(NamedTuple):
+    """A text, of a trail by its number."""
+
+    trail: int
+    text: Untraced
+
+
+class Found(NamedTuple):
+    """The result of a unit: traces, and what the worker knows of drafts and engines by now."""
+
+    traced: Traced
+    fits: Mapping[str, Fit]  # draft -> what can be traced of it
+    choices: Choices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces:
+    """The work of a worker: it keeps its models, and what it found out of each draft.
+
+    Args:
+        choices: what engines have chosen in this run.
+        expected: the driver's environment.
+        threads: of the processor; None = torch's choice.
+        beside: workers on one machine.
+    """
+
+    trails: tuple[Trail, ...]
+    access: Access
+    choices: Choices
+    expected: Mapping[str, Any]
+    threads: int | None = None
+    beside: int = 1
+
+    def prepare(self) -> None:
+        """Check this machine, before any model is loaded."""
+        prepare_worker(self.expected, self._folders, self.threads)
+
+    def __call__(self, unit: Unit) -> Found:
+        """Trace along a text."""
+        if unit.trail not in self._tracings:
+            trail = self.trails[unit.trail]
+            made = Tracing(trail.plain, trail.traced, self._models, self._folders)
+            self._tracings[unit.trail] = made
+        tracing = self._tracings[unit.trail]
+        return Found(tracing(unit.text), tracing.fits, dict(self._models.shelf.choices))
+
+    @cached_property
+    def _folders(self) -> Any:
+        return folders_for(cells_of(self.trails), self.access)
+
+    @cached_property
+    def _models(self) -> Models:
+        return worker_models(self.access, self.threads, self.choices)
+
+    @cached_property
+    def _tracings(self) -> dict[int, Tracing]:
+        return {}
+
+
+class Driver:
+    """Knows which texts miss a trace, and writes traces."""
+
+    def __init__(self, bulk: Bulk, told: Told, opened: ExitStack) -> None:
+        self._bulk, self._told = bulk, told
+        self._missing = self._done = 0
+        self.trails = tuple(
+            Trail(plain, part.traced, samples)
+            for part, samples in zip(bulk.experiment.parts, bulk.samples, strict=True)
+            for plain in (plains(part) if part.traced else ())
+        )
+        self.folders = folders_for(cells_of(self.trails), bulk.access)
+        self._fits = [
+            {name: foreseen(own) for name, own in by_name(trail.plain, trail.traced).items()}
+            for trail in self.trails
+        ]
+        writer = bulk.writer
+        self._writers = [
+            opened.enter_context(
+                TraceWriter(
+                    traces_path(writer.folder, trail.plain.id, writer.shard),
+                    head_of(trail.plain, self.folders),
+                )
+            )
+            for trail in self.trails
+        ]
+        self.total = sum(1 for _ in self.units())
+
+    def units(self) -> Iterator[Unit]:
+        """Yield the texts that miss something, as far as it is known by then."""
+        made: Callable[[], Any] = partial(records, self._bulk.writer.folder)
+        for number, trail in enumerate(self.trails):
+            fits, writer = self._fits[number], self._writers[number]
+            for text in untraced(trail.plain, trail.samples, made, fits, writer):
+                yield Unit(number, text)
+
+    def take(self, unit: Unit, found: Found) -> None:
+        """Write traces, and keep what the worker knows."""
+        self._fits[unit.trail] |= found.fits
+        keep_choices(self._bulk.shelf, found.choices)
+        keep(self._writers[unit.trail], found.traced)
+        self._done += 1
+        self._told(self._done, max(self._done, self.total))
+
+    def give_up(self, unit: Unit, error: str) -> None:
+        """Count a text that no worker could trace."""
+        self._missing += 1
+        log.info(f"gave up the trace of {unit.text.key[1]}: {error}")
+
+    def finish(self) -> None:
+        """Say which drafts cannot be traced, and raise if a trace is missing."""
+        for fits in self._fits:
+            tell(fits)
+        self._told(self._done, max(self._done, self.total))
+        check_complete(self._missing, "texts without a trace")
+
+
+def cells_of(trails: Sequence[Trail]) -> list[Cell]:
+    """Return all cells of some trails."""
+    return [cell for trail in trails for cell in (trail.plain, *trail.traced)]
+
+
+def foreseen(cells: Sequence[Any]) -> Fit:
+    """Return what can be traced of a draft, as far as it is known without a model."""
+    tree = plan_of(cells[0].method.drafter).tree
+    return Fit("its drafts branch" if tree else None, frozenset(readers(cells)))

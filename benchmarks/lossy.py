@@ -21,7 +21,7 @@ from spsbench.api.load import load
 from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.tracing import DraftTracer, TextTracer
 from spsbench.methods.resolve import resolve
-from spsbench.models.loader import encode
+from spsbench.models.tokenizers import encode
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.experiment import task_spec
@@ -48,7 +48,7 @@ def along_texts(prompts: int, tokens: int) -> dict[str, dict[str, float]]:
     cell = resolve(make_cell(max_new_tokens=tokens))
     plain = resolve(cell.auto_regressive)
     pair = load()
-    loaded = pair.shelf.load(cell)
+    loaded = pair.model_cache.load(cell)
     target, draft = TextTracer(plain, loaded), DraftTracer("draft", [cell], loaded, {})
     task = make("tasks", task_spec(Sweep(task=TASK)))
     sums, count = {name: dict.fromkeys(ALONG, 0.0) for name in ("sps", *LOSSY)}, 0

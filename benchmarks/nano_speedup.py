@@ -28,8 +28,8 @@ from spsbench.methods.resolve import resolve
 from spsbench.metrics.summaries import summaries
 from spsbench.metrics.summary import Summary
 from spsbench.metrics.sums import LOADED
-from spsbench.models.loader import encode
-from spsbench.models.shelf import Loaded, Shelf
+from spsbench.models.cache import Loaded, ModelCache
+from spsbench.models.tokenizers import encode
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record
@@ -111,12 +111,12 @@ def main() -> None:
     torch.set_num_threads(flags.threads)
 
     results = []
-    shelf = Shelf(offline=True)
+    model_cache = ModelCache(offline=True)
     for k in flags.k:
         cell = resolve(
             make_cell(k=k, verifier=flags.verifier, max_new_tokens=flags.tokens, ignore_eos=True)
         )
-        loaded = shelf.load(cell)
+        loaded = model_cache.load(cell)
         for kind, prompts in (("stdlib", stdlib_prompts), ("news", news_prompts)):
             found = measure(cell, loaded, prompts(loaded, flags.prompts))
             results.append({"k": k, "verifier": flags.verifier, "prompts": kind, **found})

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import spsbench
-from spsbench.models.loader import encode_chat, load_tokenizer
+from spsbench.models.tokenizers import encode_chat, load_tokenizer
 from tests import trained
 
 ASK = [{"role": "user", "content": "the cat and the dog"}]

@@ -7,8 +7,7 @@ from spsbench.api.heads import followed_in
 from spsbench.api.load import access_of
 from spsbench.api.prepare import prepare_tables
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
-from spsbench.models.own_sampling import sampler
-from spsbench.models.templates import asker
+from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.settings.execution import HERE, Access, Crew, Place
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.keywords import BenchOptions
@@ -70,8 +69,8 @@ def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment
     return plan(
         tables,
         threads=access.threads,
-        templates=asker(**files),
-        own=sampler(**files),
+        templates=template_lookup(**files),
+        own=sampling_lookup(**files),
         **whole,
     )
 
@@ -89,13 +88,13 @@ def conduct(
     """What carries an experiment out: a `spsbench.benchmark.conduct.Conduct`."""
     with announce_if_slow(LIBRARIES):
         from spsbench.benchmark.conduct import Conduct
-        from spsbench.models.shelf import Shelf
+        from spsbench.models.cache import ModelCache
 
-    shelf = pair.shelf if pair is not None else Shelf.under(access)
+    model_cache = pair.model_cache if pair is not None else ModelCache.under(access)
     return Conduct(
         place=place,
         access=access,
-        shelf=shelf,
+        model_cache=model_cache,
         name=name,
         watch=watch,
         stop=stop,

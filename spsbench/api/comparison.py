@@ -7,7 +7,7 @@ from spsbench.audit.statistical.ties import Divergence, first_divergence
 from spsbench.benchmark.arms import Arm
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.rates import segments, speedup
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 
 SEGMENT = 8  # tokens that are timed together: the unit of the interval
 SHORTEST = 32  # tokens of a text below which a speed-up says nothing

@@ -63,7 +63,7 @@ def measure_draft_shapes(
     """
     return measure_shapes(
         pair.cell,
-        pair.shelf.load,
+        pair.model_cache.load,
         shapes,
         _text(pair, None),
         context=context,

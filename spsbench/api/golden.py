@@ -24,7 +24,7 @@ from spsbench.audit.statistical.pair import TASKS, prompts_of
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import takes_say
 from spsbench.methods.resolve import plan_of
-from spsbench.models.jsonfile import read_object
+from spsbench.models.config import read_object
 from spsbench.settings.commands import GoldenAsked
 from spsbench.settings.options import take_record
 from spsbench.spec import Spec

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import SpsError
-from spsbench.models.description import read_config
+from spsbench.models.config import read_config
 from spsbench.models.folder import local_folder, locate
 from spsbench.models.gguf.header import named_gguf
 from spsbench.models.heads.formats.table import FORMATS

@@ -26,10 +26,9 @@ from spsbench.messages import Say, ignore, lines_to, no_lines
 from spsbench.methods.foreign import settled
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.skips import Skip
+from spsbench.models.cache import Loaded, ModelCache, pair_warnings
+from spsbench.models.chat import sampling_lookup
 from spsbench.models.folder import local_folder
-from spsbench.models.own_sampling import sampler
-from spsbench.models.shelf import Loaded, Shelf
-from spsbench.models.surprises import surprises
 from spsbench.planning.planned import Planned
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import make_cell, own_copy
@@ -59,12 +58,12 @@ class Pair:
         self._asked, self.access, self._say = asked, access, say
         if access.threads is not None:
             torch.set_num_threads(access.threads)
-        self.shelf = Shelf.under(access)
-        self.cell = settled(make_cell(**followed(asked, access)), self.shelf)
-        self.loaded = self.shelf.load(self.cell)
+        self.model_cache = ModelCache.under(access)
+        self.cell = settled(make_cell(**followed(asked, access)), self.model_cache)
+        self.loaded = self.model_cache.load(self.cell)
         if access.threads is None:
             _make_way(self.loaded.target)
-        self._own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
+        self._own = sampling_lookup(offline=access.offline, allow_pickle=access.allow_pickle)
         self._told: set[str] = set()
         self._tell(chat=True)  # what a text without a chat leaves out is said with the first one
 
@@ -241,8 +240,10 @@ class Pair:
             if not own and not any(value is not None for value in asked.values()):
                 return self.cell, self.loaded
             with no_lines():
-                cell = settled(make_cell(**followed({**given, **own}, self.access)), self.shelf)
-            return cell, self.shelf.load(cell)
+                cell = settled(
+                    make_cell(**followed({**given, **own}, self.access)), self.model_cache
+                )
+            return cell, self.model_cache.load(cell)
 
     def engines(self) -> dict[str, str]:
         """How each model is run, and why."""
@@ -283,7 +284,7 @@ class Pair:
 
     def _tell(self, chat: bool) -> None:
         """Say what is surprising about the models, each line once."""
-        for line in () if self.cell.models.random else surprises(self.loaded, chat=chat):
+        for line in () if self.cell.models.random else pair_warnings(self.loaded, chat=chat):
             self._tell_once(f"note: {line}")
 
     def _under(self, asked: Mapping[str, Any]) -> dict[str, Any]:

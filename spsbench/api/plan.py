@@ -12,8 +12,7 @@ from spsbench.api.load import access_of
 from spsbench.api.prepare import prepare_cells
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
-from spsbench.models.own_sampling import sampler
-from spsbench.models.templates import asker
+from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
@@ -89,10 +88,10 @@ def plan(
         [target],
         chat=planning.chat,
         system=planning.system,
-        templates=asker(offline=access.offline, allow_pickle=access.allow_pickle),
+        templates=template_lookup(offline=access.offline, allow_pickle=access.allow_pickle),
     )[target]
     if asking is not None:
-        own = sampler(offline=access.offline, allow_pickle=access.allow_pickle)
+        own = sampling_lookup(offline=access.offline, allow_pickle=access.allow_pickle)
         if applied := own_defaults(target, own, chosen):
             log.info(describe_defaults(target, applied))
             chosen |= applied
@@ -102,15 +101,15 @@ def plan(
 
     with announce_if_slow(LIBRARIES):
         from spsbench.methods.foreign import settled
-        from spsbench.models.shelf import Shelf
+        from spsbench.models.cache import ModelCache
         from spsbench.planning.arms import cells_of, sampled
         from spsbench.planning.conduct import Planner
 
-    shelf = pair.shelf if pair is not None else Shelf.under(access)
+    model_cache = pair.model_cache if pair is not None else ModelCache.under(access)
     cells = cells_of(
         chosen,
         planning.k,
-        settle=lambda cell: settled(cell, shelf),
+        settle=lambda cell: settled(cell, model_cache),
         heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access),
     )
     if fit is not None and not planning.trace:
@@ -122,7 +121,7 @@ def plan(
         planning=planning,
         place=place,
         access=access,
-        shelf=shelf,
+        model_cache=model_cache,
         chat=asking is not None,
         system="" if asking is None else planning.system or "",
         watch=watch,

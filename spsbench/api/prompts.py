@@ -7,8 +7,8 @@ from typing import Any, cast
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.prompts import PromptError, token_ids
-from spsbench.models.loader import encode, encode_chat
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
+from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell
 
 log = logging.getLogger(__name__)

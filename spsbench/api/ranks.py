@@ -4,10 +4,9 @@ from collections.abc import Iterable
 
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, MissingRanksError, ranks
-from spsbench.models.description import read_config
+from spsbench.models.config import check_divisible, read_config
 from spsbench.models.folder import local_folder
 from spsbench.models.gguf.header import named_gguf
-from spsbench.models.shareable import check_divided
 from spsbench.settings.models import CHECKPOINT, ModelSpec
 
 
@@ -38,7 +37,7 @@ def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> N
     for model in shared:
         folder = None if named_gguf(model.id) else local_folder(model.id)
         if folder is not None:
-            check_divided(read_config(folder), model.ranks, folder)
+            check_divisible(read_config(folder), model.ranks, folder)
     if shared and ranks().size == 1:
         raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
     if shared:

@@ -14,7 +14,7 @@ from spsbench.audit.statistical.workbench import workers_for
 from spsbench.benchmark.models import Models
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import OF_REPLAY, Audit, Replay
 from spsbench.settings.execution import Access
@@ -82,8 +82,8 @@ def verify_run(
     if access.threads is not None:
         torch.set_num_threads(access.threads)
     with lines_to(say):
-        shelf = Shelf(offline=access.offline, allow_pickle=access.allow_pickle)
-        models = Models(shelf)
+        model_cache = ModelCache(offline=access.offline, allow_pickle=access.allow_pickle)
+        models = Models(model_cache)
         for done in replay(run, models, level=plan.level, asked=plan.bias, most=plan.max_tokens):
             known = {
                 "id": done.cell.id,

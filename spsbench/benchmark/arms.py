@@ -8,7 +8,7 @@ from spsbench.loop.text import Piece
 from spsbench.loop.types import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.metrics.rates import Metrics, metrics
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 

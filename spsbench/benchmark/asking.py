@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spsbench.errors import SpsError
-from spsbench.models.loader import encode, encode_chat
+from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Work
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample

@@ -25,7 +25,7 @@ from spsbench.benchmark.traced import Told, check_traceable, trace_part
 from spsbench.errors import Exit
 from spsbench.methods.foreign import settled
 from spsbench.methods.site import forget
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
 from spsbench.settings.cell import short_hash
@@ -60,7 +60,7 @@ class Bulk(NamedTuple):
     samples: Sequence[Sequence[Sample]]  # of each part
     writer: RunWriter
     access: Access
-    shelf: Shelf  # whose choices are the run's
+    model_cache: ModelCache  # whose choices are the run's
     watch: Callable[[Any], None]
     stop: Callable[[], bool]
 
@@ -105,7 +105,7 @@ class Conduct:
 
     place: Place
     access: Access
-    shelf: Shelf
+    model_cache: ModelCache
     name: str
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
@@ -164,11 +164,11 @@ class Conduct:
         """
         experiment = self._resolved(experiment)
         *_, folder = self._prepare(experiment)
-        yield from estimate(experiment, Models(self.shelf), folder)
+        yield from estimate(experiment, Models(self.model_cache), folder)
 
     def _resolved(self, experiment: Experiment) -> Experiment:
         """With every cell checked; each line about tokenizers is said once."""
-        return resolved(experiment, lambda cell: settled(cell, self.shelf))
+        return resolved(experiment, lambda cell: settled(cell, self.model_cache))
 
     def _prepare(
         self, experiment: Experiment
@@ -192,14 +192,14 @@ class Conduct:
         Models are loaded for parts that miss some only.
         """
         forget()
-        models, samples = Models(self.shelf), []
+        models, samples = Models(self.model_cache), []
         missing: set[Key] = set()
         for part in experiment.parts:
             own = uncut(part)
             wanted = {
                 key(job) for job in jobs(part, own, experiment.seed) if writer.wants(key(job))
             }
-            fits = models if self.hands is None else self.shelf.outline
+            fits = models if self.hands is None else self.model_cache.outline
             samples.append(samples_of(part, fits) if wanted else own)
             missing |= wanted
         if self.hands is not None:
@@ -228,10 +228,10 @@ class Conduct:
 
     def _traces(self, experiment: Experiment, writer: RunWriter) -> None:
         """Trace the drafts that are to be traced along the texts that there are."""
-        models = Models(self.shelf)
+        models = Models(self.model_cache)
         if self.hands is not None:
             if any(part.traced for part in experiment.parts) and not self.stop():
-                own = [samples_of(part, self.shelf.outline) for part in experiment.parts]
+                own = [samples_of(part, self.model_cache.outline) for part in experiment.parts]
                 self.hands.trace(self._bulk(experiment, own, writer), self.traced)
             return
         for part in experiment.parts:
@@ -252,28 +252,28 @@ class Conduct:
     def _bulk(
         self, experiment: Experiment, samples: Sequence[Sequence[Sample]], writer: RunWriter
     ) -> Bulk:
-        own = experiment, samples, writer, self.access, self.shelf
+        own = experiment, samples, writer, self.access, self.model_cache
         return Bulk(*own, self.watch, self.stop)
 
     @contextmanager
     def _keeping_choices(self, writer: RunWriter) -> Iterator[None]:
         """Take over what engines chose in this run, and keep what they choose, at once.
 
-        Afterwards the shelf is as before: one that goes on must not write into a finished run.
+        Afterwards the model cache is as before: it must not write into a finished run any more.
         """
-        choices, before = self.shelf.choices, self.shelf.chosen
+        choices, before = self.model_cache.choices, self.model_cache.chosen
         choices.update(read_choices(writer.folder, writer.shard))
 
         def keep() -> None:
             write_choices(writer.folder, writer.shard, choices)
 
-        self.shelf.chosen = keep
+        self.model_cache.chosen = keep
         if choices:  # of models that were loaded before
             keep()
         try:
             yield
         finally:
-            self.shelf.chosen = before
+            self.model_cache.chosen = before
 
     def _judge(self, experiment: Experiment, folder: Path) -> int:
         """Run the programs that were generated, if a sandbox holds or somebody insists."""

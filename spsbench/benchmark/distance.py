@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spsbench.benchmark.text_laws import TextTracer
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import BLOCKS, CHECKPOINT, Models
 

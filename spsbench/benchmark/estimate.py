@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spsbench.benchmark.jobs import Job, fitting, generations, make, uncut
 from spsbench.hardware.load import loaded, read_clocks
 from spsbench.hardware.sizes import clock
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell, Method
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.labels import Names, method, setting

@@ -11,7 +11,7 @@ from spsbench.loop.text import Origin, Piece, StopStrings, Transcript
 from spsbench.loop.types import Limits, Round
 from spsbench.methods.build import build
 from spsbench.methods.resolve import warp
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import DraftLaws, Record, RoundRecord
 

@@ -11,7 +11,7 @@ from spsbench.benchmark.distance import distance
 from spsbench.benchmark.generation import Generation
 from spsbench.hardware.load import loaded, read_clocks
 from spsbench.loop.decode import NonFiniteError
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.records import Key, Record
@@ -36,7 +36,7 @@ class Writer(Protocol):
 
 
 class Room(Protocol):
-    """What a prompt must fit: `shelf.Loaded`, or its outline."""
+    """What a prompt must fit: `model_cache.Loaded`, or its outline."""
 
     @property
     def tokenizer(self) -> Any:

@@ -12,10 +12,9 @@ from spsbench.hardware.load import loaded, read_clocks
 from spsbench.loop.site import Weights
 from spsbench.messages import announce_if_slow, no_lines
 from spsbench.methods.resolve import plan_of, resolve
+from spsbench.models.cache import Loaded, ModelCache, pair_warnings
 from spsbench.models.folder import locate
-from spsbench.models.shapes import locate_shape
-from spsbench.models.shelf import Loaded, Shelf
-from spsbench.models.surprises import surprises
+from spsbench.models.source import locate_shape
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import Experiment
@@ -28,21 +27,21 @@ log = logging.getLogger(__name__)
 class Models:
     """The models of each cell; what is surprising about them is said once."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self.shelf = shelf
+    def __init__(self, model_cache: ModelCache) -> None:
+        self.model_cache = model_cache
         self._told: set[str] = set()  # cells
         self._said: set[str] = set()  # lines
 
     def __call__(self, cell: Cell) -> Loaded:
         """Load them, or find them again."""
-        models = self.shelf.load(cell)
+        models = self.model_cache.load(cell)
         if cell.id not in self._told:
             self._told.add(cell.id)
             self._tell(cell, models)
         return models
 
     def _tell(self, cell: Cell, models: Loaded) -> None:
-        for line in () if cell.models.random else surprises(models, chat=cell.work.chat):
+        for line in () if cell.models.random else pair_warnings(models, chat=cell.work.chat):
             if line not in self._said:
                 log.info(f"note: {line}")
                 self._said.add(line)

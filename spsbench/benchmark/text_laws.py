@@ -10,7 +10,7 @@ from spsbench.loop.decode import token_budget
 from spsbench.loop.types import LM, Limits
 from spsbench.methods.resolve import warp
 from spsbench.metrics.intervals import Floats
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.forecast.traces import Written
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell

@@ -10,7 +10,7 @@ from spsbench.benchmark.text_laws import TextTracer
 from spsbench.benchmark.traced_of import draft_identity, head_of
 from spsbench.benchmark.tracing import DraftTracer
 from spsbench.errors import UsageError
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.forecast.traces import Along, DraftOf, Written
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part

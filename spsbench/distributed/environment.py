@@ -18,7 +18,7 @@ from spsbench.benchmark.models import Models
 from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
 from spsbench.methods.site import forget
-from spsbench.models.shelf import Choices, Shelf
+from spsbench.models.cache import Choices, ModelCache
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
 from spsbench.store.manifest import differences
@@ -108,7 +108,7 @@ def prepare_worker(
 def worker_models(access: Access, threads: int | None, choices: Choices) -> Models:
     """Return the models of a worker."""
     return Models(
-        Shelf(
+        ModelCache(
             offline=access.offline,
             allow_pickle=access.allow_pickle,
             threads=threads,
@@ -117,9 +117,9 @@ def worker_models(access: Access, threads: int | None, choices: Choices) -> Mode
     )
 
 
-def keep_choices(shelf: Shelf, chosen: Mapping[str, Any]) -> None:
+def keep_choices(model_cache: ModelCache, chosen: Mapping[str, Any]) -> None:
     """Keep what engines of workers have chosen first: a resumed run keeps to it."""
-    new = {name: choice for name, choice in chosen.items() if name not in shelf.choices}
+    new = {name: choice for name, choice in chosen.items() if name not in model_cache.choices}
     if new:
-        shelf.choices.update(new)
-        shelf.chosen()
+        model_cache.choices.update(new)
+        model_cache.chosen()

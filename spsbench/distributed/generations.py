@@ -29,7 +29,7 @@ from spsbench.distributed.environment import (
 from spsbench.distributed.map_units import map_units
 from spsbench.distributed.traces import trace_units
 from spsbench.hardware.sizes import clock
-from spsbench.models.shelf import Choices
+from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, Crew
 from spsbench.settings.experiment import Part
@@ -71,7 +71,7 @@ class RunWorkers:
             cells={cell.id: cell for cell in cells},
             access=bulk.access,
             warmup=bulk.experiment.warmup,
-            choices=dict(bulk.shelf.choices),
+            choices=dict(bulk.model_cache.choices),
             expected=environment(folders_for(cells, bulk.access)),
         )
         missing = sum(1 for _ in missing_units(bulk))
@@ -216,7 +216,7 @@ class Generations:
             record = make(job, models, first=first, answers=answers)
             answers.add(record)
             found.append(record)
-        return Made(found, self._machine, dict(self._models.shelf.choices))
+        return Made(found, self._machine, dict(self._models.model_cache.choices))
 
     @cached_property
     def _models(self) -> Models:
@@ -240,7 +240,7 @@ class Driver:
 
     def take(self, unit: Unit, made: Made) -> None:
         """Write records, behind a note of their machine; a record that is there already stays."""
-        keep_choices(self._bulk.shelf, made.choices)
+        keep_choices(self._bulk.model_cache, made.choices)
         name = machine_name(made.machine)
         if name not in self._noted:
             self._bulk.writer.join(name, made.machine)

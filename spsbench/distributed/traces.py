@@ -35,7 +35,7 @@ from spsbench.distributed.environment import (
 )
 from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.methods.resolve import plan_of
-from spsbench.models.shelf import Choices
+from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, Crew
 from spsbench.settings.task import Sample
@@ -60,7 +60,7 @@ def trace_units(crew: Crew, bulk: Bulk, told: Told) -> None:
         work = Traces(
             trails=tuple(trail._replace(samples=()) for trail in driver.trails),
             access=bulk.access,
-            choices=dict(bulk.shelf.choices),
+            choices=dict(bulk.model_cache.choices),
             expected=environment(driver.folders),
         )
         log.info(f"{driver.total} texts to trace on {crew.on}")
@@ -130,7 +130,7 @@ class Traces:
             made = Tracing(trail.plain, trail.traced, self._models, self._folders)
             self._tracings[unit.trail] = made
         tracing = self._tracings[unit.trail]
-        return Found(tracing(unit.text), tracing.fits, dict(self._models.shelf.choices))
+        return Found(tracing(unit.text), tracing.fits, dict(self._models.model_cache.choices))
 
     @cached_property
     def _folders(self) -> Any:
@@ -184,7 +184,7 @@ class Driver:
     def take(self, unit: Unit, found: Found) -> None:
         """Write traces, and keep what the worker knows."""
         self._fits[unit.trail] |= found.fits
-        keep_choices(self._bulk.shelf, found.choices)
+        keep_choices(self._bulk.model_cache, found.choices)
         keep(self._writers[unit.trail], found.traced)
         self._done += 1
         self._told(self._done, max(self._done, self.total))

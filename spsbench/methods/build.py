@@ -7,7 +7,7 @@ from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.site import LoadedSite
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 

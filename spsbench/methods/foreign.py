@@ -4,7 +4,7 @@ import logging
 
 from spsbench.loop.site import Drawn
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 from spsbench.plugins import make, plug_in
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.spec import Spec
@@ -15,7 +15,7 @@ LARGE = 0.5  # share of a sample text's tokens that both have
 MODEL, SHARED, STRINGS = Spec("model"), Spec("tli"), Spec("slem")
 
 
-def settled(cell: Cell, shelf: Shelf) -> Cell:
+def settled(cell: Cell, model_cache: ModelCache) -> Cell:
     """The resolved cell; where `model` would draft in another vocabulary, by tokens or by strings.
 
     By shared tokens where the cell samples and they are many, else by strings. A rule that was
@@ -28,7 +28,7 @@ def settled(cell: Cell, shelf: Shelf) -> Cell:
     decoder = plug_in("decoders", cell.method.decoder)
     if found.method.drafter != MODEL or decoder.rules is not None:
         return found
-    both = shelf.vocabularies(found)
+    both = model_cache.vocabularies(found)
     if both is None:
         return found
     asked = cell.method.verifier

@@ -24,7 +24,7 @@ from spsbench.loop.site import (
     Weights,
 )
 from spsbench.loop.types import LM, Engine
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
 

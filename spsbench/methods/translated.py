@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.types import LM
-from spsbench.models.translation.overlap import Vocabularies
 from spsbench.models.translation.translator import ByText, SameTokens, Translator
+from spsbench.models.translation.vocabulary import Vocabularies
 
 
 def translator_of(both: Vocabularies | None) -> Translator:

@@ -1,4 +1,8 @@
-"""Chat templates: programs that come with a model, run in a child with limits."""
+"""Chats: whether a model has a template, the sampling that it names, and its template filled in.
+
+A template is a program that comes with the model: it runs in a child process with limits on its
+time, memory and output.
+"""
 
 import atexit
 import contextlib
@@ -9,15 +13,27 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError
 from spsbench.messages import announce_if_slow
+from spsbench.models.config import read_object
+from spsbench.models.folder import expanded, locate, named
+from spsbench.models.gguf.header import named_gguf, read_header
+from spsbench.settings.cell import WARP
+from spsbench.settings.cell_from_options import OF_CELL
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.sweep import OwnSampling
 
 RENDERED_LIMIT = 4 << 20  # characters of one rendered chat
+
 _CPU_SECONDS = 5  # of processor time, for one chat: what other work there is takes none of it
+
 _START_CPU_SECONDS = 120  # of processor time, for the child's imports
+
 _MEMORY = 512 << 20  # bytes more than the child needs to start
 
 # The child imports first and then takes its limits, so that they bind the template only. All of
@@ -52,6 +68,104 @@ for line in sys.stdin:
         answer = {"error": lines[0][:300]}
     print(json.dumps(answer), flush=True)
 """
+
+_LIMIT = 200 << 20  # bytes of a tokenizer's configuration
+
+_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+
+GENERATION = "generation_config.json"
+
+LIMIT = 1 << 20  # bytes of the file
+
+
+def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
+    """Whether the tokenizer of a model brings a chat template.
+
+    Of a model at the hub, the small files that would tell are fetched or found in the cache.
+
+    Raises:
+        SpsError: a local model that cannot be used.
+    """
+    path = expanded(ref.id)
+    if not ref.random and named_gguf(ref.id) and path.is_file():
+        return bool(read_header(path).values.get("tokenizer.chat_template"))
+    return any(map(_tells, files_of(ref, _FILES, offline=offline, allow_pickle=allow_pickle)))
+
+
+def template_lookup(*, offline: bool, allow_pickle: bool) -> Callable[[ModelSpec], bool]:
+    """`has_template` that remembers."""
+    known: dict[ModelSpec, bool] = {}
+
+    def ask(ref: ModelSpec) -> bool:
+        if ref not in known:
+            known[ref] = has_template(ref, offline=offline, allow_pickle=allow_pickle)
+        return known[ref]
+
+    return ask
+
+
+def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[str, Any]:
+    """The options of the warp that a model's generation config names.
+
+    Raises:
+        SpsError: a local model that cannot be used, or a value out of range.
+    """
+    found = files_of(ref, (GENERATION,), offline=offline, allow_pickle=allow_pickle)
+    given = read_object(found[0], LIMIT) if found else {}
+    if given.get("do_sample") is False:
+        return {"temperature": 0.0}
+    return {
+        name: OF_CELL[name].convert(given[name], f"{name} ({GENERATION} of {ref})")
+        for name in WARP
+        if given.get(name) is not None
+    }
+
+
+def sampling_lookup(*, offline: bool, allow_pickle: bool) -> OwnSampling:
+    """Return `own_sampling` under this access, reading each model's file once."""
+    return cache(partial(own_sampling, offline=offline, allow_pickle=allow_pickle))
+
+
+def files_of(
+    ref: ModelSpec, names: Sequence[str], *, offline: bool, allow_pickle: bool
+) -> list[Path]:
+    """Those of some small files that a model has; none of a GGUF file and of random weights.
+
+    Of a model at the hub they are fetched or found in the cache.
+
+    Raises:
+        SpsError: a local model that cannot be used.
+    """
+    path = expanded(ref.id)
+    if ref.random or (named_gguf(ref.id) and path.is_file()):
+        return []
+    if named(ref.id) or path.is_dir():
+        folder = locate(
+            ref,
+            offline=True,
+            trust_remote_code=ref.trust_remote_code,
+            allow_pickle=allow_pickle,
+        )
+        return [folder / name for name in names if (folder / name).is_file()]
+    return _at_hub(ref, names, offline)
+
+
+def _tells(path: Path) -> bool:
+    return path.suffix == ".jinja" or bool(read_object(path, _LIMIT).get("chat_template"))
+
+
+def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
+    from huggingface_hub import hf_hub_download
+
+    found = []
+    for name in names:
+        try:
+            found.append(
+                Path(hf_hub_download(ref.id, name, revision=ref.revision, local_files_only=offline))
+            )
+        except Exception:  # what is missing there raises kinds of several packages
+            continue
+    return found
 
 
 class Span(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
-from spsbench.models.description import check_config, embedding_and_layers, read_config
+from spsbench.models.config import check_config, embedding_and_layers, read_config
 from spsbench.models.gguf.header import named_gguf
 from spsbench.models.gguf.unpack import unpacked
 from spsbench.models.hub import fetch

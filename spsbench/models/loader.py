@@ -1,29 +1,34 @@
-"""A checked folder to a model and a tokenizer in memory, and text to the model's tokens."""
+"""A checked folder to a model in memory, complete and with finite weights."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedModel,
+)
 from transformers.distributed import DistributedConfig
 
 from spsbench.engines.origins import mark, stamp
 from spsbench.errors import DataError
-from spsbench.models.boundary import silent, translated, without_panics
-from spsbench.models.chat import render
-from spsbench.models.description import NEUTRAL
-from spsbench.models.devices import find_device
-from spsbench.models.jsonfile import read_object
+from spsbench.hardware.cache_home import keep_newest, own_folder
+from spsbench.models.config import check_shareable
+from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.lazy import lazy_tensors
-from spsbench.models.normalizers import check_growth
-from spsbench.models.precision import check_dtype, choose, warn_of_memory
-from spsbench.models.shareable import check_shareable
-from spsbench.models.soundness import check_complete, check_sound_once
+from spsbench.models.third_party import silent, translated
 from spsbench.models.weights import weight_files
+
+LARGE = 64 * 2**20  # bytes of weights
+MOST = 256  # models that were found sound
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
 
 
 def load_model(
@@ -122,107 +127,104 @@ def plain_class(config: transformers.PreTrainedConfig) -> Any:
     return kind if plain and not packed else None
 
 
-def load_tokenizer(
-    folder: Path, *, trust_remote_code: bool
-) -> transformers.PreTrainedTokenizerBase:
-    """The tokenizer in `folder`.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    check_growth(folder)
-    with translated("the tokenizer", folder), silent():
-        return AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=trust_remote_code
-        )
-
-
-def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The tokens of a prompt; names of special tokens in it are ordinary text.
-
-    A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
-
-    Raises:
-        DataError: NUL, a lone surrogate, or a blank prompt without a BOS to stand in.
-    """
-    if "\0" in text:
-        raise DataError(
-            f"a NUL at character {text.index(chr(0))} (prompt): expected text. Remove it"
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"a lone surrogate at character {error.start} (prompt): expected Unicode text. "
-            "Save the prompt as UTF-8"
-        ) from error
-    with translated("the tokenizer", tokenizer.name_or_path), silent(), without_panics():
-        ids = [int(i) for i in tokenizer.encode(text, split_special_tokens=True)]
-    if text.strip() and ids:
-        return ids
-    start = tokenizer.bos_token_id
-    if start is None:
-        raise DataError(
-            "a blank prompt (prompt): expected text, since this tokenizer has no BOS token. "
-            "Give a prompt"
-        )
-    return ids if ids[:1] == [start] else [start, *ids]
-
-
-def encode_chat(
-    tokenizer: transformers.PreTrainedTokenizerBase,
-    messages: Sequence[Mapping[str, object]],
-    *,
-    instead: str = "Ask with --chat off",
-) -> list[int]:
-    """The tokens of a chat up to where the model answers, by the model's own template.
+def check_complete(info: Mapping[str, Collection[Any]], folder: Path) -> None:
+    """Refuse a model of which transformers had to make up a part.
 
     Args:
-        instead: what a user can do where there is no chat.
+        info: transformers' loading info.
+        folder: for the message.
 
     Raises:
-        DataError: no template, or one that fails or does not end.
+        DataError: with the name of the first tensor.
     """
-    if not tokenizer.chat_template:
-        raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
-    with translated("the chat template", tokenizer.name_or_path), silent():
-        template = tokenizer.get_chat_template()
-        controls = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
-        names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
-        ids: list[int] = []
-        for span in render(template, messages, names, controls, instead):
-            with without_panics():
-                ids += tokenizer.encode(
-                    span.text, add_special_tokens=False, split_special_tokens=span.plain
-                )
-    if not ids:
-        raise DataError("an empty chat (prompt): expected a message. Give a prompt")
-    return ids
+    todo = "Fetch the model again, or choose its causal version"
+    if missing := info.get("missing_keys", ()):
+        first = min(str(name) for name in missing)
+        raise DataError(
+            f"the weights lack {len(missing)} tensors, such as {first} ({folder}): expected a "
+            f"whole causal language model. {todo}"
+        )
+    if other := info.get("mismatched_keys", ()):
+        name, found, wanted = min(other, key=str)
+        raise DataError(
+            f"{name} has the shape {_shape(found)} ({folder}): expected {_shape(wanted)} by "
+            f"config.json, as for {len(other)} tensors in all. {todo}"
+        )
 
 
-def eos_ids(
-    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase
-) -> frozenset[int]:
-    """Every id that ends a text: of the config, the generation config and the tokenizer."""
-    found: set[int] = set()
-    configs = (model.config, model.config.get_text_config(), model.generation_config)
-    for ids in (*(getattr(c, "eos_token_id", None) for c in configs), tokenizer.eos_token_id):
-        found.update(ids if isinstance(ids, list | tuple) else [ids] if ids is not None else [])
-    return frozenset(found)
+def _shape(sizes: Iterable[int]) -> str:
+    return "x".join(map(str, sizes)) or "of one number"
 
 
-def hidden_settings(folder: Path) -> dict[str, Any]:
-    """Settings in `generation_config.json` that change a law, and that spsbench does not apply.
+def own(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor: all of it where it is not shared."""
+    local = getattr(tensor, "to_local", None)
+    return tensor if local is None else cast(torch.Tensor, local())
+
+
+LARGEST = 65504.0  # of a weight: float16's own; those of trained models stay far below it
+
+
+def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _small(tensor: torch.Tensor) -> bool:
+    """Whether the norm alone proves that all numbers are finite and none too large."""
+    if tensor.device.type != "cpu":  # where each look waits
+        return False
+    return bool(torch.linalg.vector_norm(tensor) < LARGEST / 2)  # rounding is far below that
+
+
+def check_sound_once(model: PreTrainedModel, folder: Path, stamped: str | None) -> None:
+    """As `check_sound`; a large model whose files were found sound before is not read for it.
+
+    Args:
+        model: any.
+        folder: for the message.
+        stamped: its files as they are, of `origins.stamp`; None: nothing is known of them.
+    """
+    large = stamped is not None and sum(t.nbytes for _, t in _tensors(model)) > LARGE
+    places = own_folder("sound") if large else None
+    mark = None if places is None else places / str(stamped)
+    if mark is not None and mark.exists():
+        return
+    check_sound(model, folder)
+    if mark is not None:
+        with suppress(OSError):  # it will be read again
+            mark.touch()
+            keep_newest(mark.parent.iterdir(), MOST)
+
+
+@torch.inference_mode()
+def check_sound(model: PreTrainedModel, folder: Path) -> None:
+    """Refuse a model with NaN or infinite weights, or with some that no training leaves behind.
+
+    Buffers may hold any finite number: some are masks.
 
     Raises:
-        DataError: the file is there and is no JSON object.
+        DataError: with the name of the first such tensor.
     """
-    path = folder / "generation_config.json"
-    if not path.is_file():
-        return {}
-    given = read_object(path, 1 << 20)
-    return {
-        name: given[name]
-        for name, neutral in NEUTRAL.items()
-        if given.get(name) is not None and given[name] not in neutral
+    learned = {name for name, _ in model.named_parameters()}
+    tensors = {
+        name: tensor
+        for name, tensor in ((name, own(t)) for name, t in _tensors(model))
+        if tensor.dtype in _FLOATS and tensor.numel()
     }
+    # No number is larger than their norm, which is read faster: mostly that settles it. Else the
+    # extremes, which are finite if and only if all numbers are. Neither needs a copy of a tensor.
+    tensors = {name: tensor for name, tensor in tensors.items() if not _small(tensor)}
+    bounds = [torch.stack(torch.aminmax(tensor)).double().cpu() for tensor in tensors.values()]
+    for name, bound in zip(tensors, bounds, strict=True):
+        if not bool(bound.isfinite().all()):
+            raise DataError(
+                f"{name} has numbers that are not finite ({folder}): expected finite weights. "
+                "Fetch the model again, or choose another --dtype"
+            )
+        largest = float(bound.abs().max())
+        if largest > LARGEST and name in learned:
+            raise DataError(
+                f"{name} has a weight of {largest:.3g} ({folder}): expected {LARGEST:g} at most, "
+                "as training leaves behind. Fetch the model again"
+            )

@@ -1,24 +1,33 @@
-"""Where a cell's models come from: checkpoints, or bare shapes with random weights.
+"""Where a cell's models come from: checkpoints, or the shapes of a config with random weights.
 
 Equal sources give the same models, so a source is a key of what is loaded already.
 """
 
+import logging
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from transformers import PreTrainedModel
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.engines.limits import rows_of
 from spsbench.engines.quantization.layers import quantise
-from spsbench.errors import DataError
-from spsbench.models.folder import check_folder, locate
+from spsbench.errors import DataError, MissingError
+from spsbench.models.config import check_config, read_config
+from spsbench.models.devices import check_dtype, find_device
+from spsbench.models.folder import check_folder, expanded, locate
 from spsbench.models.gguf.blocks import check_blocks, lay_blocks
-from spsbench.models.loader import eos_ids, load_model, load_tokenizer
-from spsbench.models.shapes import IdTokenizer, check_shape, locate_shape, model_of_shape
+from spsbench.models.loader import load_model
 from spsbench.models.shares import load_shared
-from spsbench.models.vocabulary import check_same, common_size, difference
-from spsbench.settings.models import BLOCKS, ModelSpec
+from spsbench.models.third_party import silent, translated
+from spsbench.models.tokenizers import check_same, common_size, difference, eos_ids, load_tokenizer
+from spsbench.settings.models import BLOCKS, BUNDLED, FETCHED, ModelSpec, fetched_folder
+
+log = logging.getLogger(__name__)
+_NUMBER = re.compile(r"[0-9]+")
 
 
 class Source(Protocol):
@@ -63,23 +72,6 @@ def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool) 
         ranks=spec.ranks,
         **machine,
     )
-
-
-def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
-    """`model`, its linear layers in the format `name`; None: as they are.
-
-    Raises:
-        DataError: it has none that can be quantised, or blocks of another model.
-    """
-    if name == BLOCKS:
-        lay_blocks(model, folder)
-        return model
-    if name is not None and not quantise(model, name):
-        raise DataError(
-            f"{type(model).__name__} has no linear layers of the stock kind ({folder}): expected "
-            f"some for --weights {name}. Take the weights as they are"
-        )
-    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,3 +178,98 @@ class Shapes:
     def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
         """None: a text without meaning has no end."""
         return frozenset()
+
+
+def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
+    """`model`, its linear layers in the format `name`; None: as they are.
+
+    Raises:
+        DataError: it has none that can be quantised, or blocks of another model.
+    """
+    if name == BLOCKS:
+        lay_blocks(model, folder)
+        return model
+    if name is not None and not quantise(model, name):
+        raise DataError(
+            f"{type(model).__name__} has no linear layers of the stock kind ({folder}): expected "
+            f"some for --weights {name}. Take the weights as they are"
+        )
+    return model
+
+
+class IdTokenizer:
+    """Token ids written as numbers, for models that have no tokenizer: `17 4 230`."""
+
+    name_or_path = "numbers"
+    bos_token_id = None
+
+    def encode(self, text: str, *, split_special_tokens: bool = True) -> list[int]:
+        """The numbers in `text`."""
+        return [int(number) for number in _NUMBER.findall(text)]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The ids, each after a space."""
+        return "".join(f" {i}" for i in token_ids)
+
+
+def locate_shape(ref: ModelSpec, *, offline: bool) -> Path:
+    """The folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
+
+    Raises:
+        MissingError: nothing of that name, here or in reach.
+    """
+    path = BUNDLED.get(ref.id) or expanded(ref.id)
+    if ref.id in FETCHED:
+        path = fetched_folder(ref.id)
+    folder = path.parent if path.name == "config.json" else path
+    if (folder / "config.json").is_file():
+        return folder
+    if path.exists():
+        raise MissingError(f"no config.json ({path}): expected one of a model. Check the path")
+    from huggingface_hub import hf_hub_download
+
+    try:
+        found = hf_hub_download(
+            ref.id, "config.json", revision=ref.revision, local_files_only=offline
+        )
+    except Exception as error:  # the client raises kinds of several packages
+        raise MissingError(
+            f"no config.json of {ref.id} ({type(error).__name__}): expected a folder, a hub id "
+            "that is cached or in reach, or nano. Check the name"
+        ) from error
+    log.info(f"shape of {ref.id}: {found}")
+    return Path(found).parent
+
+
+def check_shape(folder: Path) -> None:
+    """Refuse what is no decoder-only model or has absurd sizes.
+
+    Raises:
+        DataError: with the key that is wrong.
+    """
+    check_config(read_config(folder), folder, trust_remote_code=False)
+
+
+def model_of_shape(
+    folder: Path, *, device: str, dtype: str, attention: str | None, seed: int
+) -> PreTrainedModel:
+    """A model as `config.json` describes it, its weights drawn from `seed`; in eval mode.
+
+    Raises:
+        UsageError: no such dtype.
+        DataError, OutOfMemoryError: it cannot be made.
+    """
+    place = find_device(device)
+    check_dtype(dtype)
+    if dtype == "auto":
+        dtype = "float32" if place.type == "cpu" else "bfloat16"
+    number: torch.dtype = getattr(torch, dtype)
+    with translated("the shape", folder), silent(), torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(seed)  # the CPU's: weights are drawn there
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        options = {} if attention is None else {"attn_implementation": attention}
+        model = AutoModelForCausalLM.from_config(config, dtype=number, **options)
+        if not isinstance(model, PreTrainedModel):
+            raise DataError(f"{type(model).__name__} ({folder}): expected a language model")
+        model.config.name_or_path = str(folder)
+        return model.requires_grad_(False).to(place).eval()

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeGuard
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.hardware.files import open_file
-from spsbench.models.jsonfile import read_object
+from spsbench.models.config import read_object
 
 INDEX = "model.safetensors.index.json"
 PICKLE_INDEX = "pytorch_model.bin.index.json"

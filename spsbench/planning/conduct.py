@@ -13,7 +13,7 @@ from spsbench.benchmark.jobs import fitting
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 from spsbench.planning.arms import by_draft, candidate_of, named, replayable
 from spsbench.planning.folder import COSTS, Kept, lines_of, lost, opened
 from spsbench.planning.forecast.answer import Measured
@@ -63,7 +63,7 @@ class Planner:
     planning: Planning
     place: Place
     access: Access
-    shelf: Shelf
+    model_cache: ModelCache
     chat: bool = False
     system: str = ""
     watch: Callable[[Phases], None] = lambda phases: None
@@ -72,7 +72,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         self._phases, self._phase, self._count = Phases(), "texts", Count()
-        self._models = Models(self.shelf)
+        self._models = Models(self.model_cache)
         self.cells = [c.but(chat=self.chat, system=self.system) for c in self.cells]
         self._plain = resolve(self.cells[0].auto_regressive)
 
@@ -173,7 +173,7 @@ class Planner:
         return Runs(
             self.folder,
             self.access,
-            self.shelf,
+            self.model_cache,
             home=self._home,
             seed=self._plain.sampling.seed,
             chat=self.chat,

@@ -14,7 +14,7 @@ from spsbench.hardware.sizes import clock
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.intervals import Floats
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.alone import Alone
 from spsbench.planning.forecast.costs import Arm, Costs, Rule
 from spsbench.planning.forecast.surface import FEWEST_TURNS, Surface

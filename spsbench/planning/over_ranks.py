@@ -9,9 +9,9 @@ import torch
 from transformers import AutoConfig
 
 from spsbench.errors import DataError, UsageError
-from spsbench.models.boundary import silent
+from spsbench.models.config import check_shareable
 from spsbench.models.loader import plain_class
-from spsbench.models.shareable import check_shareable
+from spsbench.models.third_party import silent
 from spsbench.planning.forecast.costs import PLAIN, Costs
 from spsbench.planning.forecast.link import Link
 from spsbench.planning.forecast.placements import Placement

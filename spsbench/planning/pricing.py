@@ -7,7 +7,7 @@ from pathlib import Path
 
 from spsbench.benchmark.asking import prompt_ids
 from spsbench.benchmark.models import Models
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.folder import COSTS
 from spsbench.planning.forecast.costs import Costs
 from spsbench.planning.forecast.costs_file import dumps, read_costs

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.benchmark.models import measured
 from spsbench.loop.timing import Stopwatch
-from spsbench.models.boundary import silent
+from spsbench.models.third_party import silent
 
 READ = 1 << 30  # bytes, of a device's memory: many times its caches
 PASSES = 10

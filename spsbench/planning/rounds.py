@@ -13,7 +13,7 @@ from spsbench.loop.types import Limits, Round, Schedule
 from spsbench.methods.build import LoadedStand
 from spsbench.methods.resolve import warp
 from spsbench.metrics.intervals import Floats
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.in_turn import InTurn
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell

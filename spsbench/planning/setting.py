@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from spsbench.engines.session.engine_config import choice_of
+from spsbench.models.cache import Loaded
 from spsbench.models.folder import local_folder
-from spsbench.models.shelf import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.store.provenance import digest, hardware, hash_files, versions

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.forecast.costs import Costs
 from spsbench.planning.forecast.shape import STEP, Shape, ShapeCost
 from spsbench.planning.measure import Pace, measure
@@ -102,7 +102,7 @@ def measure_shapes(
 
     Args:
         cell: resolved; its target gives vocabulary and kind of architecture, its sampling the laws.
-        load: a shelf's.
+        load: a model_cache's.
         text: token ids for the target to read.
 
     Raises:

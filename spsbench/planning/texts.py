@@ -9,7 +9,7 @@ from spsbench.benchmark.conduct import Conduct, Hands
 from spsbench.benchmark.pace import Pace
 from spsbench.benchmark.traced import Told
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 from spsbench.planning.arms import candidate_of, replayable
 from spsbench.planning.forecast.answer import Measured
 from spsbench.planning.forecast.forecasts import tau_of
@@ -39,7 +39,7 @@ class Runs:
         self,
         folder: Path,
         access: Access,
-        shelf: Shelf,
+        model_cache: ModelCache,
         *,
         home: Path,
         seed: int,
@@ -50,7 +50,7 @@ class Runs:
         stop: Callable[[], bool],
         hands: Hands | None = None,
     ) -> None:
-        self.folder, self.access, self.shelf = folder, access, shelf
+        self.folder, self.access, self.model_cache = folder, access, model_cache
         self._home = home
         self._hands = hands
         self._seed, self._work = seed, {"chat": chat, "system": system}
@@ -90,7 +90,7 @@ class Runs:
         conduct = Conduct(
             place=Place(out=out, resume=True, score=False),
             access=self.access,
-            shelf=self.shelf,
+            model_cache=self.model_cache,
             name=out.name,
             hands=hands,
             **self._heard,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import MismatchError, SpsError
-from spsbench.models.jsonfile import read_object
+from spsbench.models.config import read_object
 from spsbench.settings.execution import Place
 from spsbench.store.atomic import replace_file
 from spsbench.store.folder import cannot_create, move_aside

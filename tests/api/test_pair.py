@@ -120,7 +120,7 @@ def test_a_benchmark_is_resumed_and_told(pair: Pair, tmp_path: Path) -> None:
     assert len(seen) == 1 + 2 * 3
     again = pair.bench("xsum:count=2", **asked, resume=True)
     kept = sorted(path.stat().st_mtime_ns for path in run.folder.iterdir())
-    pair.shelf.chosen()  # what is chosen later is none of the run's business
+    pair.model_cache.chosen()  # what is chosen later is none of the run's business
     assert sorted(path.stat().st_mtime_ns for path in run.folder.iterdir()) == kept
     assert again.outcome.records == run.outcome.records
     assert run.rows()[1]["k"] == 1

@@ -24,7 +24,7 @@ from spsbench.loop.types import Draft, Limits, Noise
 from spsbench.loop.types import Verdict as Ruling
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell, WarpSettings
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec

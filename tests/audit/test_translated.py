@@ -15,9 +15,8 @@ from spsbench.audit.statistical.suspects import Proposal
 from spsbench.audit.statistical.workbench import Prompt
 from spsbench.errors import DataError
 from spsbench.methods.drafters.tli import SharedTokensDrafter
-from spsbench.models.shelf import Loaded, Shelf
-from spsbench.models.translation.overlap import Overlap, Vocabularies
-from spsbench.models.translation.vocabulary import Vocabulary
+from spsbench.models.cache import Loaded, ModelCache
+from spsbench.models.translation.vocabulary import Overlap, Vocabularies, Vocabulary
 from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 from tests.folders import save
@@ -66,7 +65,7 @@ def test_the_way_is_chosen_and_told(folders: dict[str, str]) -> None:
     asked, _ = sampled.configured(temperature=0.0, verifier="block")
     assert str(asked.method) == "tli/block/constant:lookahead=3"
     few = Overlap({1: 1}, 9, 9, text=0.2)
-    with patch("spsbench.models.translation.overlap.Vocabularies.overlap", few):
+    with patch("spsbench.models.translation.vocabulary.Vocabularies.overlap", few):
         assert pair(folders).cell.method.drafter.name == "slem"
 
 
@@ -129,10 +128,10 @@ def test_audits_hold(folders: dict[str, str], drafter: str) -> None:
 def test_what_cannot_work_is_refused_with_its_reason(folders: dict[str, str]) -> None:
     cell = pair(folders).cell.but(drafter=Spec("model"))
     with pytest.raises(DataError, match=r"expected one vocabulary. Draft in its own tokens with"):
-        Shelf(offline=True).load(cell)
+        ModelCache(offline=True).load(cell)
     none = Overlap({}, 9, 9, text=0.0)
     with (
-        patch("spsbench.models.translation.overlap.Vocabularies.overlap", none),
+        patch("spsbench.models.translation.vocabulary.Vocabularies.overlap", none),
         pytest.raises(DataError, match="no token of the draft model is one of the target's"),
     ):
         pair(folders, drafter="tli").generate(WORDS[0])

@@ -20,7 +20,7 @@ def test_worker_that_cannot_start_raises_at_its_first_job(
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(workbench, "Shelf", fail)
+    monkeypatch.setattr(workbench, "ModelCache", fail)
     monkeypatch.setattr(workbench, "_WORKER", [])
     workbench._start(None, 0.0, True)  # type: ignore[arg-type]
     with pytest.raises(type(error)) as raised:

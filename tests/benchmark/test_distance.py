@@ -11,7 +11,7 @@ from spsbench.benchmark.jobs import EMPTY, Job, make
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.sums import AT, Tally
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED
 from spsbench.settings.records import Record, RoundRecord
@@ -46,21 +46,21 @@ def test_it_is_the_sum_of_total_variations(temperature: float) -> None:
         greedy = torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
         laws.append(logits.softmax(-1) if temperature else greedy)
     expected = float((laws[0] - laws[1]).abs().sum() / 2)
-    shelf = Shelf(offline=True)
-    found = distance(cell("int4", temperature), PROMPT, TEXT, shelf.load)
+    model_cache = ModelCache(offline=True)
+    found = distance(cell("int4", temperature), PROMPT, TEXT, model_cache.load)
     assert found == pytest.approx(expected, abs=1e-4)
     assert found > 0.1 or not temperature
-    assert distance(cell("checkpoint", temperature), PROMPT, TEXT, shelf.load) is None
+    assert distance(cell("checkpoint", temperature), PROMPT, TEXT, model_cache.load) is None
 
 
 def test_a_generation_has_it_in_its_record() -> None:
-    shelf, own = Shelf(offline=True), cell("int8", 1.0)
+    model_cache, own = ModelCache(offline=True), cell("int8", 1.0)
     job = Job(own, Sample("a", "the cat"), 0)
-    record = make(job, shelf.load(own), first=False, compare=shelf.load)
+    record = make(job, model_cache.load(own), first=False, compare=model_cache.load)
     assert record.distance is not None
     assert 0 < record.distance < len(record.tokens)
     assert Record.from_json(record.to_json()).distance == record.distance
-    assert "distance" not in make(job, shelf.load(own), first=False).to_json()
+    assert "distance" not in make(job, model_cache.load(own), first=False).to_json()
 
 
 def test_its_full_self_differs_in_weights_alone() -> None:

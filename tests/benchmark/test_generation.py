@@ -11,7 +11,7 @@ from spsbench.benchmark.generation import Generation, Update, interleave, origin
 from spsbench.loop.text import Origin
 from spsbench.loop.types import Round
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record, TreeRound

@@ -10,7 +10,7 @@ from spsbench.benchmark import jobs as bench
 from spsbench.benchmark.jobs import fitting, generations, jobs, key, make, run_part, samples_of
 from spsbench.loop.decode import NonFiniteError
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.models import ModelSpec

@@ -16,7 +16,7 @@ from spsbench.loop.types import Context, Draft, Drafter, Scores
 from spsbench.loop.types import Drawn as How
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.resolve import resolve, warp
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning.forecast.traces import Drawn, Proposed
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec

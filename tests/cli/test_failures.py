@@ -217,7 +217,7 @@ def test_what_cannot_end_well_is_told_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("spsbench.settings.execution.find_spec", lambda name: None)
-    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     ran = sps(*arguments)
     assert ran.code == code
     assert said in ran.err

@@ -12,7 +12,7 @@ from spsbench.distributed.environment import check_environment
 from spsbench.distributed.generations import Ask, Made, units_of
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 from spsbench.reports.run_tables import tables
 from spsbench.settings.execution import Access, Crew
 from spsbench.settings.records import RoundRecord
@@ -82,7 +82,7 @@ def conducted(tmp_path, monkeypatch):
         lines: list[str] = []
         with open_run(tmp_path / folder, manifest, resume=True) as writer, lines_to(lines.append):
             bulk = Bulk(
-                *(RUN, [SAMPLES], writer, Access(), Shelf()),
+                *(RUN, [SAMPLES], writer, Access(), ModelCache()),
                 watch=lambda pace: None,
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
             )

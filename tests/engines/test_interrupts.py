@@ -106,11 +106,11 @@ from spsbench.settings.cell_from_options import make_cell
 from spsbench.engines import worth
 from spsbench.engines.packing.layouts import layouts
 from spsbench.benchmark.generation import Generation
-from spsbench.models.shelf import Shelf
+from spsbench.models.cache import ModelCache
 # Packed whatever is fastest here: the kernels are what runs in Python.
 worth.best_layout = lambda alike, size: next(iter(layouts(alike[0].weight)), None)
 cell = resolve(make_cell(target="nano", k=4, max_new_tokens=200, ignore_eos=True, dtype="auto"))
-loaded = Shelf(threads=1).load(cell)
+loaded = ModelCache(threads=1).load(cell)
 for update in Generation(cell, loaded, [5, 6, 7]):  # layers are traced and checked by then
     pass
 for turn in range(int(sys.argv[1])):

@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spsbench.errors import DataError, SpsError, UsageError
-from spsbench.models.heads.checkpoint import checkpoint
-from spsbench.models.heads.pickled import pickled_headers
+from spsbench.models.heads.checkpoint import checkpoint, pickled_headers
 from spsbench.models.heads.reading import described, family_of
 from spsbench.models.heads.weights import head_weights
 from spsbench.settings.models import ModelSpec

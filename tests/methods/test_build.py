@@ -16,9 +16,9 @@ from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.resolve import resolve, warp
 from spsbench.methods.schedules.constant import Constant
+from spsbench.models import cache as loading
 from spsbench.models import lazy
-from spsbench.models import shelf as loading
-from spsbench.models.shelf import Loaded, Shelf
+from spsbench.models.cache import Loaded, ModelCache
 from spsbench.plugins import arguments, make
 from spsbench.registry import Entry
 from spsbench.settings.cell import Cell
@@ -164,7 +164,7 @@ def test_models_are_loaded_for_each_other(tmp_path, said: list[str]) -> None:
     target = save(tmp_path / "target", random_model())
     draft = save(tmp_path / "draft", random_model(noise=0.1))
     cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
-    loaded = Shelf(offline=True).load(cell)
+    loaded = ModelCache(offline=True).load(cell)
     assert loaded.draft is not None
     assert loaded.folder == target
     assert loaded.vocab_size == len(byte_tokenizer())
@@ -174,7 +174,7 @@ def test_models_are_loaded_for_each_other(tmp_path, said: list[str]) -> None:
     assert not any(part() is not None for part in lazy._PARTS.values())  # of the files
     assert said == []
 
-    alone = Shelf(offline=True).load(cell.but(draft=None))
+    alone = ModelCache(offline=True).load(cell.but(draft=None))
     assert alone.draft is None
 
 
@@ -186,7 +186,7 @@ def test_models_of_different_tokens_are_refused(tmp_path) -> None:
     draft = save(tmp_path / "draft", tiny("llama", vocab=vocab, dtype=torch.float32), other)
     cell = Cell.of(target=ModelSpec(str(target)), draft=ModelSpec(str(draft)))
     with pytest.raises(DataError, match="<extra>"):
-        Shelf(offline=True).load(cell)
+        ModelCache(offline=True).load(cell)
 
 
 def test_a_cache_that_cannot_be_rolled_back_is_refused(
@@ -199,7 +199,7 @@ def test_a_cache_that_cannot_be_rolled_back_is_refused(
     monkeypatch.setattr(fast, "check_rollback", cannot)
     target = save(tmp_path / "target", random_model())
     with pytest.raises(DataError, match="Mamba: its cache cannot be rolled back"):
-        Shelf(offline=True).load(Cell.of(target=ModelSpec(str(target))))
+        ModelCache(offline=True).load(Cell.of(target=ModelSpec(str(target))))
 
 
 class Needy(Drafter):

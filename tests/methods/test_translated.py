@@ -34,9 +34,8 @@ from spsbench.methods.translated import common
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.models.translation.overlap import Vocabularies
 from spsbench.models.translation.translator import ByText, SameTokens
-from spsbench.models.translation.vocabulary import Tokens, Vocabulary
+from spsbench.models.translation.vocabulary import Tokens, Vocabularies, Vocabulary
 from tests.parts import ByHistory, ByLaw
 
 OURS = ("a", "b", "ba")

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.models import chat
-from spsbench.models.loader import encode_chat, load_tokenizer
+from spsbench.models.tokenizers import encode_chat, load_tokenizer
 
 ASK = [{"role": "user", "content": "hi"}]
 

@@ -119,7 +119,7 @@ def test_unreadable_files(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def fail(path: Path, limit: int) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("spsbench.models.jsonfile.read_file", fail)
+    monkeypatch.setattr("spsbench.models.config.read_file", fail)
     refused(broken, PermissionDeniedError, r"config\.json cannot be read")
 
 

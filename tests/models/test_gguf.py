@@ -18,12 +18,13 @@ from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.quantization.layers import dequantise, quantised_layers
 from spsbench.errors import DataError, MissingError
-from spsbench.models import folder, wheel
-from spsbench.models.gguf import blocks
+from spsbench.models import folder
+from spsbench.models.gguf import blocks, wheel
 from spsbench.models.gguf.header import read_header
 from spsbench.models.gguf.unpack import KEPT, origin
-from spsbench.models.loader import load_model, load_tokenizer
+from spsbench.models.loader import load_model
 from spsbench.models.source import rounded, source_of
+from spsbench.models.tokenizers import load_tokenizer
 from spsbench.settings.models import BLOCKS, ModelSpec
 from tests import trained
 

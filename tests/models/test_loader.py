@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spsbench.errors import DataError, OutOfMemoryError, SpsError, UnavailableError, UsageError
-from spsbench.models.loader import encode, eos_ids, hidden_settings, load_model, load_tokenizer
+from spsbench.models.config import hidden_settings
+from spsbench.models.loader import load_model
+from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
 
 
 def load(folder: Path, **changes: Any) -> Any:
@@ -140,7 +142,7 @@ def test_unknown_architecture(broken: Path, edit: Callable[..., None]) -> None:
 def test_larger_than_memory_is_said(
     llama: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.precision.free_bytes", lambda place: 1000)
+    monkeypatch.setattr("spsbench.models.devices.free_bytes", lambda place: 1000)
     load(llama)
     assert len(said) == 1
     assert said[0].startswith("warning: the weights of llama need")

@@ -14,7 +14,7 @@ from spsbench.engines.packing.layouts import LAYOUTS, layouts
 from spsbench.engines.packing.linear_layers import Packed, slots
 from spsbench.engines.packing.worth import shape_of
 from spsbench.engines.session.engine_config import Choice
-from spsbench.models import lazy, soundness
+from spsbench.models import lazy, loader
 from spsbench.models.lazy import lazy_tensors, settle
 from spsbench.models.loader import load_model
 from spsbench.models.weights import read_headers
@@ -135,8 +135,8 @@ def test_what_is_written_is_not_written_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_a_norm_settles_what_is_sound_and_nothing_else(dtype: torch.dtype) -> None:
     numbers = torch.linspace(-1, 1, 999).to(dtype)
-    assert soundness._small(numbers)
+    assert loader._small(numbers)
     for wrong in float("nan"), float("inf"), -float("inf"), 40000.0:
         flawed = numbers.clone()
         flawed[500] = wrong
-        assert not soundness._small(flawed)
+        assert not loader._small(flawed)

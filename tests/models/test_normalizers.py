@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from spsbench.errors import DataError, Exit
-from spsbench.models.boundary import translated, without_panics
-from spsbench.models.loader import encode, load_tokenizer
-from spsbench.models.normalizers import check_growth
+from spsbench.models.third_party import translated, without_panics
+from spsbench.models.tokenizers import check_growth, encode, load_tokenizer
 from tests.folders import byte_tokenizer
 
 

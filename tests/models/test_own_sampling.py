@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.models import wheel
-from spsbench.models.own_sampling import GENERATION, own_sampling
+from spsbench.models.chat import GENERATION, own_sampling
+from spsbench.models.gguf import wheel
 from spsbench.settings.models import ModelSpec
 
 

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from spsbench.errors import DataError
-from spsbench.models.loader import encode_chat
+from spsbench.models.tokenizers import encode_chat
 
 CHATML = (
     "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}"

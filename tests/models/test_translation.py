@@ -7,10 +7,8 @@ from itertools import product
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from spsbench.models.translation.overlap import Vocabularies
-from spsbench.models.translation.reader import WINDOW, Reader
-from spsbench.models.translation.translator import ByText
-from spsbench.models.translation.vocabulary import Tokens, Vocabulary
+from spsbench.models.translation.translator import WINDOW, ByText, Reader
+from spsbench.models.translation.vocabulary import Tokens, Vocabularies, Vocabulary
 from tests.tongues import TONGUES
 
 TEXTS = (

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from spsbench.errors import DataError
-from spsbench.models.vocabulary import check_same, common_size, probes
+from spsbench.models.tokenizers import check_same, common_size, probes
 
 Make = Callable[..., PreTrainedTokenizerFast]
 
@@ -52,7 +52,7 @@ def test_other_special_ids(tokenizer: Make) -> None:
 def test_texts_are_compared_where_rules_cannot_be(
     tokenizer: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.vocabulary._rules", lambda tokenizer: "")
+    monkeypatch.setattr("spsbench.models.tokenizers._rules", lambda tokenizer: "")
     with pytest.raises(DataError, match="expected the same tokens"):
         check_same(tokenizer(), tokenizer(merges=False))
 

@@ -77,7 +77,7 @@ def test_a_plan_in_a_chat_is_used_in_a_chat() -> None:
         planning=Planning(),
         place=Place(),
         access=Access(),
-        shelf=None,  # type: ignore[arg-type]
+        model_cache=None,  # type: ignore[arg-type]
         chat=True,
         system="Be brief.",
     )

@@ -17,7 +17,7 @@ from spsbench.loop.site import Drawn, Plan
 from spsbench.loop.types import Round, Scores
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
 from spsbench.planning.alone import Alone
 from spsbench.planning.forecast.costs import Costs

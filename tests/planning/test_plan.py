@@ -109,7 +109,7 @@ def test_predicted_counts_are_those_of_real_rounds(made: Planned) -> None:
 
 
 def test_it_is_drawn_again_without_models(made: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     same = drawn_again(made.folder)
     assert str(same.answer) == str(made.answer)
     assert as_json(same.report) == as_json(made.report).replace(made.about, same.about)
@@ -189,7 +189,7 @@ def test_the_lost_end_of_a_finished_plan_is_missed(
 def test_what_cannot_be_read_is_refused_before_models_are_loaded(
     pair: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.shelf.Shelf.load", None)
+    monkeypatch.setattr("spsbench.models.cache.ModelCache.load", None)
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("no trace")
     for trace, error, told in (

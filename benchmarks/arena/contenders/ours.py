@@ -10,7 +10,7 @@ from arena.contenders.contender import Contender, Setting, Turn, alternate, conv
 from spsbench.benchmark.generation import Generation
 from spsbench.methods.build import build
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Loaded, Shelf
+from spsbench.models.cache import Loaded, ModelCache
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import CHECKPOINT
@@ -43,8 +43,8 @@ class Ours(Contender):
             )
         )
         self._choices: dict[str, Any] = {}
-        shelf = Shelf(offline=True, threads=setting.threads, choices=self._choices)
-        self._loaded: Loaded = shelf.load(self._cell)
+        model_cache = ModelCache(offline=True, threads=setting.threads, choices=self._choices)
+        self._loaded: Loaded = model_cache.load(self._cell)
         self._setting = setting
 
     def settle(self) -> None:

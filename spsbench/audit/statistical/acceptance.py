@@ -18,7 +18,7 @@ from torch import Tensor
 from spsbench.loop.types import Context, Draft, Noise, Purpose, Scores, Step, Verdict
 from spsbench.methods.build import LoadedStand
 from spsbench.methods.resolve import warp as warp_of
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 
 

@@ -19,9 +19,9 @@ from spsbench.audit.statistical.evidence import Floats
 from spsbench.distributed.tensor_parallel import is_shared
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.errors import DataError
-from spsbench.models.boundary import silent
 from spsbench.models.devices import free_bytes
 from spsbench.models.source import rounded
+from spsbench.models.third_party import silent
 
 PRECISE = (torch.float32, torch.float64)
 SHARE = 0.4  # of the free memory that a copy may take

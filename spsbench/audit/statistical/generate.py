@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from spsbench.audit.statistical.suspects import Text
 from spsbench.benchmark.generation import Generation
 from spsbench.methods.resolve import resolve
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record
 

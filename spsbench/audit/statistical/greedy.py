@@ -11,7 +11,7 @@ from spsbench.audit.statistical.audit import AuditVerdict
 from spsbench.audit.statistical.forward import Scorer
 from spsbench.audit.statistical.suspects import Text
 from spsbench.audit.statistical.ties import Divergence, first_divergence
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 
 

@@ -13,8 +13,8 @@ from spsbench.audit.statistical.greedy import Greedy, GreedyKind, compare, wrong
 from spsbench.audit.statistical.rounding import rounding
 from spsbench.audit.statistical.setup import trusted
 from spsbench.audit.statistical.workbench import Prompt, Workbench, in_order, jobs, plain_jobs
-from spsbench.models.loader import encode
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
+from spsbench.models.tokenizers import encode
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
 from spsbench.spec import Spec

@@ -18,7 +18,7 @@ from spsbench.audit.statistical.suspects import Text
 from spsbench.benchmark.asking import Answers, prompt_ids
 from spsbench.benchmark.jobs import samples_of
 from spsbench.errors import DataError, UsageError
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
 from spsbench.settings.experiment import Part
 from spsbench.settings.records import Record

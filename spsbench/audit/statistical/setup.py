@@ -14,7 +14,7 @@ from spsbench.loop.site import Drawn, Weights
 from spsbench.methods.drafters.slem import StringDrafter
 from spsbench.methods.resolve import plan_of
 from spsbench.methods.site import LoadedSite
-from spsbench.models.shelf import Loaded
+from spsbench.models.cache import Loaded
 from spsbench.plugins import make
 from spsbench.settings.cell import WARP, Cell, WarpSettings
 

@@ -24,7 +24,7 @@ from spsbench.audit.statistical.setup import examiner_of
 from spsbench.errors import UnavailableError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
-from spsbench.models.shelf import Loaded, Shelf
+from spsbench.models.cache import Loaded, ModelCache
 from spsbench.settings.cell import Cell
 
 SMALL = 200_000_000  # parameters of target and draft together; larger ones use all cores alone
@@ -146,7 +146,7 @@ def _start(cell: Cell, edge: float, offline: bool) -> None:
     """Load a worker's models; a failure is kept for its first job, since here it is a traceback."""
     torch.set_num_threads(1)
     try:
-        bench = Workbench.of(cell, Shelf(offline=offline).load(cell))
+        bench = Workbench.of(cell, ModelCache(offline=offline).load(cell))
         _WORKER[:] = [replace(bench, examiner=replace(bench.examiner, edge=edge))]
     except Exception as error:
         _WORKER[:] = [error]

@@ -71,7 +71,7 @@ def examine() -> dict[str, Any]:
     Takes up to 3 s when the hub does not answer. No token is in it, only whether one is set.
     """
     from spsbench.models import hub
-    from spsbench.models.download import cache_folder
+    from spsbench.models.hub import cache_folder
     from spsbench.sandbox.choice import survey
     from spsbench.sandbox.verdict import ProgramLimits
 

@@ -16,8 +16,8 @@ from spsbench.loop.sampling import sample
 from spsbench.loop.site import Site, Weights
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
 from spsbench.methods.translated import OwnTokens, translator_of
-from spsbench.models.translation.overlap import Vocabularies
 from spsbench.models.translation.translator import Translator
+from spsbench.models.translation.vocabulary import Vocabularies
 
 
 class SharedTokensDrafter(Drafter):

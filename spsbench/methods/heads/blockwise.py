@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.methods.heads.parallel import Around, Marginal
-from spsbench.models.heads.shapes import BlockwiseShape
+from spsbench.models.heads.description import BlockwiseShape
 
 
 class BlockwiseHead(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spsbench.methods.heads.layers import Layer, Rotary
 from spsbench.methods.heads.parallel import Around, Marginal
-from spsbench.models.heads.shapes import BlockShape
+from spsbench.models.heads.description import BlockShape
 
 
 class DFlashNetwork(Marginal):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spsbench.methods.heads.dflash import DFlashNetwork
 from spsbench.methods.heads.parallel import Around
-from spsbench.models.heads.shapes import BlockShape
+from spsbench.models.heads.description import BlockShape
 
 KINDS = ("vanilla", "gated", "rnn")
 

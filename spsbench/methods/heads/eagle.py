@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spsbench.loop.site import Cache
 from spsbench.methods.heads.layers import Layer, Rotary
 from spsbench.methods.heads.network import HeadNetwork, Rows
-from spsbench.models.heads.shapes import EagleShape
+from spsbench.models.heads.description import EagleShape
 
 
 class EagleNetwork(HeadNetwork):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spsbench.loop.site import Cache
 from spsbench.methods.heads.layers import Attention, Layer, Mlp, Rotary
 from spsbench.methods.heads.network import HeadNetwork, Rows
-from spsbench.models.heads.shapes import Eagle3Shape, LayerShape
+from spsbench.models.heads.description import Eagle3Shape, LayerShape
 
 
 class FirstLayer(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from spsbench.loop.site import Cache
 from spsbench.methods.heads.layers import Attention, Layer, Rotary
 from spsbench.methods.heads.network import Ranking, Rows
-from spsbench.models.heads.shapes import FalconShape
+from spsbench.models.heads.description import FalconShape
 
 State = tuple[Tensor, Tensor]
 """Of the LSTM, each [2, B, H]: outputs and cells of both layers."""

@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from spsbench.loop.site import Cache
-from spsbench.models.heads.shapes import LayerShape
+from spsbench.models.heads.description import LayerShape
 
 
 class Rotary(nn.Module):

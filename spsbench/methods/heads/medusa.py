@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from spsbench.methods.heads.parallel import Around, Marginal
-from spsbench.models.heads.shapes import MedusaShape
+from spsbench.models.heads.description import MedusaShape
 
 
 class MedusaHead(nn.Module):

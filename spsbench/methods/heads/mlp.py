@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from spsbench.methods.heads.parallel import Around, ParallelNetwork
-from spsbench.models.heads.shapes import MlpShape
+from spsbench.models.heads.description import MlpShape
 
 EPS = 1e-6
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spsbench.loop.site import Cache
 from spsbench.methods.heads.layers import Layer, Rotary
 from spsbench.methods.heads.network import HeadNetwork, Rows
-from spsbench.models.heads.shapes import MtpShape
+from spsbench.models.heads.description import MtpShape
 
 
 class MtpNetwork(HeadNetwork):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spsbench.errors import DataError
 from spsbench.loop.site import Cache, HeadWeights, TargetParts
-from spsbench.models.heads.shapes import BlockShape, Eagle3Shape, EagleShape, FalconShape
+from spsbench.models.heads.description import BlockShape, Eagle3Shape, EagleShape, FalconShape
 
 Rows = Callable[[Tensor], Tensor]
 Shape = TypeVar("Shape", EagleShape, Eagle3Shape, BlockShape, FalconShape)

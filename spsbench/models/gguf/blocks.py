@@ -17,8 +17,7 @@ from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.quantization.codes import Codes
 from spsbench.engines.quantization.layers import give_codes
 from spsbench.errors import DataError, MissingError
-from spsbench.models.gguf.header import TYPES
-from spsbench.models.gguf.unpack import KEPT
+from spsbench.models.gguf.header import KEPT, TYPES
 from spsbench.settings.models import BLOCKS
 
 GROUP = 32  # inputs of a block

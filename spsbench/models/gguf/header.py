@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
 from spsbench.hardware.files import open_file
 
+KEPT = "gguf.blocks"  # the blocks beside unpacked weights; no loader takes that suffix
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 SUFFIX = ".gguf"

@@ -16,14 +16,13 @@ from typing import Any
 from spsbench.errors import DataError, MissingError, OutOfMemoryError, PermissionDeniedError
 from spsbench.hardware.cache_home import cache_home
 from spsbench.hardware.sizes import in_words
-from spsbench.models.gguf.header import Header, read_header
-from spsbench.models.jsonfile import read_object
+from spsbench.models.config import read_object
+from spsbench.models.gguf.header import KEPT, Header, read_header
 
 log = logging.getLogger(__name__)
 
 RULE = 1  # changes whenever a file is unpacked to other numbers
 ORIGIN = "gguf.json"  # beside the weights: where they come from
-KEPT = "gguf.blocks"  # and what they were; of no suffix that loaders take
 NEEDED = ("gguf", "accelerate")
 _HEAD = 16 << 20  # bytes
 _BYTES = 4  # of a weight: float32 holds what any packing means without rounding it again
@@ -139,10 +138,10 @@ def _write(file: Path, head: Header, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN
 
-    from spsbench.models.boundary import silent, translated
-    from spsbench.models.description import check_config
+    from spsbench.models.config import check_config
     from spsbench.models.gguf.blocks import keep_blocks
-    from spsbench.models.soundness import check_complete
+    from spsbench.models.loader import check_complete
+    from spsbench.models.third_party import silent, translated
 
     if head.architecture not in KNOWN and head.architecture.replace("-", "_") not in KNOWN:
         raise DataError(

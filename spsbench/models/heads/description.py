@@ -1,4 +1,4 @@
-"""A head as it was told from its files: which network it is, and which tensor is which weight."""
+"""Descriptions of heads: the shape of a family's network, and which tensor is which parameter."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
+from spsbench.models.config import in_transformers
 from spsbench.models.heads.checkpoint import Checkpoint
 
 FEW = 4  # names in a message
@@ -121,3 +122,238 @@ def listed(names: list[str]) -> str:
 def by(shape: tuple[int, ...]) -> str:
     """`32x64`."""
     return "x".join(map(str, shape)) or "of one number"
+
+
+ROPES = ("default", "linear", "dynamic", "llama3", "yarn")
+GATED = ("silu", "swish")
+LONGEST = 40  # characters of a value in a message
+MANY = 1 << 10  # heads, layers or tokens of a block: more are believed of no config
+
+WORDS = (
+    *("speculator", "eagle", "medusa", "dflash", "dspark", "mtp", "blockwise", "falcon"),
+    "mimo",
+)
+"""In the `model_type` of heads, and of targets that transformers has not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """One kind of layer; all layers of a head are of one kind."""
+
+    width: int  # H
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: tuple[tuple[str, Any], ...] = ()
+    positions: int = 2048  # that it was trained for; scaled angles depend on it
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+
+def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
+    """The layers that `config` describes.
+
+    Args:
+        config: of a Llama, Qwen2, Qwen3 or Mistral model, or of a head made of such layers.
+        where: the file, for messages.
+
+    Raises:
+        DataError: a size that is missing or absurd, or a kind of layer that is not known.
+    """
+    width, heads = whole(config, "hidden_size", where), whole(config, "num_attention_heads", where)
+    check_kind(config, where)
+    kind = str(config.get("model_type") or "llama")
+    act = str(config.get("hidden_act", "silu"))
+    if act not in GATED:
+        raise DataError(f"hidden_act {act!r} ({where}): expected silu. Such heads are not known")
+    rope = rope_of(config)
+    scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+    named = scaling.get("rope_type", scaling.pop("type", "default"))
+    if named not in ROPES:
+        raise DataError(
+            f"rope_type {named!r} ({where}): expected one of {', '.join(ROPES)}. Such heads are "
+            "not known"
+        )
+    attention_bias = bool(config.get("attention_bias", False))
+    return LayerShape(
+        width=width,
+        inner=whole(config, "intermediate_size", where),
+        heads=heads,
+        kv_heads=whole(config, "num_key_value_heads", where, heads),
+        head_dim=whole(config, "head_dim", where, width // heads),
+        eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+        rope_scaling=() if named == "default" else tuple({**scaling, "rope_type": named}.items()),
+        positions=whole(config, "max_position_embeddings", where, 2048),
+        qkv_bias=bool(config.get("qkv_bias", attention_bias or kind == "qwen2")),
+        out_bias=attention_bias,
+        mlp_bias=bool(config.get("mlp_bias", False)),
+        qk_norm=kind.startswith("qwen3"),
+    )
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of rotary angles: newer files nest it, older ones scale what is at the top."""
+    nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return dict(nested) if isinstance(nested, Mapping) else {}
+
+
+def whole(
+    config: Mapping[str, Any],
+    key: str,
+    where: str,
+    default: int | None = None,
+    most: int = 1 << 28,
+) -> int:
+    """A size from 1 to `most`.
+
+    Raises:
+        DataError: missing without a `default`, or no such number.
+    """
+    value = config.get(key)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or not 1 <= value <= most:
+        told = f"no {key}" if value is None else f"{key} is {shown(value)}"
+        raise DataError(
+            f"{told} ({where}): expected an integer from 1 to {most}. Fetch the head again"
+        )
+    return value
+
+
+def check_kind(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a `model_type` that neither heads nor transformers' models have; none is no refusal.
+
+    Raises:
+        DataError: with what it is.
+    """
+    kind = config.get("model_type")
+    if kind is None:
+        return
+    known = isinstance(kind, str) and (
+        any(word in kind.lower() for word in WORDS) or in_transformers(kind)
+    )
+    if not known:
+        raise DataError(
+            f"model_type is {shown(kind)} ({where}): expected one that is known, such as llama, "
+            "qwen3 or medusa. Fetch the head again"
+        )
+
+
+def shown(value: object) -> str:
+    """A value of a config in a message, shortened."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleShape:
+    """A head of EAGLE-1 or 2, or HASS."""
+
+    layer: LayerShape
+    depth: int = 1  # layers
+    fc_bias: bool = True
+    vocab: int = 0  # rows of its own embeddings
+    own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eagle3Shape:
+    """A head of EAGLE-3, in whichever dialect."""
+
+    layer: LayerShape
+    features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
+    target_width: int
+    draft_vocab: int
+    vocab: int  # the target's, as the head knows it
+    depth: int = 1
+    normed_residual: bool = False  # the first layer adds to the normed feature
+    normed_feedback: bool = False  # the next pass takes the feature after the last norm (3.1)
+    norm_output: bool = True  # a norm before the head
+    norm_each: bool = False  # a norm for each hidden state before `fc` (3.1)
+    norm_all: bool = False  # one norm over all of them
+    own_head: bool = True
+    own_embedding: bool = False
+    mask_token: int | None = None  # of P-EAGLE: stands for tokens that are not drafted yet
+    at_once: int = 8  # of P-EAGLE: tokens that one pass foretells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MedusaShape:
+    """Heads of Medusa."""
+
+    width: int  # H
+    draft_vocab: int
+    count: int  # heads
+    depth: int = 1  # blocks of a head
+    bias: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockwiseShape:
+    """Proposal heads of blockwise parallel decoding."""
+
+    width: int  # H
+    inner: int  # F
+    vocab: int
+    count: int
+    own_head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpShape:
+    """An MLP speculator."""
+
+    width: int  # H
+    inner: int  # D
+    vocab: int
+    count: int  # stages
+    tied: bool = False
+    scaled: bool = False  # the hidden state is normed first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShape:
+    """A head of block diffusion: DFlash, or DSpark with its coupling."""
+
+    layer: LayerShape
+    depth: int  # layers
+    windows: tuple[int, ...]  # of each layer, tokens before the block that it sees; 0 = all
+    looks_ahead: bool  # whether rows of a layer with a window see later rows of the block
+    features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
+    target_width: int
+    block: int  # rows of a pass: the pending token, then masks
+    mask: int  # token
+    from_first: bool  # the first row drafts, too
+    vocab: int
+    draft_vocab: int
+    rank: int = 0  # of the coupling; 0 = none
+    coupling: str = ""  # vanilla, gated or rnn
+    own_head: bool = False
+    own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FalconShape:
+    """A head of Falcon."""
+
+    layer: LayerShape
+    block: int  # tokens that a pass foretells
+    recurrent: bool  # the LSTM runs along the text; else it begins anew at every row
+    bias: bool = True  # of the LSTM
+    vocab: int = 0  # rows of its own embeddings
+    own_embedding: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtpShape:
+    """A layer that was trained along with its target to foretell one token more."""
+
+    layer: LayerShape
+    vocab: int
+    hidden_first: bool = False  # `fc` reads [feature; embedding], else [embedding; feature]

@@ -8,10 +8,9 @@ from typing import Any
 from spsbench.errors import DataError, SpsError, UsageError, first_line
 from spsbench.models.folder import expanded
 from spsbench.models.heads.checkpoint import Checkpoint, checkpoint
-from spsbench.models.heads.description import Description, check_target, check_tensors
+from spsbench.models.heads.description import Description, check_kind, check_target, check_tensors
 from spsbench.models.heads.formats.format import Format
 from spsbench.models.heads.formats.table import FORMATS
-from spsbench.models.heads.shapes import check_kind
 
 log = logging.getLogger(__name__)
 

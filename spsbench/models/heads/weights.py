@@ -1,4 +1,4 @@
-"""The weights of a described head: read, on their device, in their dtype, and found to be sound."""
+"""The tensors of drafters: of heads in a known format, and of folders that drafters read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,21 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
-from spsbench.errors import DataError, UsageError
-from spsbench.models.devices import find_device
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.loop.site import OwnWeights
+from spsbench.models.config import read_config
+from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.folder import locate
 from spsbench.models.heads.checkpoint import Checkpoint
 from spsbench.models.heads.description import Description
 from spsbench.models.heads.reading import described, tell
-from spsbench.models.precision import check_dtype, choose, warn_of_memory
+from spsbench.models.weights import read_headers
 from spsbench.settings.models import ModelSpec
+
+FEW = 8  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,60 @@ def head_weights(
         check_finite(tensor, name, folder)
         tensors[parameter] = tensor.to(device, number if tensor.is_floating_point() else None)
     return Head(found, tensors)
+
+
+def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool) -> OwnWeights:
+    """Read the folder that `spec` names, onto its device; no tokenizer is asked for.
+
+    Floating point has the draft's dtype, as a model's has: `auto` is float32 on a CPU.
+
+    Raises:
+        MissingError: no folder, or no safetensors in it.
+        DataError: a damaged file, or a tensor that two files have.
+    """
+    check_dtype(spec.dtype)
+    if spec.random:
+        raise UsageError(
+            f"random weights for the drafter's own folder {spec.id}: expected its tensors. Leave "
+            "out --random-weights and --draft-weights"
+        )
+    folder = locate(
+        spec,
+        offline=offline,
+        allow_pickle=allow_pickle,
+        trust_remote_code=spec.trust_remote_code,
+    )
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise MissingError(
+            f"no tensors ({folder}): expected *.safetensors for the drafter. Check --draft"
+        )
+    read_headers(files)
+    device = find_device(spec.device)
+    number = choose(spec.dtype, device, files)
+    warn_of_memory(files, number, device)
+    tensors = Tensors(folder)
+    for file in files:
+        for name, tensor in load_file(file, device=str(device)).items():
+            if name in tensors:
+                raise DataError(f"{name} twice ({file}): expected each tensor in one file")
+            tensors[name] = tensor.to(number) if tensor.is_floating_point() else tensor
+    config = read_config(folder) if (folder / "config.json").is_file() else {}
+    return OwnWeights(folder, config, tensors)
+
+
+class Tensors(dict[str, Tensor]):
+    """The tensors of a folder by name; one that is not there is an error that names the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Tensor:
+        some = ", ".join(sorted(self)[:FEW]) + (", ..." if len(self) > FEW else "")
+        raise DataError(
+            f"no tensor {name} ({self._folder}): expected it beside {some or 'none'}. Check --draft"
+        )
 
 
 def by_name(files: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:

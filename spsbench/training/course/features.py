@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spsbench.errors import DataError, MismatchError, OutOfMemoryError, WriteError
 from spsbench.hardware.sizes import in_words
-from spsbench.models.jsonfile import read_object
+from spsbench.models.config import read_object
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import differences
 from spsbench.training.course.batches import together

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.blockwise import BlockwiseNetwork
-from spsbench.models.heads.shapes import BlockwiseShape
+from spsbench.models.heads.description import BlockwiseShape
 from spsbench.training.students.chained import Chained
 from spsbench.training.students.layers import begun, head_of, layer_of
 from spsbench.training.written.heads import write_head

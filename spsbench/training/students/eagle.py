@@ -7,7 +7,7 @@ import torch
 
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.eagle import EagleNetwork
-from spsbench.models.heads.shapes import EagleShape
+from spsbench.models.heads.description import EagleShape
 from spsbench.training.students.layers import begun, layer_config, layer_of
 from spsbench.training.students.unrolled import Unrolled
 from spsbench.training.written.heads import write_head

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.eagle3 import Eagle3Network
+from spsbench.models.heads.description import Eagle3Shape
 from spsbench.models.heads.formats.eagle3 import IDS, default_features
-from spsbench.models.heads.shapes import Eagle3Shape
 from spsbench.training.students.known import known_tokens
 from spsbench.training.students.layers import begun, layer_config, layer_of
 from spsbench.training.students.unrolled import Unrolled

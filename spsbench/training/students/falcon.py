@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.falcon import FalconNetwork
-from spsbench.models.heads.shapes import FalconShape
+from spsbench.models.heads.description import FalconShape
 from spsbench.training.losses.feature import feature
 from spsbench.training.losses.glancing import glanced
 from spsbench.training.students.blocks import Told, aligned, foretold

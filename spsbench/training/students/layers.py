@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from spsbench.errors import UsageError
 from spsbench.loop.site import TargetParts
-from spsbench.models.heads.shapes import LayerShape
+from spsbench.models.heads.description import LayerShape
 
 SPREAD = 0.02
 

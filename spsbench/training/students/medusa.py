@@ -10,7 +10,7 @@ from torch.nn.functional import silu
 
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.medusa import MedusaNetwork
-from spsbench.models.heads.shapes import MedusaShape
+from spsbench.models.heads.description import MedusaShape
 from spsbench.training.students.chained import Chained
 from spsbench.training.students.known import known_tokens
 from spsbench.training.students.layers import layer_of

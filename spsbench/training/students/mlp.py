@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spsbench.loop.site import TargetParts
 from spsbench.methods.heads.mlp import MlpNetwork, normed, nth
-from spsbench.models.heads.shapes import MlpShape
+from spsbench.models.heads.description import MlpShape
 from spsbench.training.students.chained import Chained, ahead
 from spsbench.training.students.layers import layer_of
 from spsbench.training.written.heads import write_head

@@ -8,9 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.models.description import read_config
-from spsbench.models.loader import load_tokenizer
-from spsbench.models.vocabulary import check_same
+from spsbench.models.config import read_config
+from spsbench.models.tokenizers import check_same, load_tokenizer
 from spsbench.settings.commands import DraftTraining, HeadTraining
 from spsbench.training.course.teacher import Teacher
 from spsbench.training.students.blockwise import BlockwiseStudent

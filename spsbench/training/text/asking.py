@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, UsageError
-from spsbench.models.loader import encode, encode_chat
+from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.commands import Training
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.training.text.named import task_named

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.loop.sampling import Warp
-from spsbench.models.loader import encode_chat
+from spsbench.models.tokenizers import encode_chat
 from spsbench.settings.commands import Training
 from spsbench.training.text.asking import asks_itself, nothing, user_mark
 from spsbench.training.text.many import continued

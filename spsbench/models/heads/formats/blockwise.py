@@ -7,9 +7,8 @@ vocabulary projection is not the target's own.
 """
 
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import MANY, BlockwiseShape, Description, Trained, whole
 from spsbench.models.heads.formats.format import Format, Shapes, target_of
-from spsbench.models.heads.shapes import MANY, BlockwiseShape, whole
 
 
 def knows(files: Checkpoint) -> bool:

@@ -11,7 +11,14 @@ from typing import Any
 
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import (
+    MANY,
+    BlockShape,
+    Description,
+    Trained,
+    layer_shape,
+    whole,
+)
 from spsbench.models.heads.formats.eagle3 import ids
 from spsbench.models.heads.formats.format import (
     FRONTS,
@@ -22,7 +29,6 @@ from spsbench.models.heads.formats.format import (
     layer_parameters,
 )
 from spsbench.models.heads.formats.speculators import part, verifier
-from spsbench.models.heads.shapes import MANY, BlockShape, layer_shape, whole
 
 COUPLINGS = ("vanilla", "gated", "rnn")
 CONFIDENCE = ("confidence_head.proj.weight", "confidence_head.proj.bias")

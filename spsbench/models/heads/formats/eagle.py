@@ -5,7 +5,14 @@ Source: SafeAILab/EAGLE, `cnets1.py` and `ea_model.py`. The config is that of a 
 """
 
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import (
+    MANY,
+    Description,
+    EagleShape,
+    Trained,
+    layer_shape,
+    whole,
+)
 from spsbench.models.heads.formats.format import (
     FRONTS,
     Format,
@@ -14,7 +21,6 @@ from spsbench.models.heads.formats.format import (
     has,
     layer_parameters,
 )
-from spsbench.models.heads.shapes import MANY, EagleShape, layer_shape, whole
 
 
 def knows(files: Checkpoint) -> bool:

@@ -11,7 +11,14 @@ from typing import Any
 
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import (
+    MANY,
+    Description,
+    Eagle3Shape,
+    Trained,
+    layer_shape,
+    whole,
+)
 from spsbench.models.heads.formats.format import (
     FRONTS,
     Format,
@@ -20,7 +27,6 @@ from spsbench.models.heads.formats.format import (
     has,
     layer_parameters,
 )
-from spsbench.models.heads.shapes import MANY, Eagle3Shape, layer_shape, whole
 
 RENAMED = {"stack.0": "midlayer layers.0", "stack": "layers"}
 IDS = "eagle_aux_hidden_state_layer_ids"

@@ -11,7 +11,14 @@ trained by the code, mended, may know no recurrence. Both load and draft, so it 
 
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import (
+    MANY,
+    Description,
+    FalconShape,
+    Trained,
+    layer_shape,
+    whole,
+)
 from spsbench.models.heads.formats.format import (
     FRONTS,
     Format,
@@ -21,7 +28,6 @@ from spsbench.models.heads.formats.format import (
     layer_parameters,
     target_of,
 )
-from spsbench.models.heads.shapes import MANY, FalconShape, layer_shape, whole
 
 RECURRENCE = ("text", "none")
 DEEP = 2  # layers of the LSTM

@@ -6,8 +6,7 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description
-from spsbench.models.heads.shapes import LayerShape
+from spsbench.models.heads.description import Description, LayerShape
 
 Shapes = dict[str, tuple[int, ...]]
 FRONTS = ("", "model.")  # what stands before names: vLLM's copies have the second

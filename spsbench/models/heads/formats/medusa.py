@@ -10,9 +10,8 @@ import re
 
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import MANY, Description, MedusaShape, Trained, whole
 from spsbench.models.heads.formats.format import Format, Shapes, target_of
-from spsbench.models.heads.shapes import MANY, MedusaShape, whole
 
 FRONTS = ("", "medusa_head.")
 AUTHORS = re.compile(r"(?:medusa_head\.)?(\d+)\.0\.linear\.weight")

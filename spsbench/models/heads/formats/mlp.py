@@ -6,9 +6,8 @@ weights a file may have every name, or the first ones alone: copies are not read
 
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import MANY, Description, MlpShape, Trained, whole
 from spsbench.models.heads.formats.format import Format, Shapes, found_names
-from spsbench.models.heads.shapes import MANY, MlpShape, whole
 
 FRONTS = ("", "speculator.")
 PARTS = ("emb.{}.weight", "proj.{}.weight", "head.{}.weight", "ln.{}.weight", "ln.{}.bias")

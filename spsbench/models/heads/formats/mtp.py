@@ -12,10 +12,9 @@ from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description, Trained
+from spsbench.models.heads.description import Description, MtpShape, Trained, layer_shape, whole
 from spsbench.models.heads.formats.format import Format, Shapes, layer_parameters
 from spsbench.models.heads.formats.speculators import part, verifier
-from spsbench.models.heads.shapes import MtpShape, layer_shape, whole
 
 PLAIN = ("llama", "qwen2", "qwen3", "mistral", "mimo")
 CUT_OUT = "mtp_layers.0."

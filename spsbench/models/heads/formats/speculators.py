@@ -13,10 +13,9 @@ from typing import Any
 
 from spsbench.errors import DataError, UsageError
 from spsbench.models.heads.checkpoint import Checkpoint
-from spsbench.models.heads.description import Description
+from spsbench.models.heads.description import MANY, Description, Eagle3Shape, layer_shape, whole
 from spsbench.models.heads.formats import eagle3
 from spsbench.models.heads.formats.format import Format, has, target_of
-from spsbench.models.heads.shapes import MANY, Eagle3Shape, layer_shape, whole
 
 
 def knows(files: Checkpoint) -> bool:

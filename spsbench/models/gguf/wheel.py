@@ -25,9 +25,9 @@ from spsbench.errors import (
 )
 from spsbench.hardware.files import open_file
 from spsbench.hardware.sizes import in_words
+from spsbench.models.chat import GENERATION, LIMIT
+from spsbench.models.config import read_object
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack
-from spsbench.models.jsonfile import read_object
-from spsbench.models.own_sampling import GENERATION, LIMIT
 from spsbench.settings.models import FETCHED, fetched_folder
 
 log = logging.getLogger(__name__)

@@ -1,13 +1,15 @@
-"""A model's `config.json`: what can be ruled out before anything is loaded or allocated."""
+"""JSON files of a model folder: read with a limit, and config.json checked before any weight."""
 
+import errno
+import json
 import math
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import DataError
-from spsbench.models.jsonfile import read_object
+from spsbench.errors import DataError, MissingError, PermissionDeniedError
+from spsbench.hardware.files import read_file
 
 CONFIG_LIMIT = 4 << 20  # bytes
 
@@ -22,6 +24,7 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("intermediate_size", "n_inner", "ffn_dim"), 1 << 20),
     (("max_position_embeddings", "n_positions"), 1 << 28),
 )
+
 _MAY_BE_NULL = ("num_key_value_heads", "head_dim", "n_inner", "intermediate_size")
 
 _REFUSED: Mapping[str, str] = {  # what it is -> the families that are
@@ -65,6 +68,47 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "watermarking_config": (),
 }
 """Generation settings that change a law, and the values at which they do not."""
+
+DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+"""What every rank has an equal part of."""
+
+
+def read_object(path: Path, limit: int) -> dict[str, Any]:
+    """The JSON object in `path`, which may have `limit` bytes at most.
+
+    Raises:
+        MissingError: no such file.
+        PermissionDeniedError: it may not be read.
+        DataError: too large, not UTF-8, not JSON, nested too deeply, or not an object.
+    """
+    try:
+        value = json.loads(read_file(path, limit))
+    except PermissionError as error:
+        raise PermissionDeniedError.unreadable(path) from error
+    except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EINVAL):
+            raise DataError(
+                f"{path.name} cannot be read ({path}: {error.strerror}): expected at most {limit} "
+                "bytes. Check that the folder holds a model"
+            ) from error
+        raise MissingError(
+            f"no {path.name} ({path.parent}): expected a file. Check that the folder holds a model"
+        ) from error
+    except RecursionError as error:
+        raise DataError(
+            f"{path.name} is nested too deeply ({path}): expected a flat object. "
+            "Fetch the model again"
+        ) from error
+    except ValueError as error:
+        raise DataError(
+            f"{path.name} is not JSON ({path}): {error}. Fetch the model again"
+        ) from error
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{path.name} holds a {type(value).__name__} ({path}): expected a JSON object. "
+            "Fetch the model again"
+        )
+    return value
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -177,3 +221,66 @@ def _check_sizes(config: Mapping[str, Any], where: Path) -> None:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:40] + "..."
+
+
+def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
+    """Refuse what cannot be divided by `ranks`; no weights are read.
+
+    Args:
+        kind: the class of the model; None for packed weights and parts of larger models.
+        config: of the model, as transformers reads it.
+        ranks: two or more.
+        folder: for the message.
+
+    Raises:
+        DataError: it has no plan, or heads that do not divide.
+    """
+    name = type(config).__name__.removesuffix("Config")
+    if kind is None:
+        raise DataError(
+            f"{name} with packed weights, or within a larger model, cannot be shared by ranks "
+            f"({folder}): expected plain weights. Leave --parallel out"
+        )
+    if not getattr(config, "base_model_tp_plan", None):
+        raise DataError(
+            f"transformers has no plan to share {name} by ranks ({folder}): expected a model with "
+            "one, such as Llama, Mistral, Qwen or Gemma. Leave --parallel out"
+        )
+    check_divisible({field: getattr(config, field, None) for field in DIVIDED}, ranks, folder)
+
+
+def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None:
+    """Refuse heads that do not divide by `ranks`.
+
+    Args:
+        config: of the model, as a mapping.
+        ranks: two or more.
+        folder: for the message.
+
+    Raises:
+        DataError: a number of `DIVIDED` is no multiple of them.
+    """
+    for field in DIVIDED:
+        count = config.get(field)
+        if isinstance(count, int) and count % ranks:
+            raise DataError(
+                f"{field} is {count} ({folder}): expected a multiple of the {ranks} ranks. "
+                "Choose another number with --parallel tp:N"
+            )
+
+
+def hidden_settings(folder: Path) -> dict[str, Any]:
+    """Settings in `generation_config.json` that change a law, and that spsbench does not apply.
+
+    Raises:
+        DataError: the file is there and is no JSON object.
+    """
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return {}
+    given = read_object(path, 1 << 20)
+    return {
+        name: given[name]
+        for name, neutral in NEUTRAL.items()
+        if given.get(name) is not None and given[name] not in neutral
+    }

@@ -18,8 +18,7 @@ from spsbench.errors import (
     is_out_of_memory,
     is_panic,
 )
-from spsbench.models.description import CONFIG_LIMIT
-from spsbench.models.jsonfile import read_object
+from spsbench.models.config import CONFIG_LIMIT, read_object
 
 CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
 

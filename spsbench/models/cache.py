@@ -1,6 +1,6 @@
 """The models of cells: found, checked, fit for each other, and each loaded once."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,23 +10,23 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.engines.eager import Eager, UnsupportedModelError
 from spsbench.engines.limits import context_of, rows_of
+from spsbench.engines.quantization.layers import format_of
 from spsbench.errors import DataError
 from spsbench.loop.planning import plan_of
 from spsbench.loop.site import OwnWeights, Weights
 from spsbench.loop.types import Engine
 from spsbench.messages import announce_if_slow
-from spsbench.models.description import read_config
+from spsbench.models.config import hidden_settings, read_config
+from spsbench.models.gguf.unpack import blocks_in_words, origin
 from spsbench.models.heads.reading import ANSWERS
-from spsbench.models.heads.weights import Head, head_weights
+from spsbench.models.heads.weights import Head, head_weights, own_weights
 from spsbench.models.lazy import settle
-from spsbench.models.own import own_weights
 from spsbench.models.source import Shapes, Source, source_of
-from spsbench.models.translation.overlap import Vocabularies
-from spsbench.models.translation.vocabulary import Vocabulary
+from spsbench.models.translation.vocabulary import Vocabularies, Vocabulary
 from spsbench.plugins import make, plug_in
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.execution import Access
-from spsbench.settings.models import Models, ModelSpec
+from spsbench.settings.models import BLOCKS, Models, ModelSpec
 from spsbench.spec import Spec
 
 Choices = dict[str, dict[str, Any]]
@@ -58,7 +58,7 @@ class Loaded:
         return min(limits, default=None)
 
 
-class Shelf:
+class ModelCache:
     """Loads the models of resolved cells, and keeps them for the cells that share them.
 
     Args:
@@ -261,11 +261,6 @@ class Outline(NamedTuple):
     limit: int | None  # tokens; None = unlimited
 
 
-def plain_config(folder: Path) -> bool:
-    """Whether a configuration is there, and needs no code of its own."""
-    return (folder / "config.json").is_file() and "auto_map" not in read_config(folder)
-
-
 class Wish(NamedTuple):
     """All that decides which models are loaded, and how."""
 
@@ -285,3 +280,64 @@ class Found(NamedTuple):
     source: Source
     folder: Path
     tokenizer: Any
+
+
+def plain_config(folder: Path) -> bool:
+    """Whether a configuration is there, and needs no code of its own."""
+    return (folder / "config.json").is_file() and "auto_map" not in read_config(folder)
+
+
+def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
+    """What a pair of models brings that one would not expect.
+
+    Args:
+        chat: the sampling that the target names itself is applied, but for what changes its law.
+    """
+    target, draft = loaded.target, loaded.draft
+    models = {"target": target} | ({"draft model": draft} if draft is not None else {})
+    for name, model in models.items():
+        if (before := origin(model.config.name_or_path)) is not None:
+            kept = format_of(model) == BLOCKS
+            blocks = blocks_in_words(model.config.name_or_path)
+            yield f"the {name}'s weights are " + (
+                f"the blocks of {before} as they are: {blocks}"
+                if kept
+                else f"dequantised from {before}"
+            )
+    if draft is not None:
+        yield from draft_warnings(target, draft)
+    if loaded.vocabularies is not None:
+        yield f"the draft model has another tokenizer: {loaded.vocabularies.overlap}"
+    rows = target.config.get_text_config().vocab_size
+    if loaded.vocab_size < rows:
+        padding = rows - loaded.vocab_size
+        yield f"{padding} of the target's {rows} logits are no tokens and never drawn"
+    hidden = hidden_settings(loaded.folder)
+    if penalties := {name: value for name, value in hidden.items() if name not in WARP}:
+        yield f"{_ignored(penalties)} (the law that is kept exactly has none of these)"
+    if not chat and (sampling := {name: hidden[name] for name in WARP if name in hidden}):
+        yield f"{_ignored(sampling)} (a chat takes these)"
+    if not loaded.eos:
+        yield "the target has no end-of-text token: only --max-new-tokens and --stop end the text"
+
+
+def _ignored(settings: Mapping[str, Any]) -> str:
+    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"ignored from the target's generation_config: {listed}"
+
+
+def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[str]:
+    """What makes a draft model less useful than it looks."""
+    sizes = [model.num_parameters() for model in (target, draft)]
+    if sizes[1] >= sizes[0]:
+        yield (
+            f"the draft model ({sizes[1]:,} parameters) is not smaller than the target "
+            f"({sizes[0]:,}): it will not be faster"
+        )
+    limits = [context_of(model) for model in (target, draft)]
+    if limits[1] is not None and (limits[0] is None or limits[1] < limits[0]):
+        of_target = limits[0] if limits[0] is not None else "unlimited"
+        yield (
+            f"the draft model's context is {limits[1]} tokens, the target's {of_target}: "
+            "beyond it the target goes on alone"
+        )

@@ -1,0 +1,298 @@
+"""Tokenizers: loaded from a folder, text and chats encoded, and two of them compared."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import (
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
+
+from spsbench.errors import DataError
+from spsbench.models.chat import render
+from spsbench.models.config import read_object
+from spsbench.models.third_party import silent, translated, without_panics
+
+_SECTIONS = ("model", "normalizer", "pre_tokenizer", "decoder")
+_SPECIAL = ("bos_token_id", "eos_token_id", "unk_token_id")
+
+_ADVICE = (
+    "Draft in its own tokens with --drafter slem or tli, choose a draft model of the target's "
+    "family, or use --drafter ngram"
+)
+
+SECTIONS = ("normalizer", "pre_tokenizer", "decoder")
+MOST = 1000  # times the length of a text
+LIMIT = 200 << 20  # bytes of the file
+
+
+def load_tokenizer(
+    folder: Path, *, trust_remote_code: bool
+) -> transformers.PreTrainedTokenizerBase:
+    """The tokenizer in `folder`.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    check_growth(folder)
+    with translated("the tokenizer", folder), silent():
+        return AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+
+
+def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The tokens of a prompt; names of special tokens in it are ordinary text.
+
+    A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
+
+    Raises:
+        DataError: NUL, a lone surrogate, or a blank prompt without a BOS to stand in.
+    """
+    if "\0" in text:
+        raise DataError(
+            f"a NUL at character {text.index(chr(0))} (prompt): expected text. Remove it"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"a lone surrogate at character {error.start} (prompt): expected Unicode text. "
+            "Save the prompt as UTF-8"
+        ) from error
+    with translated("the tokenizer", tokenizer.name_or_path), silent(), without_panics():
+        ids = [int(i) for i in tokenizer.encode(text, split_special_tokens=True)]
+    if text.strip() and ids:
+        return ids
+    start = tokenizer.bos_token_id
+    if start is None:
+        raise DataError(
+            "a blank prompt (prompt): expected text, since this tokenizer has no BOS token. "
+            "Give a prompt"
+        )
+    return ids if ids[:1] == [start] else [start, *ids]
+
+
+def encode_chat(
+    tokenizer: transformers.PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    instead: str = "Ask with --chat off",
+) -> list[int]:
+    """The tokens of a chat up to where the model answers, by the model's own template.
+
+    Args:
+        instead: what a user can do where there is no chat.
+
+    Raises:
+        DataError: no template, or one that fails or does not end.
+    """
+    if not tokenizer.chat_template:
+        raise DataError(f"no chat template (tokenizer): expected a chat model. {instead}")
+    with translated("the chat template", tokenizer.name_or_path), silent():
+        template = tokenizer.get_chat_template()
+        controls = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+        names = {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
+        ids: list[int] = []
+        for span in render(template, messages, names, controls, instead):
+            with without_panics():
+                ids += tokenizer.encode(
+                    span.text, add_special_tokens=False, split_special_tokens=span.plain
+                )
+    if not ids:
+        raise DataError("an empty chat (prompt): expected a message. Give a prompt")
+    return ids
+
+
+def eos_ids(
+    model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase
+) -> frozenset[int]:
+    """Every id that ends a text: of the config, the generation config and the tokenizer."""
+    found: set[int] = set()
+    configs = (model.config, model.config.get_text_config(), model.generation_config)
+    for ids in (*(getattr(c, "eos_token_id", None) for c in configs), tokenizer.eos_token_id):
+        found.update(ids if isinstance(ids, list | tuple) else [ids] if ids is not None else [])
+    return frozenset(found)
+
+
+def check_same(
+    target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Refuse a draft model whose tokens are not the target's.
+
+    Raises:
+        DataError: with the first id, rule or text that differs.
+    """
+    if (found := difference(target_tokenizer, draft_tokenizer)) is not None:
+        raise DataError(f"{found}. {_ADVICE}")
+
+
+def difference(
+    target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
+) -> str | None:
+    """The first id, rule or text on which two tokenizers differ; None if there is none.
+
+    Compared are the whole vocabulary, the special ids, the rules of the tokenizers and the tokens
+    of 200 texts.
+    """
+    ours, theirs = target_tokenizer.get_vocab(), draft_tokenizer.get_vocab()
+    if ours != theirs:
+        return _first_difference(ours, theirs)
+    for name in _SPECIAL:
+        here, there = getattr(target_tokenizer, name), getattr(draft_tokenizer, name)
+        if here != there:
+            return (
+                f"{name} is {here} for the target and {there} for the draft (tokenizers): expected "
+                "the same"
+            )
+    if (section := _other_rules(target_tokenizer, draft_tokenizer)) is not None:
+        return (
+            f"the {section} section differs between target and draft (tokenizer.json): expected "
+            "the same rules"
+        )
+    texts = probes(list(target_tokenizer.added_tokens_encoder))
+    with translated("the tokenizer", "target or draft"), silent(), without_panics():
+        for text in texts:
+            here = target_tokenizer.encode(text, add_special_tokens=False)
+            there = draft_tokenizer.encode(text, add_special_tokens=False)
+            if here != there:
+                return (
+                    f"{text[:40]!r} is {here[:8]} for the target and {there[:8]} for the draft "
+                    "(tokenizers): expected the same tokens"
+                )
+    return None
+
+
+def _first_difference(ours: dict[str, int], theirs: dict[str, int]) -> str:
+    here = {index: token for token, index in ours.items()}
+    there = {index: token for token, index in theirs.items()}
+    for index in sorted(here.keys() | there.keys()):
+        if here.get(index) != there.get(index):
+            break
+    return (
+        f"token {index} is {_shown(here.get(index))} for the target and "
+        f"{_shown(there.get(index))} for the draft (tokenizers): expected one vocabulary"
+    )
+
+
+def _shown(token: str | None) -> str:
+    return "nothing" if token is None else repr(token[:40])
+
+
+def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase) -> str | None:
+    here, there = _rules(target), _rules(draft)
+    if here == there or not here or not there:
+        return None
+    ours, theirs = json.loads(here), json.loads(there)
+    return next((each for each in _SECTIONS if ours.get(each) != theirs.get(each)), None)
+
+
+def _rules(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The serialised tokenizer; empty for one that is written in Python."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    return "" if backend is None else str(backend.to_str())
+
+
+def probes(special: list[str]) -> list[str]:
+    """200 texts on which tokenizers tend to differ: code, spaces, digits, scripts, specials."""
+    words = (
+        " the",
+        "The",
+        " naïve",
+        "don't",
+        "HTTPServer",
+        "über",
+        "Ελλάδα",
+        "日本語",
+        "عربي",
+        "हिन्दी",
+    )
+    ends = ("", " ", "  ", "\n", "\r\n", "\t", "\n\n    ", ".", "...", "!?", "\u00a0", "\u200b")
+    code = (
+        "def f(x):\n    return x**2\n",
+        "for (int i = 0; i < n; ++i) {\n\ta[i] += 1;\n}",
+        "SELECT * FROM t WHERE a<>'b';",
+        '{"a": [1, 2.5e-3, null]}',
+        "<div class='x'>&amp;</div>",
+        "https://example.org/a?b=c#d",
+        "x_1 = __name__ == '__main__'",
+        "0x7F 1e10 3.14159 1,000,000",
+    )
+    digits = [str(10**n + 7 * n) for n in range(20)]
+    signs = ("👩‍👩‍👧", "🏳️‍🌈", "é", "e\u0301", "ﬁ", "Ⅷ", "\ufeff", "𝔘", "½", "…", "—", "\u2028")
+    texts = ["".join(pair) for pair in product(words, ends)]
+    texts += [*code, *digits, *signs]
+    texts += [f"a{token}b" for token in special[:20]]
+    texts += [" " * n + "x" for n in range(1, 201 - len(texts))]
+    return texts[:200]
+
+
+def common_size(
+    target_config_vocab: int, draft_config_vocab: int, tokenizer: PreTrainedTokenizerBase
+) -> int:
+    """How many tokens there are: rows of the logits after them are padding.
+
+    Raises:
+        DataError: the tokenizer has ids that one of the models has no row for.
+    """
+    size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    for name, rows in (("target", target_config_vocab), ("draft", draft_config_vocab)):
+        if size > rows:
+            raise DataError(
+                f"the tokenizer has ids up to {size - 1} and the {name} {rows} rows (vocab_size): "
+                "expected a row for each. Use the tokenizer that came with the model"
+            )
+    return size
+
+
+def check_growth(folder: Path) -> None:
+    """Refuse a tokenizer.json whose `Replace` rules, one after another, make a text without end.
+
+    Forty rules that double a letter would need 2^40 bytes, and no interrupt reaches them.
+
+    Raises:
+        DataError: a section by which a text may become more than `MOST` times as long.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return
+    rules = read_object(path, LIMIT)
+    for section in SECTIONS:
+        times = 1.0
+        for rule in _replacements(rules.get(section)):
+            times *= _growth(rule)
+            if times > MOST:
+                raise DataError(
+                    f"the {section} makes a text more than {MOST} times as long ({path}): expected "
+                    "Replace rules that keep it near its length. Fetch the model again"
+                )
+
+
+def _replacements(rules: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(rules, Mapping):
+        if rules.get("type") == "Replace":
+            yield rules
+        for each in rules.values():
+            yield from _replacements(each)
+    elif isinstance(rules, list):
+        for each in rules:
+            yield from _replacements(each)
+
+
+def _growth(rule: Mapping[str, Any]) -> float:
+    """How many times as long a rule may make a text: at least 1, as not all of it need match."""
+    pattern, content = rule.get("pattern"), rule.get("content")
+    if not isinstance(content, str) or not isinstance(pattern, Mapping):
+        return 1.0  # nothing that the tokenizer reads
+    if isinstance(text := pattern.get("String"), str):
+        return max(1.0, len(content) / len(text)) if text else len(content) + 1.0
+    try:
+        empty = re.search(str(pattern.get("Regex")), "") is not None
+    except (re.error, RecursionError, OverflowError):
+        empty = True  # not Python's kind of pattern
+    return max(1.0, len(content) + empty)

@@ -1,7 +1,7 @@
 """What is done to a model once, before any session: is it suitable, packed, how many threads.
 
-A prepared model is kept apart from a plain one (`models.cache.ModelCache`): another engine, or transformers'
-own `generate`, must not be timed over weights that this one has packed.
+A prepared model is kept apart from a plain one (`models.cache.ModelCache`): another engine, or
+transformers' own `generate`, must not be timed over weights that this one has packed.
 """
 
 import ctypes

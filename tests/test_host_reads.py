@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop

@@ -23,8 +23,8 @@ from torch import Tensor
 from spsbench.audit.exact import rules
 from spsbench.audit.exact.cases import Case, case
 from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, sampled
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.kinds import ArgmaxDrafter, FixedDrafter, sampled
 from spsbench.audit.exact.tables import InconsistentFeedError, Pair, TableLM
 from spsbench.audit.exact.thresholds import Facts, MatchRule
 from spsbench.loop import decode as loop

@@ -17,9 +17,8 @@ from torch import Tensor
 from spsbench.audit.exact import rules
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.draft_kinds import SURE, FixedDrafter, along, sampled
 from spsbench.audit.exact.enumeration import Proof, prove
-from spsbench.audit.exact.kinds import FixedDrafter, along, sampled
-from spsbench.audit.exact.rounds import SURE
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spsbench.audit.statistical.ties import Divergence, first_divergence
+from spsbench.audit.statistical.greedy import Divergence, first_divergence
 from spsbench.benchmark.arms import Arm
 from spsbench.metrics.intervals import FEWEST, Estimate
 from spsbench.metrics.rates import segments, speedup

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.api.load import load
-from spsbench.audit.statistical.acceptance import along
-from spsbench.audit.statistical.enginelog import rates_in
-from spsbench.audit.statistical.generate import generate, plain_cell
 from spsbench.audit.statistical.golden import (
     FAINT,
     NEAR,
     Golden,
     Parting,
     Passage,
+    along,
     by_depth,
     parting,
 )
+from spsbench.audit.statistical.jobs import generate, plain_cell
 from spsbench.audit.statistical.pair import TASKS, prompts_of
+from spsbench.audit.statistical.replay import rates_in
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import takes_say
 from spsbench.methods.resolve import plan_of

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from spsbench.api.verified import Held, advice_on
+from spsbench.audit.statistical.jobs import workers_for
 from spsbench.audit.statistical.pair import TASKS, audit_pair, greedy_pair, prompts_of
 from spsbench.audit.statistical.replay import replay
-from spsbench.audit.statistical.workbench import workers_for
 from spsbench.benchmark.models import Models
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.audit.statistical.evidence import Floats
+from spsbench.audit.statistical.betting import Floats
 from spsbench.settings.cell import WarpSettings
 
 

@@ -10,8 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from spsbench.audit.statistical.betting import BETS, gains
-from spsbench.audit.statistical.evidence import REPEATS, TOP, Evidence
+from spsbench.audit.statistical.betting import BETS, REPEATS, TOP, Evidence, gains
 
 VOCAB, PAIRS = 5_000, 200
 Row = np.ndarray

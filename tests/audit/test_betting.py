@@ -6,8 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical.betting import BETS, MAIN, Money, alarm, gains, log_factors, total
-from spsbench.audit.statistical.evidence import DIRECTIONS, Evidence
+from spsbench.audit.statistical.betting import (
+    BETS,
+    DIRECTIONS,
+    MAIN,
+    Evidence,
+    Money,
+    alarm,
+    gains,
+    log_factors,
+    total,
+)
 from tests.audit import planted
 from tests.audit.planted import money_after, positions, tokens
 

@@ -11,12 +11,11 @@ import torch
 
 from spsbench.audit import warping
 from spsbench.audit.statistical.audit import AuditVerdict, Finding
-from spsbench.audit.statistical.evidence import LENGTH_STRATA
+from spsbench.audit.statistical.betting import LENGTH_STRATA
+from spsbench.audit.statistical.examine import DraftLaw, Likeliest, Proposal, Text
 from spsbench.audit.statistical.greedy import GreedyKind
+from spsbench.audit.statistical.jobs import Prompt, examiner_of, jobs
 from spsbench.audit.statistical.pair import audit_pair, greedy_pair
-from spsbench.audit.statistical.setup import examiner_of
-from spsbench.audit.statistical.suspects import DraftLaw, Likeliest, Proposal, Text
-from spsbench.audit.statistical.workbench import Prompt, jobs
 from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.sampling import Warp
@@ -95,7 +94,7 @@ def test_too_few_tokens_for_what_was_asked_are_not_valid(audit: Callable[..., Fi
 
 
 def test_a_control_that_is_not_caught_is_not_valid(audit: Callable[..., Finding]) -> None:
-    with patch("spsbench.audit.statistical.controls.CAUGHT", 21):
+    with patch("spsbench.audit.statistical.audit.CAUGHT", 21):
         found = audit()
     assert found.verdict is AuditVerdict.NOT_VALID
     assert "was caught in" in found.line

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact import discovery, rounds, rules
+from spsbench.audit.exact import discovery, draft_kinds, rules
 from spsbench.audit.exact.cases import Case, case
 from spsbench.audit.exact.crew import answer, rows_of
 from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.kinds import REFERENCE, DraftKind
 from spsbench.audit.exact.reach import Reach
 from spsbench.audit.exact.rules import (
     Pairing,
@@ -77,7 +77,7 @@ def few_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
     if "slow" not in request.keywords:
         small = ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3})
         monkeypatch.setattr(rules, "SETTINGS", (small, rules.SETTINGS[-1]))
-        monkeypatch.setattr(rounds, "ROUNDS", rounds.ROUNDS[:2] + rounds.ROUNDS[-1:])
+        monkeypatch.setattr(draft_kinds, "ROUNDS", draft_kinds.ROUNDS[:2] + draft_kinds.ROUNDS[-1:])
 
 
 def row(verifier: object, kind: DraftKind = MODEL) -> rules.RuleRow:

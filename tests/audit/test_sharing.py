@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.audit.exact.asking import Asked
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.enumeration import Proof, prove
-from spsbench.audit.exact.kinds import REFERENCE, DraftKind
+from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind
+from spsbench.audit.exact.enumeration import Proof, Walk, prove
+from spsbench.audit.exact.queries import Asked
 from spsbench.audit.exact.tables import Pair
-from spsbench.audit.exact.walk import Walk
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.constant import Constant

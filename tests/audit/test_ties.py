@@ -2,7 +2,7 @@
 
 import torch
 
-from spsbench.audit.statistical.ties import (
+from spsbench.audit.statistical.greedy import (
     by_block,
     by_steps,
     first_divergence,

@@ -9,10 +9,9 @@ import torch
 
 from spsbench.api.pair import Pair
 from spsbench.audit.statistical.audit import AuditVerdict
+from spsbench.audit.statistical.examine import Proposal
+from spsbench.audit.statistical.jobs import Prompt, examiner_of
 from spsbench.audit.statistical.pair import audit_pair
-from spsbench.audit.statistical.setup import examiner_of
-from spsbench.audit.statistical.suspects import Proposal
-from spsbench.audit.statistical.workbench import Prompt
 from spsbench.errors import DataError
 from spsbench.methods.drafters.tli import SharedTokensDrafter
 from spsbench.models.cache import Loaded, ModelCache

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from spsbench.audit.statistical import workbench
+from spsbench.audit.statistical import jobs
 from spsbench.errors import DataError, UnavailableError
 
-JOB = workbench.AuditJob(True, workbench.Prompt("one", (1, 2)), 0)
+JOB = jobs.AuditJob(True, jobs.Prompt("one", (1, 2)), 0)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), DataError("a model that is damaged")])
@@ -20,11 +20,11 @@ def test_worker_that_cannot_start_raises_at_its_first_job(
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(workbench, "ModelCache", fail)
-    monkeypatch.setattr(workbench, "_WORKER", [])
-    workbench._start(None, 0.0, True)  # type: ignore[arg-type]
+    monkeypatch.setattr(jobs, "ModelCache", fail)
+    monkeypatch.setattr(jobs, "_WORKER", [])
+    jobs._start(None, 0.0, True)  # type: ignore[arg-type]
     with pytest.raises(type(error)) as raised:
-        workbench._perform(JOB)
+        jobs._perform(JOB)
     assert raised.value is error
     assert capfd.readouterr() == ("", "")
 
@@ -45,12 +45,12 @@ class Killed:
 
 
 def test_worker_that_is_killed_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workbench, "ProcessPoolExecutor", Killed)
-    bench: Any = workbench.Workbench(*[None] * 3, Examined())  # type: ignore[arg-type]
+    monkeypatch.setattr(jobs, "ProcessPoolExecutor", Killed)
+    bench: Any = jobs.Workbench(*[None] * 3, Examined())  # type: ignore[arg-type]
     performed: Callable[..., Any]
     with (
         pytest.raises(UnavailableError, match=r"one of 2 workers was ended from outside: expected"),
-        workbench.in_order(bench, 2, True) as performed,
+        jobs.in_order(bench, 2, True) as performed,
     ):
         list(performed([JOB]))
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.audit.exact import crew, rounds, rules
+from spsbench.audit.exact import crew, draft_kinds, rules
 from spsbench.audit.exact.tables import Pair as Tables
 from spsbench.cli.verify import rules as enumerating
 from spsbench.errors import Exit
@@ -158,7 +158,7 @@ def test_rules_in_a_pipe_say_what_is_being_enumerated(monkeypatch: pytest.Monkey
 def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     small = (("two tokens", Tables(2, 3, ("plain",)), {"tokens": 2}),)
     monkeypatch.setattr(rules, "SETTINGS", small)
-    monkeypatch.setattr(rounds, "ROUNDS", rounds.ROUNDS[:1] + rounds.ROUNDS[-1:])
+    monkeypatch.setattr(draft_kinds, "ROUNDS", draft_kinds.ROUNDS[:1] + draft_kinds.ROUNDS[-1:])
     kinds = [each for each in rules.drafter_kinds() if each.name in ("model", "(argmax chain)")]
     monkeypatch.setattr(rules, "drafter_kinds", lambda deep=False: kinds)
     monkeypatch.setattr(enumerating, "usable_cores", lambda: 1)  # others would not see the patches

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.kinds import FixedDrafter
 from spsbench.engines import eager
 from spsbench.engines.cuda import cache, graphs, static
 from spsbench.engines.cuda.graphs import GraphLM

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, Phi3Config, PreTrainedModel
 
-from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager, EagerLM
 from spsbench.engines.fast import Fast

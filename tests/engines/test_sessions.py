@@ -18,8 +18,8 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.kinds import FixedDrafter
 from spsbench.audit.exact.tables import Law
 from spsbench.audit.exact.thresholds import RULES
 from spsbench.engines import eager

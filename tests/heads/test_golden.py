@@ -10,9 +10,8 @@ import torch
 
 from spsbench.api.golden import verify_head
 from spsbench.api.load import load
-from spsbench.audit.statistical.acceptance import along
-from spsbench.audit.statistical.enginelog import rates_in
-from spsbench.audit.statistical.golden import by_depth
+from spsbench.audit.statistical.golden import along, by_depth
+from spsbench.audit.statistical.replay import rates_in
 from spsbench.errors import DataError
 from spsbench.methods.heads.eagle import EagleNetwork
 from tests.cli.conftest import Ran, sps  # noqa: F401

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.kinds import FixedDrafter
-from spsbench.audit.exact.oracle import warped
+from spsbench.audit.exact.cases import warped
+from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.errors import PlugInError
 from spsbench.loop.decode import NonFiniteError, PairingError, decode

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spsbench import registry
-from spsbench.audit.exact.kinds import FixedDrafter
+from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.cli.failures import described
 from spsbench.errors import Exit, PlugInError, UsageError

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.audit.exact.cases import case
-from spsbench.audit.exact.enumeration import following, total_variation
-from spsbench.audit.exact.oracle import warped
+from spsbench.audit.exact.cases import case, warped
+from spsbench.audit.exact.enumeration import CellNoise, Walk, following, total_variation
 from spsbench.audit.exact.tables import Law, Pair
-from spsbench.audit.exact.walk import CellNoise, Walk
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream

@@ -7,10 +7,9 @@ from itertools import accumulate
 import pytest
 from torch import Tensor
 
-from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.cases import Case, warped
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.oracle import warped
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.audit.exact.thresholds import Facts
 from spsbench.loop.decode import decode

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.asking import (
+from spsbench.audit.exact.queries import (
     LATER,
     Asked,
     AskedDrafter,
@@ -26,8 +26,9 @@ from spsbench.audit.exact.asking import (
     Probe,
     Ruling,
     Uniform,
+    edges,
+    guesses,
 )
-from spsbench.audit.exact.guesses import edges, guesses
 from spsbench.audit.exact.thresholds import Facts, Rule
 from spsbench.loop.types import Draft, Drawn, Purpose, Verifier
 from spsbench.methods.verifiers.chosen import chosen_laws

@@ -11,12 +11,188 @@ their uniform, so equal rounds at both ends prove that nothing changes between. 
 comes out right at both ends is the law, and a rule whose thresholds are elsewhere is found out.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
-from spsbench.audit.exact.cases import Case
-from spsbench.audit.exact.oracle import Outcome, law_of_outputs, warped
+import torch
+from torch import Tensor
+
+from spsbench.audit.exact.cases import Case, Outcome, law_of_outputs, warped
 from spsbench.audit.exact.tables import Law
-from spsbench.audit.exact.walk import Walk
+from spsbench.audit.exact.thresholds import Facts
+from spsbench.loop.decode import decode
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Draft, Drafter, GoOn, Limits, Noise, Purpose, Scores
+
+# One path through the cells of a case: a run of the real code, whose uniforms follow a script.
+
+NARROW = 1e-12  # a cell this wide is a rounding error
+INSIDE = 1e-9  # how near to the ends of a cell
+
+Seen = tuple[int, int, tuple[int, ...], tuple[int, ...]]
+"""A round as it is compared: drafted, accepted, emitted tokens, drafted tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """The draft of a single round, and a path as it was when that had been made."""
+
+    draft: Draft
+    trail: list[tuple[int, int]]
+    weight: float
+    boxes: dict[Hashable, tuple[float, float]]
+    picked: dict[tuple[Purpose, int], int]
+    middle: dict[tuple[Purpose, int], float]
+    given: dict[tuple[Purpose, int], float]
+
+
+class Walk:
+    """One path: a `NoiseStream` whose uniforms follow a script of cells."""
+
+    def __init__(self, case: Case, q: Law, p: Law, script: list[int], upper: bool) -> None:
+        self.case, self.q, self.p, self.script, self.upper = case, q, p, script, upper
+        self.text = list(case.prompt)
+        self.trail: list[tuple[int, int]] = []  # choice, number of choices
+        self.weight = 1.0
+        self.boxes: dict[Hashable, tuple[float, float]] = {}  # what is known of each uniform
+        self.facts = Facts(q, p, case.prompt)
+        self.drafted: Drafted | None = None  # in a single round
+        self.shapes: set[tuple[int, ...]] = set()  # parents of the trees that were drafted
+
+    def after(self, before: "Walk | None", same: int) -> "Walk":
+        """Itself, and where the first `same` choices made a draft in the path before, with that.
+
+        Of single rounds alone: these are the first, so no drafter has seen anything else before.
+        """
+        known = before.drafted if before is not None else None
+        if known is not None and len(known.trail) <= same:
+            self.drafted = known
+        return self
+
+    def run(self) -> tuple[Outcome, list[Seen]]:
+        """The output of the path, and its rounds."""
+        case = self.case
+        drafter = case.drafter(case.session(self.text, False))
+        rounds = decode(
+            case.prompt,
+            target=case.session(self.text, True),
+            drafter=Watched(drafter, self),
+            verifier=case.verifier,
+            schedule=case.schedule,
+            warp=case.package_warp or Warp(**case.warp),
+            noise=self,
+            limits=Limits(case.tokens, case.eos),
+            stop=case.stop,
+        )
+        seen: list[Seen] = []
+        finish = ""
+        for turn in rounds:
+            self.text += turn.tokens
+            seen.append((turn.drafted, turn.accepted, tuple(turn.tokens), self.facts.draft_tokens))
+            finish = turn.finish or ""
+            if case.one_round:
+                break
+        return (tuple(self.text[len(case.prompt) :]), finish), seen
+
+    def round(self, index: int) -> "CellNoise":
+        """The noise of round `index`."""
+        self.facts = Facts(self.q, self.p, tuple(self.text))
+        self.noise = CellNoise(self, index)
+        return self.noise
+
+    def draft(self, make: Callable[[], Draft]) -> Draft:
+        """What `make` drafts; in a single round once for all paths that go on from it."""
+        facts, noise, known = self.facts, self.noise, self.drafted
+        if known is None:
+            facts.draft = make()
+            if self.case.one_round:
+                own = dict(self.boxes), dict(facts.picked), dict(facts.middle), dict(noise.given)
+                self.drafted = Drafted(copied(facts.draft), list(self.trail), self.weight, *own)
+            return facts.draft
+        facts.draft = copied(known.draft)
+        self.trail, self.weight = list(known.trail), known.weight
+        self.boxes, noise.given = dict(known.boxes), dict(known.given)
+        facts.picked, facts.middle = dict(known.picked), dict(known.middle)
+        return facts.draft
+
+    def pick(self, address: Hashable, widths: Sequence[float]) -> tuple[int, float]:
+        """Choose a cell of the uniform at `address`: its index, and a number in it."""
+        low, high = self.boxes.get(address, (0.0, 1.0))
+        live, edge = [], 0.0
+        for index, width in enumerate(widths):
+            start, edge = edge, edge + width
+            if min(edge, high) - max(start, low) > NARROW:
+                live.append((index, max(start, low), min(edge, high)))
+        step = len(self.trail)
+        choice = min(self.script[step], len(live) - 1) if step < len(self.script) else 0
+        self.trail.append((choice, len(live)))
+        index, start, end = live[choice]
+        self.weight *= (end - start) / (high - low)
+        self.boxes[address] = start, end
+        if self.upper:
+            return index, end - INSIDE
+        return index, start + INSIDE if start > 0 else 0.0  # 0 itself: a test may not be `<=`
+
+
+class CellNoise:
+    """The uniforms of one round."""
+
+    def __init__(self, walk: Walk, index: int) -> None:
+        self.walk, self.index = walk, index
+        self.given: dict[tuple[Purpose, int], float] = {}
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] numbers in the cells that the path has chosen."""
+        walk, rule = self.walk, self.walk.case.rule
+        for slot in rule.order(purpose, n):
+            if (purpose, slot) not in self.given:
+                address = walk.case.address(self.index, len(walk.text), purpose, slot)
+                cell, u = walk.pick(address, rule.cells(walk.facts, purpose, slot))
+                walk.facts.picked[purpose, slot] = cell
+                walk.facts.middle[purpose, slot] = sum(walk.boxes[address]) / 2
+                self.given[purpose, slot] = u
+        return torch.tensor([self.given[purpose, i] for i in range(n)], dtype=torch.float64)
+
+
+class Watched(Drafter):
+    """A drafter whose drafts the walk gets to see; nothing else is changed."""
+
+    def __init__(self, drafter: Drafter, walk: Walk) -> None:
+        self._drafter, self._walk = drafter, walk
+        self.__wrapped__ = drafter  # whose faults are named
+        self.drawn = drafter.drawn
+        self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """As it is."""
+        self._drafter.begin(prompt, prefill)
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """As it is, and noted as the loop hands it on."""
+        if self._walk.case.rule.redrafts:
+            before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
+
+            def redraft(other: Noise) -> Draft:
+                drafter, asked = deepcopy(before)
+                return drafter.draft(context, k, other, asked)
+
+            self._walk.facts.redraft = redraft
+
+        def make() -> Draft:
+            return replace(self._drafter.draft(context, k, noise, go_on), drawn=self.drawn)
+
+        draft = self._walk.draft(make)
+        if draft.parents is not None:
+            self._walk.shapes.add(tuple(draft.parents.tolist()))
+        return draft
+
+
+def copied(draft: Draft) -> Draft:
+    """The same numbers in other places: what a rule under test writes to is its own."""
+    probs, parents = (None if x is None else x.clone() for x in (draft.probs, draft.parents))
+    return replace(draft, tokens=draft.tokens.clone(), probs=probs, parents=parents)
+
 
 EXACT = 1e-12  # total variation up to which two laws are one
 

@@ -13,17 +13,21 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.counterexample import Laws, counterexample, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.enumeration import EXACT, Proof, prove
-from spsbench.audit.exact.kinds import DEEP, REFERENCE, DraftKind, TreeDrawn
+from spsbench.audit.exact.draft_kinds import (
+    DEEP_KINDS,
+    MOST,
+    REFERENCE,
+    DraftKind,
+    TreeDrawn,
+    one_rounds,
+)
+from spsbench.audit.exact.draft_kinds import GREEDY as ALONE
+from spsbench.audit.exact.enumeration import EXACT, Proof, Walk, prove
 from spsbench.audit.exact.reach import Reach, reach_of
-from spsbench.audit.exact.rounds import GREEDY as ALONE
-from spsbench.audit.exact.rounds import MOST, one_rounds
-from spsbench.audit.exact.smallest import Laws, counterexample, smallest
-from spsbench.audit.exact.table_site import open_over
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.audit.exact.thresholds import Facts, Rule
-from spsbench.audit.exact.walk import Walk
 from spsbench.errors import UsageError
 from spsbench.loop.site import Weights
 from spsbench.loop.types import (
@@ -62,7 +66,7 @@ SMALL = {
 }
 """Drafters whose trees would have too many paths as they come, in every way that they draw."""
 
-STAND_INS = {kind.name: kind for kind in (*REFERENCE, *DEEP)}
+STAND_INS = {kind.name: kind for kind in (*REFERENCE, *DEEP_KINDS)}
 
 COMMON = frozenset({"model", "ngram", "none"})
 """Drafters that every rule is walked with. The others of ours draw as one of these or as one of
@@ -253,7 +257,7 @@ def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
     """The drafters of the registry, and one of each kind that it may lack; with `deep` more."""
     for entry in entries("drafters"):
         yield from kinds_of(Spec(entry.name))
-    yield from (*REFERENCE, *DEEP) if deep else REFERENCE
+    yield from (*REFERENCE, *DEEP_KINDS) if deep else REFERENCE
 
 
 def kinds_of(spec: Spec) -> Iterator[DraftKind]:

@@ -8,11 +8,18 @@ from itertools import islice
 
 from spsbench.audit.statistical.audit import Audit, Finding
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.audit.statistical.generate import generate, plain_cell
+from spsbench.audit.statistical.forward import rounding
 from spsbench.audit.statistical.greedy import Greedy, GreedyKind, compare, wrong_token
-from spsbench.audit.statistical.rounding import rounding
-from spsbench.audit.statistical.setup import trusted
-from spsbench.audit.statistical.workbench import Prompt, Workbench, in_order, jobs, plain_jobs
+from spsbench.audit.statistical.jobs import (
+    Prompt,
+    Workbench,
+    generate,
+    in_order,
+    jobs,
+    plain_cell,
+    plain_jobs,
+    trusted,
+)
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode
 from spsbench.plugins import make

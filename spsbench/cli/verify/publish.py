@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.api.verified import Held
-from spsbench.audit.statistical.audit import AuditVerdict, Finding, tests
+from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, of_greedy, tests
 from spsbench.audit.statistical.betting import alarm
 from spsbench.audit.statistical.greedy import Greedy
-from spsbench.audit.statistical.report import of_finding, of_greedy
 from spsbench.cli.notes import say
 from spsbench.cli.plotting import save_plot
 from spsbench.cli.report.show import publish as show

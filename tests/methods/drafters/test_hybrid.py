@@ -9,8 +9,7 @@ from torch import Tensor
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import Proof, prove
-from spsbench.audit.exact.table_site import open_over
-from spsbench.audit.exact.tables import Pair, TableLM
+from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
 from spsbench.loop.planning import plan_of
 from spsbench.loop.site import Drawn, Plan, Weights

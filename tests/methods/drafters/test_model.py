@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.oracle import warped
+from spsbench.audit.exact.cases import warped
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample

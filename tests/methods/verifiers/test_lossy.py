@@ -7,8 +7,8 @@ import torch
 
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
+from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.kinds import FixedDrafter
 from spsbench.audit.exact.tables import Pair
 from spsbench.errors import UsageError
 from spsbench.loop.noise import PhiloxStream

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.asking import Given, quietly
+from spsbench.audit.exact.queries import Given, quietly
 from spsbench.loop import sampling
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import residual, sample

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spsbench.audit.exact.cases import Case, case
-from spsbench.audit.exact.enumeration import following
-from spsbench.audit.exact.kinds import ArgmaxDrafter
-from spsbench.audit.exact.oracle import Outcome, warped
+from spsbench.audit.exact.cases import Case, Outcome, case, warped
+from spsbench.audit.exact.draft_kinds import ArgmaxDrafter
+from spsbench.audit.exact.enumeration import Walk, following
 from spsbench.audit.exact.tables import KINDS, Pair
-from spsbench.audit.exact.walk import Walk
 from spsbench.loop.types import Round
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.schedules.constant import Constant

@@ -4,20 +4,106 @@ What a verifier may be paired with depends on how a draft was drawn (`types.Draw
 branches. The registry need not hold a drafter of every kind; these stand in for the missing ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact.rounds import GREEDY, MOST, SURE, OneRound
 from spsbench.audit.exact.tables import Pair
 from spsbench.audit.exact.thresholds import Facts
 from spsbench.loop.sampling import sample
 from spsbench.loop.trees import levels_of
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    GoOn,
+    Guarantee,
+    Noise,
+    Purpose,
+    Schedule,
+    Scores,
+)
+from spsbench.methods.schedules.constant import Constant
+
+# Cases of one round at larger K: what a walk over whole texts cannot reach.
+
+MOST = 6  # the largest K
+
+GREEDY = {"warp": {"temperature": 0.0}}
+
+
+class OneRound(NamedTuple):
+    """A case of one round: its name, laws, and the rest."""
+
+    name: str
+    pair: Pair
+    lookahead: int
+    fields: dict[str, Any]
+    prompt: tuple[int, ...] = (0, 1, 0, 1, 0)
+
+    @property
+    def case(self) -> dict[str, Any]:
+        """The fields of a `Case`: texts of K + 1 tokens, so that the first round may draft K."""
+        return {"tokens": self.lookahead + 1, "one_round": True, **self.fields}
+
+
+SURE = ("plain", "sure", "sure")
+
+ROUNDS = (
+    *(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (3, 4)),
+    *(
+        OneRound("a sure draft model", Pair(2, seed, SURE), k, {})
+        for k, seed in ((5, 65), (MOST, 53))
+    ),
+    *(
+        OneRound("ties, zeros, disjoint laws", Pair(2, 60 + k), k, {}, (1, 0, 0, 1, 0, 0, 1))
+        for k in range(3, MOST)
+    ),
+    OneRound(
+        "three tokens, warped",
+        Pair(3, 8, ("plain", "ties")),
+        3,
+        {"warp": {"temperature": 1.5, "top_k": 2}},
+        (2, 0, 1, 2, 0, 1),
+    ),
+    OneRound("greedy", Pair(3, 9), MOST, GREEDY),
+)
+"""Walked in the order of K, so that a rule which is wrong from some slot on is found at its first
+K. Most paths of a long draft differ in tokens alone: a sure draft model leaves those out."""
+
+DEEP_ROUNDS = tuple(OneRound("two tokens", Pair(2, 40 + k, ("plain",)), k, {}) for k in (5, MOST))
+"""With every value of long drafts: hundreds of paths for each rule."""
+
+
+def one_rounds(
+    claim: Guarantee,
+    schedule: Callable[[], Schedule],
+    most: int = MOST,
+    *,
+    deep: bool = False,
+    small: bool = False,
+) -> Iterator[tuple[OneRound, Schedule]]:
+    """The cases up to K = `most` for a rule of some promise, each with its schedule.
+
+    With `deep` there are more, with `small` those over two tokens alone. A schedule that is not
+    constant chooses K itself, up to the largest.
+    """
+    constant = isinstance(schedule(), Constant)
+    for one in sorted((*ROUNDS, *(DEEP_ROUNDS if deep else ())), key=lambda one: one.lookahead):
+        if claim is Guarantee.GREEDY and one.fields != GREEDY:
+            continue
+        if (one.lookahead > most or (small and one.pair.vocab > 2)) and one.fields != GREEDY:
+            continue
+        if constant:
+            yield one, Constant(one.lookahead)
+        elif one.lookahead == MOST:
+            yield one, schedule()
 
 
 class ArgmaxDrafter(Drafter):
@@ -256,7 +342,7 @@ REFERENCE = (
 """Stand-ins for kinds that the registry may lack; their names are in brackets. They keep nothing
 from round to round, and neither does a rule, so that trees are walked in single rounds."""
 
-DEEP = (
+DEEP_KINDS = (
     *both("siblings, whole texts", SIBLINGS),
     *both("wide siblings", LEAVES[:3], OF_WIDE_TREES),
     sampled("(i.i.d. five siblings)", (*LEAVES, -1), Drawn.IID, OF_FIVE),

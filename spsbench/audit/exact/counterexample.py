@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from spsbench.audit.exact.cases import Case
-from spsbench.audit.exact.enumeration import EXACT, Proof, following, prove, total_variation
-from spsbench.audit.exact.oracle import Outcome, warped
-from spsbench.audit.exact.walk import Walk
+from spsbench.audit.exact.cases import Case, Outcome, warped
+from spsbench.audit.exact.enumeration import EXACT, Proof, Walk, following, prove, total_variation
 
 Laws = tuple[tuple[float, ...], tuple[float, ...]]
 """q and p, after any text."""

@@ -15,17 +15,124 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
+import numpy as np
 import torch
+import transformers
 
-from spsbench.audit.statistical.evidence import Evidence
-from spsbench.audit.statistical.examine import Examiner, Impossible
-from spsbench.audit.statistical.generate import generate, plain_cell
-from spsbench.audit.statistical.setup import examiner_of
+from spsbench.audit.statistical.betting import Evidence, Floats
+from spsbench.audit.statistical.examine import (
+    DraftLaw,
+    Examiner,
+    Impossible,
+    Likeliest,
+    Proposal,
+    Suspect,
+    Text,
+)
+from spsbench.audit.statistical.forward import PRECISE, Scorer, plain
+from spsbench.benchmark.generation import Generation
 from spsbench.errors import UnavailableError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
+from spsbench.loop.site import Drawn, Weights
+from spsbench.methods.drafters.slem import StringDrafter
+from spsbench.methods.resolve import plan_of, resolve
+from spsbench.methods.site import LoadedSite
 from spsbench.models.cache import Loaded, ModelCache
-from spsbench.settings.cell import Cell
+from spsbench.plugins import make
+from spsbench.settings.cell import WARP, Cell, WarpSettings
+from spsbench.settings.records import Record
+
+# Texts for an audit, made by the decoder under audit itself.
+
+
+def plain_cell(cell: Cell) -> Cell:
+    """Auto-regressive sampling by the same decoder, engine and warp."""
+    return resolve(cell.auto_regressive)
+
+
+def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
+    """A record as the audit reads it."""
+    return Text(
+        tuple(prompt),
+        tuple(record.tokens),
+        tuple(r.emitted for r in record.rounds),
+        tuple(r.drafted for r in record.rounds),
+        name,
+    )
+
+
+def generate(cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str, repeat: int) -> Text:
+    """One generation of `cell`, in the loop that ships."""
+    generation = Generation(cell, loaded, prompt, sample, repeat)
+    for _ in generation:
+        pass
+    return text_of(prompt, generation.record, f"{sample} #{repeat}")
+
+
+# From a cell and its models to an examiner, and a third opinion on the examiner itself.
+
+AGREE = 1e-3  # of logits, and of total variation, in float32
+OPINIONS = 4  # texts that are looked at
+
+
+def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
+    """The examiner of texts of `cell`; one of ArS and SpS alike, so that they are comparable."""
+    own = not (cell.models.target.trust_remote_code or cell.models.random)
+    return Examiner(
+        Scorer(loaded.target, loaded.vocab_size, own=own),
+        suspect_of(cell, loaded, own=own),
+        cell.sampling.warp,
+        frozenset(loaded.eos),
+        budget=cell.sampling.max_new_tokens,
+        ends=not cell.sampling.ignore_eos,
+        seed=cell.sampling.seed % 2**32,
+    )
+
+
+def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
+    """What a faulty method would pull the text to."""
+    if loaded.draft is not None and loaded.draft_tokenizer is None:
+        scorer = Scorer(loaded.draft, loaded.vocab_size, own=own)
+        return DraftLaw(scorer, cell.sampling.warp)
+    if loaded.vocabularies is not None:  # its text says what it would write next
+        foreign = LoadedSite(cell, loaded, StringDrafter.plan())
+        return Proposal(lambda: StringDrafter.open(foreign))
+    plan = plan_of(cell.method.drafter)
+    if plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target:
+        site = LoadedSite(cell, loaded, plan)
+        return Proposal(lambda: make("drafters", cell.method.drafter, site))
+    return Likeliest()
+
+
+def trusted(examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
+    """Whether transformers, asked for logits and for its own warps, agrees with the examiner."""
+    tolerance = AGREE if loaded.target.dtype in PRECISE else 0.5
+    for text in texts[:OPINIONS]:
+        rows = examiner.scorer.logits(text.prompt, text.tokens)
+        if not len(rows):
+            continue
+        whole = [*text.prompt, *text.tokens[: len(rows) - 1]]
+        theirs = plain(loaded.target, whole, len(rows))[:, : rows.shape[1]].numpy()
+        if np.abs(theirs - rows).max() > tolerance * max(1.0, float(np.abs(rows).max())):
+            return False
+        apart = np.abs(warped(rows, examiner) - examiner.laws(rows).law).sum(-1) / 2
+        if np.median(apart) > AGREE:  # a tie at the edge may move single rows
+            return False
+    return True
+
+
+def warped(logits: Floats, examiner: Examiner) -> Floats:
+    """[n, V] laws by transformers' own warpers, named after the options: `TopKLogitsWarper`."""
+    scores, usual = torch.from_numpy(np.array(logits, np.float64)), WarpSettings()
+    for name in WARP:
+        value = getattr(examiner.warp, name)
+        if value != getattr(usual, name):
+            warper = getattr(transformers, f"{name.title().replace('_', '')}LogitsWarper")
+            scores = warper(value)(None, scores)
+    law: Floats = scores.softmax(-1).numpy()
+    return law
+
 
 SMALL = 200_000_000  # parameters of target and draft together; larger ones use all cores alone
 COPIES = 2  # of each model in a worker: the engine's and the scorer's

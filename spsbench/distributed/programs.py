@@ -10,8 +10,7 @@ from spsbench.distributed.environment import check_environment
 from spsbench.distributed.map_units import BrokenOffError, map_units
 from spsbench.hardware.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
-from spsbench.sandbox.levels import SandboxError
-from spsbench.sandbox.verdict import Outcome, ProgramLimits
+from spsbench.sandbox.levels import Outcome, ProgramLimits, SandboxError
 from spsbench.settings.execution import Crew
 from spsbench.tasks.programs.generated import Program
 from spsbench.tasks.programs.pool import judge

@@ -1,28 +1,109 @@
-"""Which level a machine can offer: the strongest whose self-test holds, or none and a refusal."""
+"""Choose the strongest level whose self-test holds on this machine, or refuse.
 
+Findings of self-tests are kept as long as nothing that they depend on has changed. Filters around
+this process can be counted and not told apart; what such a filter pretends is found by the jail's
+checks at every start.
+"""
+
+import hashlib
+import json
+import os
 import platform
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from spsbench.hardware.cache_home import beside, cache_home
 from spsbench.messages import announce_if_slow
-from spsbench.sandbox import bubblewrap, cache, container, plain, selftest
-from spsbench.sandbox.interpreter import interpreter
-from spsbench.sandbox.levels import Level, SandboxError, UnavailableError
-from spsbench.sandbox.verdict import ProgramLimits
+from spsbench.sandbox import confinement, isolation, selftest
+from spsbench.sandbox.levels import (
+    Level,
+    ProgramLimits,
+    SandboxError,
+    UnavailableError,
+    digest,
+    interpreter,
+)
+
+NAMESPACES = ("user", "mnt", "pid", "net", "ipc")
+STATUS = ("NoNewPrivs:", "Seccomp:", "Seccomp_filters:", "CapEff:", "CapBnd:")
+
+
+def findings_path() -> Path:
+    """Return the file of findings, which is this user's alone."""
+    return cache_home() / "sandbox.json"
+
+
+def situation_digest() -> str:
+    """Return a digest of all that a finding depends on: boot, user, outer sandbox, this code."""
+    known = [
+        _text("/proc/sys/kernel/random/boot_id"),
+        os.getresuid(),
+        os.getgroups(),
+        [_link(f"/proc/self/ns/{name}") for name in NAMESPACES],
+        [line for line in _text("/proc/self/status").splitlines() if line.startswith(STATUS)],
+        _text("/proc/self/attr/current"),
+        confinement.landlock_abi(),
+        os.uname().release,
+        [digest(path) for path in (isolation.find_bubblewrap(), interpreter().executable) if path],
+        [digest(str(path)) for path in sorted(Path(__file__).parent.glob("*.py"))],
+    ]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+
+
+def load_findings(key: str) -> dict[str, Any]:
+    """Return the findings under `key`; none if the file is missing or open to other users."""
+    try:
+        handle = os.open(findings_path(), os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(handle, "rb") as file:
+            state = os.fstat(handle)
+            if state.st_uid != os.geteuid() or state.st_mode & 0o077:
+                return {}
+            kept = json.loads(file.read())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    found = kept.get(key) if isinstance(kept, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def save_findings(key: str, findings: dict[str, Any]) -> None:
+    """Write the findings of `key` alone. A cache that cannot be written is no error."""
+    path = findings_path()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with beside(path) as draft:
+            draft.write_text(json.dumps({key: findings}), encoding="ascii")
+    except OSError:
+        return
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip("\0\n")
+    except OSError:
+        return ""
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
 
 Name = Literal["auto", "bwrap", "landlock", "docker", "podman", "none"]
 UNDERSTOOD = "--i-understand-this-runs-untrusted-code"
 
 Make = Callable[[ProgramLimits], Level]
 AUTOMATIC: dict[str, Make] = {  # the strongest first
-    "bwrap": lambda limits: bubblewrap.level(interpreter(), limits),
-    "landlock": lambda limits: plain.jailed(interpreter(), limits),
+    "bwrap": lambda limits: isolation.bubblewrap_level(interpreter(), limits),
+    "landlock": lambda limits: isolation.landlock_level(interpreter(), limits),
 }
 
 
 class LevelFinding(NamedTuple):
-    """What became of the attempt to have a level."""
+    """Whether a level holds, and why or why not."""
 
     name: str
     holds: bool
@@ -34,7 +115,7 @@ class LevelFinding(NamedTuple):
 def choose(
     name: Name, limits: ProgramLimits, *, understood: bool = False, image: str = ""
 ) -> LevelFinding:
-    """The level asked for, or with `auto` the strongest, once its self-test has held.
+    """Return the level asked for, or with `auto` the strongest, once its self-test has held.
 
     Raises:
         SandboxError: none, in one line that says what to install.
@@ -43,8 +124,10 @@ def choose(
         return _unconfined(limits, understood)
     if name == "auto":
         findings = survey(limits)
-    elif name in container.ENGINES:
-        findings = [_try(name, lambda some: container.level(name, image, some), limits, {})]
+    elif name in isolation.ENGINES:
+        findings = [
+            _try(name, lambda some: isolation.container_level(name, image, some), limits, {})
+        ]
     else:
         findings = survey(limits, (name,))
     for finding in findings:
@@ -64,8 +147,8 @@ def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> 
         return [
             LevelFinding(name, False, f"needs Linux, not {platform.system()}") for name in names
         ]
-    key = cache.situation()
-    known = cache.load(key)
+    key = situation_digest()
+    known = load_findings(key)
     before = dict(known)
     findings = []
     for name in names:
@@ -73,7 +156,7 @@ def survey(limits: ProgramLimits, names: tuple[str, ...] = tuple(AUTOMATIC)) -> 
         if findings[-1].holds:
             break
     if known != before:
-        cache.save(key, known)
+        save_findings(key, known)
     return findings
 
 
@@ -110,5 +193,5 @@ def _unconfined(limits: ProgramLimits, understood: bool) -> LevelFinding:
             f"--sandbox none runs model-written code with your rights (without {UNDERSTOOD}): "
             "expected both options or neither. Leave --sandbox out for the strongest level here"
         )
-    level = plain.unconfined(interpreter(), limits)
+    level = isolation.unconfined_level(interpreter(), limits)
     return LevelFinding("none", True, "nothing is isolated", level, level.python.partition(" ")[0])

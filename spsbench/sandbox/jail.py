@@ -1,4 +1,4 @@
-"""Started in the sandbox, one process a program: shut the doors, run it, say how it ended.
+"""Started in the sandbox, one process a program: give up rights, run it, report how it ended.
 
 A script of its own: it sees neither this package nor site-packages. On stdin it is given the
 program and its bounds (`marshal`, plain values). stdout takes three kinds of lines, each behind a
@@ -132,9 +132,9 @@ def confine(given):
         restrict(call, **given["landlock"])
     if given["filter"] is not None:
         shut(control, *given["filter"])
-    for part, doors in given["doors"].items():
+    for part, refused in given["startup_checks"].items():
         if given[part] is not None:
-            try_doors(call, doors)
+            check_refusals(call, refused)
 
 
 def checked(result, what):
@@ -234,9 +234,9 @@ def shut(control, code, own_pid):
     control(SET_SECCOMP, FILTER_MODE, ctypes.byref(whole))
 
 
-def try_doors(call, doors):
-    """Run nothing unless these are seen to be shut, whatever the kernel has said."""
-    for name, number, arguments, refusals in doors:
+def check_refusals(call, refused):
+    """Raise unless each of these calls is refused: the kernel's word alone is not trusted."""
+    for name, number, arguments, refusals in refused:
         try:
             call(number, *arguments)
         except OSError as error:

@@ -1,14 +1,94 @@
-"""What a level of isolation is, and what of it is done inside by the jail."""
+"""Levels of isolation: the interpreter, its limits, its confinement, and the verdicts.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+A level is a command around the jail (`jail.py`), which confines itself and runs one program.
+"""
+
+import functools
+import hashlib
+import os
+import platform
+import stat
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spsbench.errors import Exit, SpsError
-from spsbench.sandbox import doors, landlock, seccomp
-from spsbench.sandbox.interpreter import DEVICES, FLAGS, LOADER_CACHE, Interpreter, machine
-from spsbench.sandbox.syscalls import JAIL, NUMBERS
+from spsbench.sandbox import confinement
+from spsbench.sandbox.confinement import ALLOWED, JAIL
+
+SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/share/zoneinfo")
+"""Shared libraries that extension modules need, and the time zones of `zoneinfo`."""
+LINKED = ("/lib", "/lib64")  # on most systems links into /usr; the program loader's path names one
+LOADER_CACHE = "/etc/ld.so.cache"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+
+FLAGS = ("-P", "-s", "-S", "-B")  # no folder of ours, the user's or site's on the path; no .pyc
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}  # all there is: the order of sets is then the same each time
+
+
+class Interpreter(NamedTuple):
+    """A Python and the folders and files that it reads, all with links resolved."""
+
+    executable: str
+    folders: tuple[str, ...]
+    version: str  # sys.version
+
+    @property
+    def release(self) -> str:
+        """`3.11.7`."""
+        return self.version.split()[0]
+
+    def open_to_others(self) -> bool:
+        """Whether a user without rights could run it, so that root need not be root for that."""
+        return all(map(_open_to_others, (self.executable, *self.folders)))
+
+
+@functools.cache
+def interpreter() -> Interpreter:
+    """This process's own Python, outside any virtual environment."""
+    executable = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
+    own = [os.path.dirname(os.__file__)]
+    own += filter(None, [sysconfig.get_config_var("DESTSHARED")])  # compiled modules
+    shared = sysconfig.get_config_var("LIBDIR")
+    if shared and Path(shared, sysconfig.get_config_var("INSTSONAME") or "-").exists():
+        own.append(shared)
+    return Interpreter(executable, tuple(_outermost([*SYSTEM, *LINKED, *own])), sys.version)
+
+
+def digest(path: str) -> str:
+    """SHA-256 of a file; of one that may be run but not read, its size and times."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except PermissionError:
+        kept = os.stat(path)
+        return f"{kept.st_ino} {kept.st_size} {kept.st_mtime_ns} {kept.st_ctime_ns}"
+
+
+def machine() -> str:
+    """`x86_64` or `aarch64` where system calls are known."""
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine(), platform.machine())
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    """Those that are there, links resolved, without what lies in another one."""
+    real = {os.path.realpath(path) for path in paths if Path(path).is_dir()}
+    return sorted(path for path in real if not any(map(real.__contains__, _above(path))))
+
+
+def _above(path: str) -> list[str]:
+    return [str(parent) for parent in Path(path).parents]
+
+
+def _open_to_others(path: str) -> bool:
+    bits = stat.S_IROTH | (stat.S_IXOTH if Path(path).is_dir() else 0)
+    own = Path(path).stat().st_mode & bits == bits
+    return own and all(Path(parent).stat().st_mode & stat.S_IXOTH for parent in _above(path))
+
 
 JAIL_SCRIPT = str(Path(__file__).with_name("jail.py"))
 WORK = "/work"  # the scratch folder inside, where there is one
@@ -67,32 +147,32 @@ class Level:
 
 
 def inner(interpreter: Interpreter, script: str = JAIL_SCRIPT) -> tuple[str, ...]:
-    """The command inside the sandbox."""
+    """Return the command inside the sandbox."""
     return (interpreter.executable, *FLAGS, script)
 
 
 def confined(
     *, abi: int, interpreter: Interpreter, scratch: bool, drop: bool, apart: bool = False
 ) -> dict[str, Any]:
-    """What the jail does: Landlock, capabilities, system calls, timers, and perhaps another user.
+    """Return what the jail has to do: Landlock, capabilities, calls, timers, perhaps another user.
 
-    `apart`: it finds itself in a user namespace of its own, and need not try to make one.
+    `apart`: the jail starts in a user namespace of its own and need not make one.
 
     Raises:
         UnavailableError: a machine whose system calls are not known here.
     """
     kind = machine()
-    if kind not in NUMBERS:
+    if kind not in ALLOWED:
         raise UnavailableError(f"system calls of {kind} are not known")
     read = [*interpreter.folders, LOADER_CACHE, *DEVICES]
-    rules = landlock.rules(abi, read, WORK if scratch else None)
+    rules = confinement.landlock_rules(abi, read, WORK if scratch else None)
     return {
         "landlock": rules.plain(),
-        "filter": tuple(seccomp.build(kind)),
+        "filter": tuple(confinement.build_filter(kind)),
         "calls": JAIL[kind],
         "uid": NOBODY if drop else None,
         "apart": apart,
-        "doors": doors.doors(kind),
+        "startup_checks": confinement.startup_checks(kind),
     }
 
 
@@ -102,5 +182,49 @@ UNCONFINED: Mapping[str, Any] = {
     "calls": None,
     "uid": None,
     "apart": False,
-    "doors": {},
+    "startup_checks": {},
 }
+
+
+class ProgramVerdict(StrEnum):
+    """The verdict on a program. Only `PASSED` counts for pass@k."""
+
+    PASSED = "passed"
+    FAILED = "failed"  # an exception, a wrong answer and a syntax error among them
+    TIMED_OUT = "timed out"
+    OUT_OF_MEMORY = "out of memory"
+    ENDED_EARLY = "ended early"  # the process went away without its test having ended
+    OUTPUT_LIMIT = "output limit"
+    IMPORT_MISSING = "import missing"  # only the standard library is there
+
+
+class Outcome(NamedTuple):
+    """The end of one program."""
+
+    verdict: ProgramVerdict
+    detail: str  # the program's own words in part: escape it before it is shown
+    seconds: float  # of the wall clock, the interpreter's start not in it
+    wall_only: bool = False  # timed out with processor time left: the machine may have been busy
+
+    def __str__(self) -> str:
+        """`failed: AssertionError`, `passed`."""
+        return f"{self.verdict}: {self.detail}" if self.detail else str(self.verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """What a program may use."""
+
+    timeout: float = 3.0  # seconds of processor time; of the wall clock GRACE more
+    memory: int = 1024  # MiB of address space
+    output: int = 10  # MiB written to stdout and stderr together
+    files: int = 32  # MiB of scratch space, where the level has any
+
+    def described(self) -> dict[str, Any]:
+        """Plain values, for logs."""
+        return asdict(self)
+
+
+GRACE = 0.7
+"""Seconds of the wall clock beyond the limit of processor time."""
+MIB = 1 << 20

@@ -1,6 +1,12 @@
-"""One program, from its text to its verdict, whatever it does."""
+"""Run one program in a level of isolation and give its verdict, whatever the program does.
 
+A system that can start no process now is asked again for a while. Processes that outlive their
+parent, as bubblewrap's init process does, are adopted and reaped.
+"""
+
+import ctypes
 import errno
+import functools
 import math
 import os
 import re
@@ -9,16 +15,81 @@ import select
 import signal
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from marshal import dumps
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
-from spsbench.sandbox.levels import BrokenError, BusyError, Level
-from spsbench.sandbox.orphans import adopt, see_off
-from spsbench.sandbox.patience import patiently
-from spsbench.sandbox.verdict import GRACE, MIB, Outcome, ProgramLimits, ProgramVerdict
+from spsbench.sandbox.levels import (
+    GRACE,
+    MIB,
+    BrokenError,
+    BusyError,
+    Level,
+    Outcome,
+    ProgramLimits,
+    ProgramVerdict,
+)
+
+LONGEST = 30.0  # seconds; a program that took all room is gone after its own limit
+FIRST, SLOWEST = 0.01, 1.0  # seconds between two attempts
+
+T = TypeVar("T")
+
+
+def retry_while_busy(start: Callable[[], T]) -> T:
+    """Call `start` until there is room for it.
+
+    Raises:
+        BusyError: there is none for `LONGEST` seconds.
+    """
+    until, pause = time.monotonic() + LONGEST, FIRST
+    while True:
+        try:
+            return start()
+        except BusyError:
+            if time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, SLOWEST)
+
+
+SET_CHILD_SUBREAPER = 36
+
+_adopted: set[int] = set()
+_lock = threading.Lock()
+
+
+@functools.cache
+def become_subreaper() -> None:
+    """Make orphans among this process's descendants its children (PR_SET_CHILD_SUBREAPER)."""
+    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphan(pid: int) -> None:
+    """Note an orphan, which ends by itself, and reap all noted ones that have ended."""
+    with _lock:
+        _adopted.add(pid)
+        _adopted.difference_update([each for each in _adopted if _gone(each, os.WNOHANG)])
+
+
+def wait_for_orphans() -> None:
+    """Block until all noted orphans have ended, and reap them."""
+    with _lock:
+        for pid in _adopted:
+            _gone(pid, 0)
+        _adopted.clear()
+
+
+def _gone(pid: int, how: int) -> bool:
+    try:
+        return os.waitpid(pid, how)[0] == pid
+    except ChildProcessError:  # reaped by another thread
+        return True
+
 
 START = 30.0  # seconds that a sandbox may take to come up, on a machine however busy
 BACKSTOP = 2.0  # seconds after which the kernel itself ends what the runner has not
@@ -41,13 +112,13 @@ ENDINGS = {
 def run(level: Level, source: str, limits: ProgramLimits) -> Outcome:
     """Run a program in a fresh interpreter and wait until nothing of it is left.
 
-    Passed is only what ended by telling the secret mark: an exit status proves nothing.
+    A program passes only if the jail wrote the secret mark after it: an exit status proves nothing.
 
     Raises:
         BrokenError: the sandbox did not come up, so nothing is known about the program.
         BusyError: for want of room for another process, which has been waited for.
     """
-    return patiently(lambda: _once(level, source, limits))
+    return retry_while_busy(lambda: _once(level, source, limits))
 
 
 def _once(level: Level, source: str, limits: ProgramLimits) -> Outcome:
@@ -73,7 +144,7 @@ class _Child:
         informed = (level.info, str(telling)) if level.info else ()
         command = (*level.command, *named, *informed, *level.inner)
         if level.info:
-            adopt()
+            become_subreaper()
         try:
             _write(begin, dumps(self._given(source), MARSHAL))
             self._process = subprocess.Popen(
@@ -120,7 +191,7 @@ class _Child:
         }
 
     def outcome(self) -> Outcome:
-        """Watch it to its end."""
+        """Watch the process to its end."""
         process = self._process
         try:
             killed = self._watch()
@@ -166,7 +237,7 @@ class _Child:
         return tuple(stream.fileno() for stream in streams if stream)  # type: ignore[return-value]
 
     def _read(self, handle: int, channel: int) -> bool:
-        """Take what is there; False at the end."""
+        """Read what is there; return False at the end of the pipe."""
         content = os.read(handle, 1 << 16)
         if handle == channel:
             self._said += content
@@ -178,14 +249,14 @@ class _Child:
         return bool(content)
 
     def _drain(self, channel: int) -> None:
-        """What is left in the pipe of a process that has ended."""
+        """Read what is left in the pipe of a process that has ended."""
         os.set_blocking(channel, False)
         with suppress(BlockingIOError):
             while len(self._said) <= WORDS and self._read(channel, channel):
                 pass
 
     def _clear(self) -> None:
-        """See the last process off that holds a pipe, and close them."""
+        """Reap the last process that holds a pipe, and close the pipes."""
         channel, _ = self._pipes()
         if self._level.own_pids:
             _wait_for_end(channel)
@@ -193,7 +264,7 @@ class _Child:
             found = INIT.search(os.read(self._info, WORDS))
             os.close(self._info)
             if found:
-                see_off(int(found[1]))
+                reap_orphan(int(found[1]))
         if self._level.container and self._process.returncode:
             command = [self._level.container, "rm", "--force", self._name]
             with suppress(BlockingIOError):  # without room for that, its own timers end it
@@ -227,7 +298,7 @@ class _Child:
         return Outcome(ProgramVerdict.ENDED_EARLY, how, seconds)
 
     def _told(self) -> str | None:
-        """The jail's last word, if it had one."""
+        """Return the jail's last line, if it wrote one."""
         lines = [line for line in self._said.splitlines() if line.startswith(self._mark)]
         if len(lines) < 2:
             return None
@@ -242,7 +313,7 @@ def _write(handle: int, content: bytes) -> None:
 
 
 def _wait_for_end(channel: int) -> None:
-    """Until nobody holds the other end: a process that was killed with its namespace among them."""
+    """Block until no process holds the other end, those killed with their namespace included."""
     until = time.monotonic() + DYING
     os.set_blocking(channel, True)
     while select.select([channel], [], [], max(0.0, until - time.monotonic()))[0]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.sandbox import landlock
+from spsbench.sandbox import confinement
 from spsbench.sandbox.levels import JAIL_SCRIPT
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
@@ -32,7 +32,7 @@ Texts = Callable[[Cell, str, int], str]
 NAMES = list(PROBLEMS)
 ALL = {name: problem["canonical_solution"] for name, problem in PROBLEMS.items()}
 needs_sandbox = pytest.mark.skipif(
-    landlock.abi() < landlock.FULL, reason=f"needs Landlock ABI {landlock.FULL}"
+    confinement.landlock_abi() < confinement.FULL, reason=f"needs Landlock ABI {confinement.FULL}"
 )
 
 
@@ -53,7 +53,7 @@ def scoring(path: Path) -> dict[str, Any]:
 
 def test_right_ones_pass_and_wrong_ones_fail(sps: Sps, tmp_path: Path) -> None:
     """At the strongest level of this machine; a sample of what the slow tests do whole."""
-    if landlock.abi() < landlock.FULL:
+    if confinement.landlock_abi() < confinement.FULL:
         pytest.skip("no sandbox holds here")
     good = right(10)
     bad = [(task, "    pass\n") for task, _ in good] + [(NAMES[0], "")]
@@ -167,7 +167,7 @@ def test_what_cannot_be_scored(sps: Sps, tmp_path: Path) -> None:
 
 def test_no_sandbox_no_verdict(sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr(landlock, "abi", lambda: 0)
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: 0)
     path = written(tmp_path / "samples.jsonl", right(4))
     ran = sps("score", str(path), "--allow-partial")
     assert ran.code == 3

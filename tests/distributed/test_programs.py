@@ -15,9 +15,9 @@ from spsbench.distributed.map_units import BrokenOffError
 from spsbench.distributed.programs import Sandboxed, judge_on
 from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
-from spsbench.sandbox import landlock
+from spsbench.sandbox import confinement
 from spsbench.sandbox.choice import LevelFinding
-from spsbench.sandbox.verdict import Outcome, ProgramLimits
+from spsbench.sandbox.levels import Outcome, ProgramLimits
 from spsbench.settings.execution import Crew
 from spsbench.tasks.programs.generated import Program
 from tests.distributed.inline import inline
@@ -84,7 +84,9 @@ def test_another_interpreter_is_refused(monkeypatch):
 
 @pytest.mark.cluster
 @pytest.mark.skipif(find_spec("ray") is None, reason="no Ray here: pip install 'spsbench[ray]'")
-@pytest.mark.skipif(landlock.abi() < landlock.FULL, reason=f"needs Landlock ABI {landlock.FULL}")
+@pytest.mark.skipif(
+    confinement.landlock_abi() < confinement.FULL, reason=f"needs Landlock ABI {confinement.FULL}"
+)
 def test_programs_judged_over_ray(tmp_path):
     """Verdict by verdict as here, each worker in its own sandbox."""
     good = right(6)

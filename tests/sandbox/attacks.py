@@ -1,6 +1,6 @@
 """Programs that mean harm. One that ends well has got through; the host is looked at besides.
 
-They are given what the probes are given (`spsbench.sandbox.probes`): `folder`, `canary`, `port`,
+They are given what the probes are given (`spsbench.sandbox.selftest`): `folder`, `canary`, `port`,
 `socket_path`, `abstract`, `pid` of the runner.
 """
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.sandbox import landlock
+from spsbench.sandbox import confinement
 from tests.sandbox import mask, trial
 
 ROOT = Path(__file__).parents[2]
@@ -53,8 +53,8 @@ def need(host: str, user: str) -> None:
         pytest.skip("needs root")
     if os.geteuid() == 0 and user == "user" and not shutil.which("setpriv"):
         pytest.skip("needs setpriv of util-linux")
-    if landlock.abi() < landlock.FULL:
-        pytest.skip(f"needs Landlock ABI {landlock.FULL}")
+    if confinement.landlock_abi() < confinement.FULL:
+        pytest.skip(f"needs Landlock ABI {confinement.FULL}")
     if host in ("bare", "no user namespaces") and not namespaces():
         pytest.skip("needs bubblewrap and user namespaces")
 

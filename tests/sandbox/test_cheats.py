@@ -2,13 +2,14 @@
 
 import pytest
 
-from spsbench.sandbox import plain
-from spsbench.sandbox.interpreter import interpreter
+from spsbench.sandbox import isolation
+from spsbench.sandbox.levels import ProgramLimits, interpreter
 from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import ProgramLimits
 
 LIMITS = ProgramLimits(timeout=2.0)
-LEVEL = plain.unconfined(interpreter(), LIMITS)  # they reach for the verdict, not for the host
+LEVEL = isolation.unconfined_level(
+    interpreter(), LIMITS
+)  # they reach for the verdict, not for the host
 
 FAILING = "\nassert 1 + 1 == 3"
 MENDED = {

@@ -9,16 +9,22 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.sandbox import bubblewrap, cache, choice, container, landlock, plain, selftest
-from spsbench.sandbox.interpreter import interpreter
-from spsbench.sandbox.levels import JAIL_SCRIPT, Level, SandboxError, UnavailableError
+from spsbench.sandbox import choice, confinement, isolation, selftest
+from spsbench.sandbox.levels import (
+    JAIL_SCRIPT,
+    Level,
+    ProgramLimits,
+    ProgramVerdict,
+    SandboxError,
+    UnavailableError,
+    interpreter,
+)
 from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import ProgramLimits, ProgramVerdict
 from tests.sandbox.situations import namespaces
 
 LIMITS = ProgramLimits(timeout=1.0)
 needs_landlock = pytest.mark.skipif(
-    landlock.abi() < landlock.FULL, reason=f"needs Landlock ABI {landlock.FULL}"
+    confinement.landlock_abi() < confinement.FULL, reason=f"needs Landlock ABI {confinement.FULL}"
 )
 needs_bwrap = pytest.mark.skipif(not namespaces(), reason="needs bubblewrap and user namespaces")
 
@@ -53,8 +59,8 @@ def test_without_bubblewrap_the_jail_alone(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_below_the_line_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    for abi in (0, landlock.FULL - 1):
-        monkeypatch.setattr(landlock, "abi", lambda abi=abi: abi)
+    for abi in (0, confinement.FULL - 1):
+        monkeypatch.setattr(confinement, "landlock_abi", lambda abi=abi: abi)
         with pytest.raises(SandboxError) as refused:
             choice.choose("auto", LIMITS)
         line = str(refused.value)
@@ -67,16 +73,16 @@ def test_below_the_line_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bubblewrap_needs_landlock_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landlock, "abi", lambda: 0)
-    if bubblewrap.find():
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: 0)
+    if isolation.find_bubblewrap():
         with pytest.raises(UnavailableError, match="Landlock is off"):
-            bubblewrap.level(interpreter(), LIMITS)
+            isolation.bubblewrap_level(interpreter(), LIMITS)
 
 
 @needs_landlock
 def test_a_level_that_leaks_does_not_hold() -> None:
     """The control of the self-test: with any part of the jail left out, it fails."""
-    whole = plain.jailed(interpreter(), LIMITS)
+    whole = isolation.landlock_level(interpreter(), LIMITS)
     assert selftest.test(whole).holds
     for part in ("landlock", "filter"):
         broken = replaced(whole, **{part: None})
@@ -91,7 +97,7 @@ def replaced(level: Level, **confinement: object) -> Level:
 
 @needs_landlock
 def test_another_python_does_not_hold() -> None:
-    level = replace(plain.jailed(interpreter(), LIMITS), python="3.99.0 (other)")
+    level = replace(isolation.landlock_level(interpreter(), LIMITS), python="3.99.0 (other)")
     tested = selftest.test(level)
     assert not tested.holds
     assert "another Python inside" in tested.words
@@ -100,7 +106,7 @@ def test_another_python_does_not_hold() -> None:
 @needs_landlock
 def test_a_jail_that_fails_runs_nothing() -> None:
     """A rule that the kernel does not take: no program may start."""
-    level = plain.jailed(interpreter(), LIMITS)
+    level = isolation.landlock_level(interpreter(), LIMITS)
     rules = {**level.confinement["landlock"], "attributes": b"\xff" * 64}
     with pytest.raises(SandboxError, match="does not come up"):
         run(replaced(level, landlock=rules), "x = 1", LIMITS)
@@ -125,13 +131,15 @@ def test_findings_are_kept_for_this_situation_only(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(selftest, "test", test)
     monkeypatch.setattr(
-        choice, "AUTOMATIC", {"made": lambda limits: plain.unconfined(interpreter(), limits)}
+        choice,
+        "AUTOMATIC",
+        {"made": lambda limits: isolation.unconfined_level(interpreter(), limits)},
     )
     names = ("made",)
     for _ in range(3):
         assert choice.survey(LIMITS, names)[0].holds
     assert tested == ["none"]
-    monkeypatch.setattr(landlock, "abi", lambda: 99)
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: 99)
     assert choice.survey(LIMITS, names)[0].holds
     assert tested == ["none", "none"]
 
@@ -141,7 +149,9 @@ def test_a_refusal_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([selftest.Tested(False, "for now"), held()])
     monkeypatch.setattr(selftest, "test", lambda level: next(answers))
     monkeypatch.setattr(
-        choice, "AUTOMATIC", {"made": lambda limits: plain.unconfined(interpreter(), limits)}
+        choice,
+        "AUTOMATIC",
+        {"made": lambda limits: isolation.unconfined_level(interpreter(), limits)},
     )
     found = [choice.survey(LIMITS, ("made",))[0][:3] for _ in range(3)]
     assert found == [
@@ -151,35 +161,35 @@ def test_a_refusal_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(selftest, "starts", lambda level: "a door opens")
     assert choice.survey(LIMITS, ("made",))[0][:3] == ("made", False, "a door opens")
-    assert cache.load(cache.situation()) == {}
+    assert choice.load_findings(choice.situation_digest()) == {}
 
 
 def test_a_cache_of_others_is_not_believed() -> None:
-    key = cache.situation()
-    cache.save(key, {"bwrap": [True, "so they say"]})
-    assert cache.load(key) == {"bwrap": [True, "so they say"]}
-    assert stat.S_IMODE(cache.place().stat().st_mode) == 0o600
-    assert cache.load("another situation") == {}
-    cache.place().chmod(0o666)
-    assert cache.load(key) == {}
-    cache.place().chmod(0o600)
+    key = choice.situation_digest()
+    choice.save_findings(key, {"bwrap": [True, "so they say"]})
+    assert choice.load_findings(key) == {"bwrap": [True, "so they say"]}
+    assert stat.S_IMODE(choice.findings_path().stat().st_mode) == 0o600
+    assert choice.load_findings("another situation") == {}
+    choice.findings_path().chmod(0o666)
+    assert choice.load_findings(key) == {}
+    choice.findings_path().chmod(0o600)
     for content in ("", "[]", "{", json.dumps({key: 7}), "[" * 100_000):
-        cache.place().write_text(content)
-        assert cache.load(key) == {}
-    elsewhere = cache.place().with_name("elsewhere")
+        choice.findings_path().write_text(content)
+        assert choice.load_findings(key) == {}
+    elsewhere = choice.findings_path().with_name("elsewhere")
     elsewhere.write_text(json.dumps({key: {"bwrap": [True, ""]}}))
     elsewhere.chmod(0o600)
-    cache.place().unlink()
-    cache.place().symlink_to(elsewhere)
-    assert cache.load(key) == {}
+    choice.findings_path().unlink()
+    choice.findings_path().symlink_to(elsewhere)
+    assert choice.load_findings(key) == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_cache_of_another_user_is_not_believed() -> None:
-    key = cache.situation()
-    cache.save(key, {"bwrap": [True, ""]})
-    os.chown(cache.place(), 4242, 4242)
-    assert cache.load(key) == {}
+    key = choice.situation_digest()
+    choice.save_findings(key, {"bwrap": [True, ""]})
+    os.chown(choice.findings_path(), 4242, 4242)
+    assert choice.load_findings(key) == {}
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -187,8 +197,8 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    cache.save("key", {})
-    assert cache.load("key") == {}
+    choice.save_findings("key", {})
+    assert choice.load_findings("key") == {}
 
 
 ENGINE = """#!{python}
@@ -220,7 +230,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @needs_landlock
 def test_a_container_is_asked_for_tightly(engine: Path) -> None:
-    level = container.level("docker", "an-image", LIMITS)
+    level = isolation.container_level("docker", "an-image", LIMITS)
     assert run(replaced(level, landlock=None), "x = 1", LIMITS).verdict is ProgramVerdict.PASSED
     asked = engine.read_text()
     for option in (

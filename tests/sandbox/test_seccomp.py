@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.sandbox import doors, probes, syscalls
-from spsbench.sandbox.seccomp import ALLOW, ERROR, KILL, build
+from spsbench.sandbox import confinement, selftest
+from spsbench.sandbox.confinement import ALLOW, ERROR, KILL, build_filter
 
 MACHINES = ("x86_64", "aarch64")
 EPERM, ENOSYS = ERROR | errno.EPERM, ERROR | errno.ENOSYS
@@ -19,12 +19,12 @@ HERE = HIGH - 100  # AT_FDCWD
 
 def ask(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
     """What the kernel is told."""
-    code, places = build(machine)
+    code, places = build_filter(machine)
     content = bytearray(code)
     for place in places:
         content[place : place + 4] = PID.to_bytes(4, "little")
     words = [*arguments, *[0] * 6][:6]
-    data = struct.pack("<IIQ6Q", number, audit or syscalls.AUDIT[machine], 0, *words)
+    data = struct.pack("<IIQ6Q", number, audit or confinement.AUDIT[machine], 0, *words)
     steps = list(struct.iter_unpack("=HBBI", bytes(content)))
     at = accumulator = 0
     while True:
@@ -42,14 +42,14 @@ def ask(machine: str, number: int, *arguments: int, audit: int | None = None) ->
 
 
 def named(machine: str, name: str, *arguments: int) -> int:
-    return ask(machine, syscalls.NUMBERS[machine][name], *arguments)
+    return ask(machine, confinement.ALLOWED[machine][name], *arguments)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_number_is_allowed_or_refused(machine: str) -> None:
     """Of 600 numbers and 600 of x32, only those in the table are ever allowed."""
-    known = set(syscalls.NUMBERS[machine].values())
-    assert len(known) == len(syscalls.NUMBERS[machine])
+    known = set(confinement.ALLOWED[machine].values())
+    assert len(known) == len(confinement.ALLOWED[machine])
     for number in range(600):
         if number not in known:
             assert ask(machine, number) == EPERM, number
@@ -62,7 +62,7 @@ def test_every_number_is_allowed_or_refused(machine: str) -> None:
 def test_another_convention_ends_the_process(machine: str) -> None:
     assert ask(machine, 1, audit=0x40000003) == KILL  # i386
     other = MACHINES[1 - MACHINES.index(machine)]
-    assert ask(machine, 1, audit=syscalls.AUDIT[other]) == KILL
+    assert ask(machine, 1, audit=confinement.AUDIT[other]) == KILL
 
 
 THREAD = 0x3D0F00  # what glibc asks for
@@ -126,14 +126,20 @@ def test_the_older_open_has_the_same_condition() -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_probed_calls_are_refused(machine: str) -> None:
     conditional = {"clone3", "openat2", "prlimit64", "tgkill"}
-    for name, number in probes.NUMBERS[machine].items():
+    for name, number in selftest.NUMBERS[machine].items():
         if name not in conditional:
             assert ask(machine, number, 1, 1, 1, 1, 1, 1) == EPERM, name
 
 
 def tables(machine: str) -> list[dict[str, int]]:
     """All numbers that the package knows."""
-    return [some.NUMBERS[machine] for some in (syscalls, probes, doors)] + [syscalls.JAIL[machine]]
+    known = (
+        confinement.ALLOWED,
+        selftest.NUMBERS,
+        confinement.STARTUP_CALLS,
+        confinement.JAIL,
+    )
+    return [each[machine] for each in known]
 
 
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
@@ -158,4 +164,4 @@ def test_numbers_are_those_of_the_kernel_on_aarch64() -> None:
     for table in tables("aarch64"):
         for name, number in table.items():
             assert int(known.get(name, number)) == number, name
-    assert known.keys() >= syscalls.NUMBERS["aarch64"].keys() - {"newfstatat", "futex_waitv"}
+    assert known.keys() >= confinement.ALLOWED["aarch64"].keys() - {"newfstatat", "futex_waitv"}

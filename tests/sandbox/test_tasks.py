@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.sandbox import patience, plain, selftest
-from spsbench.sandbox.interpreter import interpreter
-from spsbench.sandbox.levels import BusyError
+from spsbench.sandbox import isolation, runner, selftest
+from spsbench.sandbox.levels import BusyError, ProgramLimits, ProgramVerdict, interpreter
 from spsbench.sandbox.runner import TASKS, run
-from spsbench.sandbox.verdict import ProgramLimits, ProgramVerdict
 from spsbench.tasks.programs import pool
 from spsbench.tasks.programs.generated import Program
 from tests.sandbox.situations import run_trial
 
 LIMITS = ProgramLimits(timeout=5.0)
-LEVEL = plain.unconfined(interpreter(), LIMITS)  # of our own programs
+LEVEL = isolation.unconfined_level(interpreter(), LIMITS)  # of our own programs
 MANY = """
 import threading
 threading.stack_size(1 << 16)
@@ -105,7 +103,7 @@ def test_a_helper_without_room_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_waiting_for_room_ends_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "LONGEST", 0.02)
+    monkeypatch.setattr(runner, "LONGEST", 0.02)
     monkeypatch.setattr(subprocess, "Popen", Full(1000))
     with pytest.raises(BusyError) as refused:
         run(LEVEL, "x = 1", LIMITS)

@@ -13,15 +13,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spsbench.sandbox import bubblewrap, plain
+from spsbench.sandbox import isolation
 from spsbench.sandbox.choice import survey
-from spsbench.sandbox.interpreter import interpreter
+from spsbench.sandbox.levels import ProgramLimits, interpreter
 from spsbench.sandbox.runner import run
 from spsbench.sandbox.selftest import host
-from spsbench.sandbox.verdict import ProgramLimits
 
 SUBREAPER = 36
-MAKE = {"bwrap": bubblewrap.level, "landlock": plain.jailed, "none": plain.unconfined}
+MAKE = {
+    "bwrap": isolation.bubblewrap_level,
+    "landlock": isolation.landlock_level,
+    "none": isolation.unconfined_level,
+}
 
 
 def main() -> dict[str, Any]:

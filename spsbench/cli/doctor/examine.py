@@ -73,7 +73,7 @@ def examine() -> dict[str, Any]:
     from spsbench.models import hub
     from spsbench.models.hub import cache_folder
     from spsbench.sandbox.choice import survey
-    from spsbench.sandbox.verdict import ProgramLimits
+    from spsbench.sandbox.levels import ProgramLimits
 
     hub.quieten()
     others = at_work(LOOKED)

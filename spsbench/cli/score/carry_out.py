@@ -19,8 +19,8 @@ from spsbench.hardware.environment import shadows, usable_cores
 from spsbench.hardware.sizes import clock
 from spsbench.reports.conclude import conclude
 from spsbench.sandbox.choice import LevelFinding, Name, choose
-from spsbench.sandbox.container import IMAGE
-from spsbench.sandbox.verdict import Outcome, ProgramLimits, ProgramVerdict
+from spsbench.sandbox.isolation import IMAGE
+from spsbench.sandbox.levels import Outcome, ProgramLimits, ProgramVerdict
 from spsbench.settings.execution import HERE, Crew
 from spsbench.settings.options import parse_range
 from spsbench.store.atomic import replace_file

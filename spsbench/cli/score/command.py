@@ -8,7 +8,7 @@ import typer
 from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.sandbox.choice import UNDERSTOOD, Name
-from spsbench.sandbox.verdict import ProgramLimits
+from spsbench.sandbox.levels import ProgramLimits
 from spsbench.settings.execution import HERE, Crew
 from spsbench.settings.options import MACHINE
 

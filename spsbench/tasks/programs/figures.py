@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.sandbox.verdict import ProgramVerdict
+from spsbench.sandbox.levels import ProgramVerdict
 from spsbench.tasks.metrics.passk import K, Passes, over_problems, over_samples
 from spsbench.tasks.programs.answer import NOTHING
 from spsbench.tasks.programs.log import Judged, Settings

@@ -10,7 +10,7 @@ from typing import Any
 
 import spsbench
 from spsbench.errors import DataError, MismatchError
-from spsbench.sandbox.verdict import Outcome, ProgramVerdict
+from spsbench.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock

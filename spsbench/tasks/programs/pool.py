@@ -5,11 +5,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from threading import Barrier
 
-from spsbench.sandbox import orphans
-from spsbench.sandbox.levels import BusyError, Level
-from spsbench.sandbox.patience import patiently
-from spsbench.sandbox.runner import run
-from spsbench.sandbox.verdict import Outcome, ProgramLimits
+from spsbench.sandbox import runner
+from spsbench.sandbox.levels import BusyError, Level, Outcome, ProgramLimits
+from spsbench.sandbox.runner import retry_while_busy, run
 from spsbench.tasks.programs.generated import Program
 
 Told = Callable[[Program, Outcome], None]
@@ -47,7 +45,7 @@ def judge(
                 return
             told(program, run(level, program.source, limits))
     finally:
-        orphans.wait()
+        runner.wait_for_orphans()
 
 
 def _side_by_side(
@@ -61,7 +59,7 @@ def _side_by_side(
     waiting = iter(programs)
     running: dict[Future[Outcome], Program] = {}
     # The kernel ends a program with the thread that started it: threads that stay, as the pool's.
-    with patiently(lambda: _staffed(workers)) as pool:
+    with retry_while_busy(lambda: _staffed(workers)) as pool:
         try:
             while True:
                 room = 0 if stop() else 2 * workers - len(running)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from spsbench.sandbox.verdict import ProgramVerdict
+from spsbench.sandbox.levels import ProgramVerdict
 from spsbench.settings.records import Key
 from spsbench.tasks.programs.generated import ProgramSample
 from spsbench.tasks.programs.log import Judged

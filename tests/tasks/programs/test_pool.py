@@ -5,15 +5,13 @@ import time
 
 import pytest
 
-from spsbench.sandbox import plain
-from spsbench.sandbox.interpreter import interpreter
-from spsbench.sandbox.levels import BrokenError
-from spsbench.sandbox.verdict import Outcome, ProgramLimits, ProgramVerdict
+from spsbench.sandbox import isolation
+from spsbench.sandbox.levels import BrokenError, Outcome, ProgramLimits, ProgramVerdict, interpreter
 from spsbench.tasks.programs import pool
 from spsbench.tasks.programs.generated import Program
 
 LIMITS = ProgramLimits(timeout=1.0)
-LEVEL = plain.unconfined(interpreter(), LIMITS)  # of our own programs
+LEVEL = isolation.unconfined_level(interpreter(), LIMITS)  # of our own programs
 PASSED = Outcome(ProgramVerdict.PASSED, "", 0.1)
 BUSY = Outcome(ProgramVerdict.TIMED_OUT, "", 1.5, wall_only=True)
 

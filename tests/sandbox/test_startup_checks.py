@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.sandbox import doors, landlock, plain, selftest
-from spsbench.sandbox.interpreter import interpreter, machine
-from spsbench.sandbox.levels import BrokenError, Level, confined
+from spsbench.sandbox import confinement, isolation, selftest
+from spsbench.sandbox.levels import (
+    BrokenError,
+    Level,
+    ProgramLimits,
+    confined,
+    interpreter,
+    machine,
+)
 from spsbench.sandbox.runner import TASKS, run
-from spsbench.sandbox.verdict import ProgramLimits
 from tests.sandbox import mask
 from tests.sandbox.situations import run_trial
 from tests.sandbox.test_choice import needs_landlock, replaced
@@ -17,7 +22,7 @@ from tests.sandbox.test_choice import needs_landlock, replaced
 LIMITS = ProgramLimits(timeout=1.0)
 PRETEND = ("python", mask.__file__, "--pretend")
 STEAL = {"steal": "open('/etc/passwd').read()", "write": "open(canary, 'w').write('x')"}
-ALL = [(part, door) for part, some in doors.doors("x86_64").items() for door in some]
+ALL = [(part, door) for part, some in confinement.startup_checks("x86_64").items() for door in some]
 
 only_here = pytest.mark.skipif(
     machine() != "x86_64" or sys.platform != "linux", reason="numbers of calls are those of x86-64"
@@ -104,30 +109,31 @@ def test_a_namespace_that_is_only_pretended_counts_no_tasks(open_path: Path) -> 
 
 @needs_landlock
 @pytest.mark.parametrize(("part", "door"), ALL, ids=[door[0] for _, door in ALL])
-def test_each_door_opens_where_nothing_shuts_it(part: str, door: doors.Door) -> None:
+def test_each_door_opens_where_nothing_shuts_it(part: str, door: confinement.RefusedCall) -> None:
     """The control: a door that is shut anyway would prove nothing."""
-    (mine,) = [each for each in doors.doors(machine())[part] if each[0] == door[0]]
+    (mine,) = [each for each in confinement.startup_checks(machine())[part] if each[0] == door[0]]
     with pytest.raises(BrokenError, match=f"open from inside: {door[0]}"):
         run(powerless({part: (mine,)}), "x = 1", LIMITS)
 
 
-def powerless(asked: dict[str, tuple[doors.Door, ...]]) -> Level:
+def powerless(asked: dict[str, tuple[confinement.RefusedCall, ...]]) -> Level:
     """A level whose Landlock and filter allow everything."""
-    level = plain.jailed(interpreter(), LIMITS)
-    everything = (1 << landlock.FS[landlock.FULL]) - 1
+    level = isolation.landlock_level(interpreter(), LIMITS)
+    everything = (1 << confinement.FS[confinement.FULL]) - 1
     rules = {**level.confinement["landlock"], "rules": ((b"/", everything),)}
     allowed = (b"\x06\x00\x00\x00\x00\x00\xff\x7f", ())
-    return replaced(level, landlock=rules, filter=allowed, doors=asked)
+    return replaced(level, landlock=rules, filter=allowed, startup_checks=asked)
 
 
 @needs_landlock
-def test_doors_are_asked_for_at_every_level_that_isolates() -> None:
-    made = confined(abi=landlock.FULL, interpreter=interpreter(), scratch=True, drop=False)
-    assert made["doors"].keys() == {"landlock", "filter"}
-    assert selftest.starts(plain.jailed(interpreter(), LIMITS)) == ""
-    assert "open from inside" in selftest.starts(powerless(made["doors"]))
+def test_startup_checks_are_asked_for_at_every_level_that_isolates() -> None:
+    made = confined(abi=confinement.FULL, interpreter=interpreter(), scratch=True, drop=False)
+    assert made["startup_checks"].keys() == {"landlock", "filter"}
+    assert selftest.starts(isolation.landlock_level(interpreter(), LIMITS)) == ""
+    assert "open from inside" in selftest.starts(powerless(made["startup_checks"]))
     shut = replaced(
-        plain.jailed(interpreter(), LIMITS), landlock=landlock.rules(landlock.FULL, []).plain()
+        isolation.landlock_level(interpreter(), LIMITS),
+        landlock=confinement.landlock_rules(confinement.FULL, []).plain(),
     )
     assert "a correct program failed" in selftest.starts(shut)
-    assert plain.unconfined(interpreter(), LIMITS).confinement["doors"] == {}
+    assert isolation.unconfined_level(interpreter(), LIMITS).confinement["startup_checks"] == {}

@@ -8,15 +8,14 @@ way there and back that loses nothing), so that no second copy is needed.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from spsbench.audit.statistical.betting import NO_BAND, Floats
-from spsbench.audit.statistical.examine import EDGE, Examiner, Text, masses
+from spsbench.audit.statistical.betting import Floats
 from spsbench.distributed.tensor_parallel import is_shared
 from spsbench.engines.quantization.layers import dequantise, format_of
 from spsbench.errors import DataError
@@ -137,40 +136,3 @@ def _narrow(module: nn.Module, inputs: Any, output: Any) -> None:
     for name, narrow in getattr(module, _KEPT, {}).items():
         getattr(module, name).data = narrow
     object.__setattr__(module, _KEPT, {})
-
-
-# Low precision: how far rounding moves the laws, measured on the control's own texts.
-
-
-class Rounding(NamedTuple):
-    """What rounding may explain."""
-
-    band: Floats  # [D] of a set's chance, on the mean over tokens
-    edge: float  # of logits, or of mass at the edge of a nucleus
-
-
-def no_rounding() -> Rounding:
-    """That of float32."""
-    return Rounding(NO_BAND, EDGE)
-
-
-def rounding(model: PreTrainedModel, examiner: Examiner, texts: list[Text]) -> Rounding:
-    """Compare `model` in its own precision with the scorer, on `texts`; exact models need none."""
-    if model.dtype in PRECISE:
-        return no_rounding()
-    shifts, gap = [], EDGE
-    for text in texts:
-        wide = examiner.scorer.logits(text.prompt, text.tokens)
-        if not len(wide):
-            continue
-        whole = [*text.prompt, *text.tokens[: len(wide) - 1]]
-        narrow = plain(model, whole, len(wide))[:, : wide.shape[1]].numpy()
-        gap = max(gap, 2 * float(np.abs(narrow - wide).max()) / examiner.warp.temperature)
-        q = examiner.laws(wide).law
-        sets = examiner.sets(q, examiner.suspect.on(text)(0, q))
-        shifts.append(np.abs(masses(examiner.laws(narrow).law, sets) - masses(q, sets)))
-    if not shifts:
-        return no_rounding()
-    moved = np.concatenate(shifts)
-    error = moved.std(0) / np.sqrt(len(moved))
-    return Rounding(moved.mean(0) + 3 * error, gap)

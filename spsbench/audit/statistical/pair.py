@@ -8,7 +8,7 @@ from itertools import islice
 
 from spsbench.audit.statistical.audit import Audit, Finding
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.audit.statistical.forward import rounding
+from spsbench.audit.statistical.examine import rounding
 from spsbench.audit.statistical.greedy import Greedy, GreedyKind, compare, wrong_token
 from spsbench.audit.statistical.jobs import (
     Prompt,

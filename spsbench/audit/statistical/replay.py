@@ -11,8 +11,7 @@ from typing import Any
 
 from spsbench.audit.statistical.audit import Audit, Finding
 from spsbench.audit.statistical.betting import LEVEL
-from spsbench.audit.statistical.examine import Examiner, Text
-from spsbench.audit.statistical.forward import rounding
+from spsbench.audit.statistical.examine import Examiner, Text, rounding
 from spsbench.audit.statistical.greedy import Greedy, greedy_records
 from spsbench.audit.statistical.jobs import examiner_of, generate, plain_cell, text_of, trusted
 from spsbench.benchmark.asking import Answers, prompt_ids

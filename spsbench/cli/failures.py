@@ -11,7 +11,7 @@ from typing import TextIO
 
 import typer
 
-from spsbench.cli.safe import one_line
+from spsbench.cli.terminal import one_line
 from spsbench.errors import (
     CannotCreateError,
     Exit,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli.options import Json, TableFormat, wants_json
-from spsbench.cli.safe import one_line, write
+from spsbench.cli.terminal import one_line, write
 from spsbench.hardware.sizes import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries

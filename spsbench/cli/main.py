@@ -6,20 +6,19 @@ from typing import Annotated
 import typer
 
 from spsbench import __version__
-from spsbench.cli.bench.command import bench
+from spsbench.cli.bench import bench
 from spsbench.cli.failures import exit_code
-from spsbench.cli.generate.command import generate
+from spsbench.cli.generate import generate
 from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.models import models
-from spsbench.cli.notes import say
 from spsbench.cli.options import Json, TableFormat, wants_json
-from spsbench.cli.plan.command import plan
+from spsbench.cli.plan import plan
 from spsbench.cli.ranks import followed, gone, learns, led, served
-from spsbench.cli.report.command import merge_runs, report
-from spsbench.cli.safe import show_what_can_be_shown
-from spsbench.cli.score.command import score
-from spsbench.cli.train.command import train
-from spsbench.cli.verify.command import verify
+from spsbench.cli.report import merge_runs, report
+from spsbench.cli.score import score
+from spsbench.cli.terminal import say, show_what_can_be_shown
+from spsbench.cli.train import train
+from spsbench.cli.verify import verify
 from spsbench.hardware.ranks import ranks
 from spsbench.messages import announce_if_slow, lines_to
 
@@ -50,7 +49,7 @@ def sps(
 def doctor(format: TableFormat = "table", json: Json = False) -> None:
     """Show what this machine and this installation can do."""
     with announce_if_slow("examining this machine, its kernels and its sandboxes"):
-        from spsbench.cli.doctor.command import doctor as examine
+        from spsbench.cli.doctor import doctor as examine
 
         examine(wants_json(format, json))
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from spsbench.cli.options import OUTPUT, Debug, Json, TextFormat, option, wants_json
-from spsbench.cli.safe import write
+from spsbench.cli.terminal import write
 
 models = typer.Typer(no_args_is_help=True, help="Fetch a model that has a name here.")
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-from spsbench.cli.notes import say
-from spsbench.cli.safe import is_terminal
+from spsbench.cli.terminal import is_terminal, say
 from spsbench.hardware.sizes import clock
 
 EVERY = 60.0  # seconds between two lines where there is no terminal

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from spsbench.api.ranks import dismiss, follow
 from spsbench.cli.failures import debugging, described, exit_code
-from spsbench.cli.safe import one_line
+from spsbench.cli.terminal import one_line
 from spsbench.errors import Exit
 from spsbench.hardware.ranks import (
     LOST,

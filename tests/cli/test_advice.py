@@ -4,7 +4,7 @@ import pytest
 
 from spsbench.api.comparison import Comparison
 from spsbench.api.text import Arm
-from spsbench.cli.generate.advice import advice
+from spsbench.cli.answers import advice
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import metrics
 from spsbench.settings.cell_from_options import make_cell

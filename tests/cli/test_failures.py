@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spsbench.cli.generate import command as command
+from spsbench.cli import generate as command
 from spsbench.errors import DataError, Exit
 from spsbench.loop.decode import NonFiniteError
 from tests.cli.conftest import COMMAND, Ran

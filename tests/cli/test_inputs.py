@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli import plotting
+from spsbench.cli import publish
 from spsbench.errors import Exit, UsageError, WriteError
 from spsbench.reports.figure import Figure
 from spsbench.settings.models import BUNDLED
@@ -102,7 +102,7 @@ def test_output_that_cannot_be_written(out: str, sps: Callable[..., Ran]) -> Non
 
 @pytest.mark.parametrize("path", ["", "/", ".", "plot.pdf", "/dev/full/plot"])
 def test_plot_that_cannot_be_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: dict[str, Callable[[object], bytes]] = dict.fromkeys(plotting.DRAW, lambda _: b"drawn")
-    monkeypatch.setattr(plotting, "DRAW", drawn)
+    drawn: dict[str, Callable[[object], bytes]] = dict.fromkeys(publish.DRAW, lambda _: b"drawn")
+    monkeypatch.setattr(publish, "DRAW", drawn)
     with pytest.raises((UsageError, WriteError)):
-        plotting.save_plot(Figure(title="", panels=()), Path(path))
+        publish.save_plot(Figure(title="", panels=()), Path(path))

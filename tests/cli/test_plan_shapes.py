@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spsbench.cli.plan import shapes
+from spsbench.cli import what_if
 from spsbench.errors import UsageError
 from tests.cli.conftest import Pair, Ran
 
@@ -50,9 +50,9 @@ def test_lists_of_one_are_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> Non
         seen.update(asked)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shapes, "load", loading)
+    monkeypatch.setattr(what_if, "load", loading)
     with pytest.raises(KeyboardInterrupt):
-        shapes.plan_shapes("16x1", {"target": ["nano"], "stop": ["a", "b"]}, json=True)
+        what_if.plan_shapes("16x1", {"target": ["nano"], "stop": ["a", "b"]}, json=True)
     assert (seen["target"], seen["stop"]) == ("nano", ["a", "b"])
     with pytest.raises(UsageError, match="--draft 2 times with --shapes"):
-        shapes.plan_shapes("16x1", {"draft": ["a", "b"]}, json=True)
+        what_if.plan_shapes("16x1", {"draft": ["a", "b"]}, json=True)

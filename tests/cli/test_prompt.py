@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.generate import prompt as prompts
-from spsbench.cli.generate.prompt import read_prompt
+from spsbench.cli import generate as prompts
+from spsbench.cli.generate import read_prompt
 from spsbench.errors import Exit
 from tests.cli.conftest import Ran, Stdin
 

@@ -9,7 +9,7 @@ import pytest
 
 from spsbench.audit.exact import crew, draft_kinds, rules
 from spsbench.audit.exact.tables import Pair as Tables
-from spsbench.cli.verify import rules as enumerating
+from spsbench.cli import verify_rules as enumerating
 from spsbench.errors import Exit
 from spsbench.spec import Spec
 from tests.audit.test_pair import RULE, Always, HalfLenient

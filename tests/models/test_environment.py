@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.doctor import examine
-from spsbench.cli.doctor.command import doctor
+from spsbench.cli import doctor
 from spsbench.hardware import environment
 
 
@@ -18,7 +17,7 @@ def quiet_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_environment_is_json() -> None:
-    known = examine.environment()
+    known = doctor.environment()
     assert json.loads(json.dumps(known)) == known
     assert all(known[name] for name in ("torch", "transformers", "spsbench"))
     assert known["devices"][0]["name"] == "cpu"
@@ -31,8 +30,8 @@ def test_doctor_says_what_is_wrong(
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     monkeypatch.setenv("TMPDIR", "/nothing/here")
     monkeypatch.setattr(environment, "TESTED", {"torch": (1, 0)})
-    monkeypatch.setattr(examine, "at_work", lambda seconds: 1.96)
-    doctor(json=True)
+    monkeypatch.setattr(doctor, "at_work", lambda seconds: 1.96)
+    doctor.doctor(json=True)
     shown = capsys.readouterr().out
     assert "hf_secret" not in shown
     found = json.loads(shown)
@@ -54,8 +53,8 @@ def test_doctor_says_what_is_wrong(
 def test_doctor_on_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(examine, "at_work", lambda seconds: 0.2)
-    doctor(json=False)
+    monkeypatch.setattr(doctor, "at_work", lambda seconds: 0.2)
+    doctor.doctor(json=False)
     shown = capsys.readouterr().out
     assert "0.2 others" in shown
     assert "too busy to measure on" not in shown
@@ -71,7 +70,7 @@ def test_doctor_says_whether_kernels_are_compiled(
     library: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("spsbench.engines.kernels.native.library", lambda: library)
-    doctor(json=False)
+    doctor.doctor(json=False)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kernels")]
     assert len(lines) == 1
     assert said in lines[0]
@@ -83,8 +82,8 @@ def test_doctor_says_how_weights_are_read(
     read = {"float32": "4096 bytes ahead"}
     for unit in False, True:
         found = {"compiled": True, "why": "", "reading": read, "unit": unit}
-        monkeypatch.setattr(examine, "compiled_kernels", lambda found=found: found)
-        doctor(json=False)
+        monkeypatch.setattr(doctor, "compiled_kernels", lambda found=found: found)
+        doctor.doctor(json=False)
         shown = capsys.readouterr().out
         assert "float32: 4096 bytes ahead" in shown
         assert ("matrix unit" in shown) == unit
@@ -100,5 +99,5 @@ def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unwritable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "file" / "hub"))
-    found = examine.examine()
+    found = doctor.examine()
     assert any("cannot be written" in warning for warning in found["warnings"])

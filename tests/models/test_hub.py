@@ -238,7 +238,7 @@ def test_offline_with_nothing_cached(tmp_path: Path) -> None:
 def test_checks_import_nothing_heavy() -> None:
     script = """
 import sys
-import spsbench.cli.doctor.command, spsbench.hardware.environment
+import spsbench.cli.doctor, spsbench.hardware.environment
 import spsbench.models.folder, spsbench.models.hub
 print([name for name in ("torch", "transformers", "huggingface_hub") if name in sys.modules])
 """

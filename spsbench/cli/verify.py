@@ -1,20 +1,46 @@
 """`sps verify`: whether the text of speculative sampling is distributed as the target's own."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Self
 
 import typer
 
 from spsbench.api.load import OF_ACCESS, access_of, load
 from spsbench.cli import options as o
 from spsbench.cli.interrupt import at_once
-from spsbench.cli.verify.form import Form
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT, OF_GOLDEN, OF_REPLAY
 from spsbench.settings.options import METHOD, convert_options, take_options
+from spsbench.store.atomic import check_replaceable
+
+
+class Form(NamedTuple):
+    """The form of the result: a table, JSON or a page, and where it goes."""
+
+    name: str  # table, json or html
+    plot: Path | None = None
+    out: Path | None = None  # of html
+    run: Path | None = None  # whose page it becomes
+    keep: bool = False  # in the run's folder
+
+    @classmethod
+    def asked(cls, format: str, json: bool, out: Path | None, **more: Any) -> Self:
+        """Check the options and make the form.
+
+        Raises:
+            UsageError: what does not go together.
+        """
+        if json and format == "html":
+            raise UsageError("--json with --format html: expected one of the two")
+        if out is not None and format != "html":
+            raise UsageError(f"--out {out} without --format html: expected both or none")
+        if out is not None:
+            check_replaceable(out)
+        return cls("json" if json else format, out=out, **more)
+
 
 UNHEARD = (
     "stop",
@@ -65,7 +91,7 @@ def rules(
     only = [OF_CELL["schedule"].convert(name) for name in schedule or ()]
 
     with announce_if_slow(LIBRARIES):
-        from spsbench.cli.verify.rules import enumerate_rules
+        from spsbench.cli.verify_rules import enumerate_rules
 
     as_json = o.wants_json(format, json)
     raise typer.Exit(enumerate_rules(specs, only, drafts, deep=deep, json=as_json))
@@ -98,7 +124,7 @@ def run(
     with announce_if_slow(LIBRARIES):
         from spsbench.api.verify import verify_run
         from spsbench.cli.progress import alive
-        from spsbench.cli.verify.publish import publish
+        from spsbench.cli.verify_output import publish
 
     with alive(f"auditing {folder}"):
         found = list(verify_run(folder, access, **audit))
@@ -133,7 +159,7 @@ def pair(
         held = load(**asked)
 
     from spsbench.cli.progress import alive
-    from spsbench.cli.verify.publish import publish
+    from spsbench.cli.verify_output import publish
 
     with alive("auditing the pair"):
         found = held.verify(**audit)
@@ -164,7 +190,7 @@ def head(
     with announce_if_slow(LIBRARIES):
         from spsbench.api.golden import verify_head
         from spsbench.cli.progress import alive
-        from spsbench.cli.verify.head import publish_head
+        from spsbench.cli.verify_output import publish_head
 
     with at_once(), alive("measuring acceptance"):
         found = verify_head(**asked, **golden)

@@ -15,9 +15,8 @@ from rich.text import Text
 from spsbench.audit.exact.crew import rows_of
 from spsbench.audit.exact.reach import Reach
 from spsbench.audit.exact.rules import LOOKAHEAD, Pairing, RuleRow, pairings
-from spsbench.cli.notes import say
 from spsbench.cli.progress import progress
-from spsbench.cli.safe import is_terminal, one_line, write
+from spsbench.cli.terminal import is_terminal, one_line, say, write
 from spsbench.errors import Exit
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.sizes import clock

@@ -1,4 +1,4 @@
-"""What `sps verify` found, on stdout: a table or JSON, and the plot beside it."""
+"""Results of `sps verify pair`, `run` and `head`: tables, JSON, pages and plots."""
 
 import json as js
 import math
@@ -11,15 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spsbench.api.golden import HeadFound
 from spsbench.api.verified import Held
 from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, of_greedy, tests
 from spsbench.audit.statistical.betting import alarm
+from spsbench.audit.statistical.golden import Golden
 from spsbench.audit.statistical.greedy import Greedy
-from spsbench.cli.notes import say
-from spsbench.cli.plotting import save_plot
-from spsbench.cli.report.show import publish as show
-from spsbench.cli.safe import one_line, write
-from spsbench.cli.verify.form import Form
+from spsbench.cli.publish import publish as show
+from spsbench.cli.publish import save_plot
+from spsbench.cli.terminal import one_line, say, write
+from spsbench.cli.verify import Form
 from spsbench.errors import Exit, UsageError
 from spsbench.reports.audits import audit_sheet
 from spsbench.reports.categories import known_categories
@@ -159,3 +160,61 @@ def figure(audited: Sequence[Held]) -> Figure:
         raise UsageError("--plot of a greedy audit: expected a temperature above 0. Leave it out")
     heading = one_line(audited[0].result.line) if len(audited) == 1 else ""
     return money(curves, max(ends), heading)
+
+
+def publish_head(found: HeadFound, *, json: bool) -> int:
+    """Print; the exit code, which is that of an audit."""
+    code = Exit.OK if found else Exit.BIAS
+    write(js.dumps(head_values(found, code), indent=2) + "\n" if json else head_table(found))
+    if found.made:
+        say(f"written: {found.path}")
+    say(found.line)
+    return code
+
+
+def head_values(found: HeadFound, code: Exit) -> dict[str, Any]:
+    """For JSON."""
+    parted = found.parted
+    return {
+        "schema": SCHEMA,
+        "exit": int(code),
+        "golden": without_texts(found.golden),
+        "now": None if found.now is None else without_texts(found.now),
+        "log": found.log,
+        "parted": None if parted is None else parted._asdict(),
+    }
+
+
+def without_texts(golden: Golden) -> dict[str, Any]:
+    """A golden file without its texts."""
+    whole = golden.to_json()
+    del whole["passages"]
+    return whole
+
+
+def head_table(found: HeadFound) -> str:
+    """A row a depth, without colours."""
+    golden, now = found.golden, found.now
+    title = f"{golden.head} for {golden.target}: {golden.kind or golden.drafter}"
+    grid = Table(title=Text(one_line(title)))
+    columns = ["depth", "places", "acceptance", "agreement"]
+    if now is not None:
+        columns += [f"{now.run['dtype']} {now.run['engine']}", "agreement there"]
+    if found.log is not None:
+        columns.append("log")
+    for heading in columns:
+        grid.add_column(Text(one_line(heading)), justify="right")
+    for i, each in enumerate(golden.depths):
+        row = [str(each.depth), str(each.places), f"{each.acceptance:.4f}", f"{each.agreement:.3f}"]
+        if now is not None:
+            there = now.depths[i] if i < len(now.depths) else None
+            row += (
+                ["", ""] if there is None else [f"{there.acceptance:.4f}", f"{there.agreement:.3f}"]
+            )
+        if found.log is not None:
+            row.append(f"{found.log[i]:.4f}" if i < len(found.log) else "")
+        grid.add_row(*row)
+    file = StringIO()
+    console = Console(file=file, width=120, color_system=None, legacy_windows=False)
+    console.print(grid)
+    return file.getvalue()

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
 
-from spsbench.cli.notes import wants_colour
-from spsbench.cli.safe import is_terminal, safe_text, write
+from spsbench.cli.terminal import is_terminal, safe_text, wants_colour, write
 from spsbench.loop.text import Origin, Piece
 
 Color = Literal["auto", "always", "never"]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from spsbench.cli import options as o
-from spsbench.cli.notes import note
+from spsbench.cli.terminal import note
 from spsbench.errors import UsageError
 from spsbench.store.atomic import check_replaceable
 
@@ -80,11 +80,11 @@ def report(
     if out is not None:
         check_replaceable(out)
     if plot is not None:
-        from spsbench.cli.plotting import check_plot
+        from spsbench.cli.publish import check_plot
 
         check_plot(plot)
 
-    from spsbench.cli.report.show import publish, show_changes
+    from spsbench.cli.publish import publish, show_changes
     from spsbench.metrics.terms import TERMS
     from spsbench.reports.categories import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
@@ -107,7 +107,7 @@ def report(
         raise UsageError("--by group: expected a run whose prompts have groups. Leave it out")
     publish(known_categories(made), form, out)
     if plot is not None:
-        from spsbench.cli.plotting import save_plot
+        from spsbench.cli.publish import save_plot
 
         if len(made.tables) > 1:
             raise UsageError(f"--plot with {len(made.tables)} tables: expected one. Name one run")
@@ -126,7 +126,7 @@ def merge_runs(
     """Unite runs of one configuration, for instance shards from several machines."""
     form = o.report_format(format, json)
 
-    from spsbench.cli.report.show import publish
+    from spsbench.cli.publish import publish
     from spsbench.reports.conclude import conclude
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge

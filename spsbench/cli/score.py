@@ -1,5 +1,7 @@
 """`sps score`: run the programs of a run, or of anyone's file of samples, in a sandbox."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from spsbench.sandbox.choice import UNDERSTOOD, Name
 from spsbench.sandbox.levels import ProgramLimits
 from spsbench.settings.execution import HERE, Crew
 from spsbench.settings.options import MACHINE
+from spsbench.store.interrupt import graceful
 
 SANDBOX, SCORES = "Sandbox", "Scores"
 DEFAULT = ProgramLimits()
@@ -74,19 +77,37 @@ def score(
         raise UsageError("--workers with --on: expected one of the two. Leave --workers out")
     crew = Crew(on=on)
 
-    from spsbench.cli.score.carry_out import Order, carry_out
+    from spsbench.api.score import Scoring, ScoringOptions
+    from spsbench.cli.progress import shown
+    from spsbench.cli.publish import publish
+    from spsbench.cli.terminal import one_line, say, write
 
-    order = Order(
-        target=target,
-        sandbox=sandbox,
-        limits=ProgramLimits(timeout=timeout, memory=memory),
-        image=image,
-        understood=understood,
-        workers=workers,
-        ks=k,
-        allow_partial=allow_partial,
-        overwrite=overwrite,
-        json=o.wants_json(format, json),
-        crew=crew,
+    made = Scoring(
+        ScoringOptions(
+            target=target,
+            sandbox=sandbox,
+            limits=ProgramLimits(timeout=timeout, memory=memory),
+            image=image,
+            understood=understood,
+            workers=workers,
+            ks=k,
+            allow_partial=allow_partial,
+            overwrite=overwrite,
+            crew=crew,
+        )
     )
-    raise typer.Exit(carry_out(order))
+    with graceful() as interrupt, shown() as watch:
+        made.judge(watch, lambda: interrupt.requested)
+    if interrupt.requested:
+        again = shlex.join(["sps", *(a for a in sys.argv[1:] if a != "--overwrite")])
+        say(f"stopped after {len(made.judged)} verdicts. Go on with: {again}")
+        raise typer.Exit(interrupt.code)
+    text, as_json = made.write_figures(), o.wants_json(format, json)
+    if as_json:
+        write(text)
+    elif made.samples:
+        write("".join(f"{one_line(line)}\n" for line in made.lines()))
+    if not made.samples:
+        report = made.report()
+        if not as_json:
+            publish(report, "table")

@@ -1,21 +1,25 @@
 """`sps bench`: a task under several methods, into a run that survives anything."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from spsbench.api.bench import OF_CREW, OF_PLACE, planned
+from spsbench.api.bench import OF_CREW, OF_PLACE, conduct, planned
 from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.cli.notes import note, say
-from spsbench.errors import UsageError
+from spsbench.cli.progress import shown
+from spsbench.cli.terminal import note, say
+from spsbench.errors import Exit, UsageError
 from spsbench.settings.cell_from_options import K_MAX
 from spsbench.settings.execution import Access, Crew, Place
-from spsbench.settings.experiment import OF_EXPERIMENT
+from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
 from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
 from spsbench.store.folder import check_writable
+from spsbench.store.interrupt import graceful
 
 WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
 
@@ -62,10 +66,10 @@ def bench(
             note(f"K={number} is named more than once in {table.k!r}: it is run once")
     say(f"K: {', '.join(dict.fromkeys(str(c.k) for c in experiment.cells if c.k)) or 'none'}")
 
-    from spsbench.cli.bench.carry_out import carry_out
-
     name = config.stem if config else experiment.parts[0].spec.short
-    raise typer.Exit(carry_out(experiment, name, place, access, crew, form=form, dry_run=dry_run))
+    raise typer.Exit(
+        run_experiment(experiment, name, place, access, crew, form=form, dry_run=dry_run)
+    )
 
 
 def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any], list[Sweep]]:
@@ -102,3 +106,53 @@ def files_of(table: Sweep) -> list[str]:
     named = [value for values in table.cells.values() for value in values]
     names = [each.name for each in named if getattr(each, "path", None)]
     return [*names, table.task] if table.task.partition(":")[0].endswith(".py") else names
+
+
+def run_experiment(
+    experiment: Experiment,
+    name: str,
+    place: Place,
+    access: Access,
+    crew: Crew,
+    *,
+    form: str,
+    dry_run: bool,
+) -> int:
+    """Run `experiment` into its folder, or only estimate it; return the exit code.
+
+    Raises:
+        SpsError: models, data or a folder that cannot be used.
+    """
+    if dry_run:
+        for line in conduct(name, place, access).estimate(experiment):
+            print(line)
+        say("nothing was written; texts that end early make it shorter")
+        return Exit.OK
+    with graceful() as interrupt, shown() as watch:
+        made = conduct(
+            name,
+            place,
+            access,
+            crew=crew,
+            watch=watch,
+            stop=lambda: interrupt.requested,
+        ).run(experiment)
+    if made.report is None:
+        say(f"stopped after {made.records} records. Go on with: {again(made.folder)}")
+        return interrupt.code
+    from spsbench.cli.publish import publish
+
+    publish(made.report, form)
+    say(f"records, scores and summary.json are in {made.folder}")
+    if made.failed:
+        say(f"{made.failed} samples failed; try them again with: {again(made.folder)}")
+    return made.scored or (Exit.FAILED_SAMPLES if made.failed else Exit.OK)
+
+
+def again(folder: Path) -> str:
+    """Return the command that continues the run in `folder`."""
+    dropped = {"--resume", "--overwrite"}
+    given = [word for word in sys.argv[1:] if word not in dropped]
+    if not any(word in ("--out", "-o") or word.startswith("--out=") for word in given):
+        given += ["--out", str(folder)]
+    return shlex.join(["sps", *given, "--resume"])

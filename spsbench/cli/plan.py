@@ -1,5 +1,8 @@
 """`sps plan`: whether to speculate, with what, with which K, and what it gains."""
 
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,14 +11,24 @@ import typer
 from spsbench.api.bench import OF_CREW, OF_PLACE
 from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.cli.plan.costs import ShowCosts, show_costs
-from spsbench.cli.plan.link import LinkOption, plan_link
-from spsbench.cli.plan.shapes import Shapes, plan_shapes
-from spsbench.cli.plan.spare import SpareLayers, plan_spare
-from spsbench.errors import UsageError
+from spsbench.cli.progress import shown
+from spsbench.cli.terminal import say
+from spsbench.cli.what_if import (
+    LinkOption,
+    Shapes,
+    ShowCosts,
+    SpareLayers,
+    plan_link,
+    plan_shapes,
+    plan_spare,
+    show_costs,
+)
+from spsbench.errors import Exit, UsageError
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_PLANNING
 from spsbench.settings.options import METHOD
+from spsbench.spec import Spec
+from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 PLAN = "plan.json"
 UNASKED = ("k", "decoder", "random_weights")  # K is a range here; only the own loop is taken apart
@@ -77,16 +90,75 @@ def plan(
         return
     fitting = None if fit is None else OF_CELL["schedule"].convert(fit)
 
-    from spsbench.cli.plan.carry_out import carry_out, fitted_on
-
     if fitting is not None and asked.get("trace") and asked.get("costs") is None:
-        raise typer.Exit(fitted_on(fitting, [Path(each) for each in asked["trace"]]))
+        raise typer.Exit(fit_on(fitting, [Path(each) for each in asked["trace"]]))
 
     if what is not None and (Path(what) / PLAN).is_file():
         places = [name for name in PLACES if asked.get(name) not in (None, False)]
         if not places:
-            code = carry_out(None, Path(what), asked, form=form, plot=plot, fit=fitting)
+            code = run_plan(None, Path(what), asked, form=form, plot=plot, fit=fitting)
             raise typer.Exit(code)
         if places != ["resume"]:
             raise UsageError(f"--{places[0]} with the plan {what}: expected it to be drawn again")
-    raise typer.Exit(carry_out(what, None, asked, form=form, plot=plot, fit=fitting))
+    raise typer.Exit(run_plan(what, None, asked, form=form, plot=plot, fit=fitting))
+
+
+def run_plan(
+    task: str | None,
+    folder: Path | None,
+    asked: Mapping[str, Any],
+    *,
+    form: str,
+    plot: Path | None,
+    fit: Spec | None = None,
+) -> int:
+    """Plan, or draw the plan in `folder` again; return the exit code.
+
+    Raises:
+        SpsError: models, data, files or a folder that cannot be used.
+    """
+    from spsbench.api.fit import check_fit
+    from spsbench.api.plan import drawn_again
+    from spsbench.api.plan import plan as make_plan
+    from spsbench.cli.publish import publish, save_plot
+
+    if fit is not None:
+        check_fit(fit)
+    if folder is not None:
+        made = drawn_again(folder, **asked)
+    else:
+        with graceful(ENDS_WITHIN, stopped) as interrupt, shown() as watch:
+            heard: dict[str, Any] = {"watch": watch, "fit": fit}
+            made = make_plan(task, stop=lambda: interrupt.requested, **heard, **asked)
+        if made is None:
+            say(stopped())
+            return interrupt.code
+    publish(made.report, form)
+    if plot is not None:
+        save_plot(made.report.tables[0].figure, plot)
+    if made.folder is not None:
+        say(f"texts, traces, costs and real rounds are in {made.folder}")
+    if fit is not None:
+        traced = [made.folder] if made.folder is not None else map(Path, asked.get("trace") or ())
+        return fit_on(fit, list(traced))
+    return Exit.OK
+
+
+def stopped() -> str:
+    """Return how to go on; without --out the folder is found again by the options."""
+    given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return f"stopped. Go on with: {shlex.join(['sps', *given, '--resume'])}"
+
+
+def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
+    """Fit a schedule on traces and print its quality; return the exit code.
+
+    Raises:
+        SpsError: nothing to fit, traces that cannot be used, a file that cannot be written.
+    """
+    from spsbench.api.fit import fit_schedule
+
+    found = fit_schedule(fit, traced)
+    out = dict(fit.args)["out"]
+    say(f"{fit.name}: {found}. Use it with --schedule {fit.name}:path={out}")
+    return Exit.OK

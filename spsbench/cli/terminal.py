@@ -1,4 +1,7 @@
-"""Other people's text on a terminal: what could move the cursor or hide is shown escaped."""
+"""Text on a terminal: escaped, so that it cannot move the cursor or hide; lines on stderr.
+
+`write` is for results, on stdout; `say` and `note` for all else, dim lines on stderr.
+"""
 
 import os
 import re
@@ -13,11 +16,12 @@ from spsbench.errors import Exit, SpsError
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Controls (ESC, CR, C1), formats (bidi, zero-width), surrogates, line and paragraph separators."""
 
+DIM, RESET = "\x1b[2m", "\x1b[0m"
 NOT_ASCII_PRINTABLE = re.compile(r"[^\n\t\x20-\x7e]")
 
 
 def safe_text(text: str) -> str:
-    r"""`text` with its unprintable characters as visible escapes (`\x1b`); \n and \t stay.
+    r"""Show the unprintable characters of `text` as escapes (`\x1b`); \n and \t stay.
 
     Rich passes ESC, C1 and bidi controls through, to a terminal and to a pipe alike.
     """
@@ -38,7 +42,7 @@ def one_line(text: str) -> str:
 
 
 def show_what_can_be_shown() -> None:
-    """Let stdout and stderr escape what their encoding lacks (LANG=C, cp1252), not fail on it.
+    """Let stdout and stderr escape characters that their encoding lacks (LANG=C, cp1252).
 
     A stream that was closed before the start takes text to nowhere.
     """
@@ -52,7 +56,7 @@ def show_what_can_be_shown() -> None:
 
 
 def write(text: str) -> None:
-    """`text` on stdout at once.
+    """Write `text` to stdout and flush.
 
     Raises:
         CannotWriteError: the disk is full, or the like.
@@ -68,7 +72,7 @@ def write(text: str) -> None:
 
 
 def write_bytes(content: bytes) -> None:
-    """`content` on stdout at once, as it is.
+    """Write `content` to stdout as it is, and flush.
 
     Raises:
         CannotWriteError: the disk is full, or the like.
@@ -93,3 +97,21 @@ class CannotWriteError(SpsError):
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether `stream` is open and a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
+
+
+def say(line: str) -> None:
+    """Write a line to stderr."""
+    text = one_line(line)
+    if wants_colour() and is_terminal(sys.stderr):
+        text = f"{DIM}{text}{RESET}"
+    print(text, file=sys.stderr, flush=True)
+
+
+def note(line: str) -> None:
+    """Write a line to stderr about something that the user did not ask for but should know."""
+    say(f"note: {line}")
+
+
+def wants_colour() -> bool:
+    """Whether the environment allows colour (NO_COLOR, TERM=dumb)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

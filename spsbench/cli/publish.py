@@ -1,23 +1,26 @@
-"""Reports in one of the formats, on stdout or in a file."""
+"""Reports, tables and plots, on stdout or in files."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from shutil import get_terminal_size
 
-from spsbench.cli.notes import say
-from spsbench.cli.safe import is_terminal, write, write_bytes
+from spsbench.cli.terminal import is_terminal, one_line, say, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
+from spsbench.planning.forecast.grid import Grid
 from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
 from spsbench.reports.columns import full
+from spsbench.reports.figure import Figure
+from spsbench.reports.plots import png, svg
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import compared
 from spsbench.settings.labels import Names
 from spsbench.spec import Spec
-from spsbench.store.atomic import replace_file
+from spsbench.store.atomic import check_replaceable, replace_file
 
 
 def publish(report: Report, form: str, out: Path | None = None) -> None:
@@ -113,3 +116,60 @@ def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> i
             say(f"{len(cells)} cells {what}")
     say(f"{len(found.regressions)} regressions")
     return Exit.FAILED_SAMPLES if found.regressions else Exit.OK
+
+
+DRAW = {"png": png, "svg": svg}
+
+
+def save_plot(figure: Figure, path: Path) -> None:
+    """Write `figure` as PNG and SVG, named after `path`, or as the one that its ending names.
+
+    Raises:
+        UsageError: another ending, or no name. WriteError: a file that cannot be written.
+    """
+    for kind, file in files_of(path).items():
+        replace_file(file, DRAW[kind](figure))
+        say(f"wrote {file}")
+
+
+def check_plot(path: Path) -> None:
+    """Try whether `save_plot` could write to `path`; raises as `save_plot`."""
+    for file in files_of(path).values():
+        check_replaceable(file)
+
+
+def files_of(path: Path) -> Mapping[str, Path]:
+    """Return the file of each kind that `--plot path` names.
+
+    Raises:
+        UsageError: another ending, or no name.
+    """
+    ending = path.suffix.removeprefix(".")
+    if not path.name or (ending and ending not in DRAW):
+        raise UsageError(f"--plot {path}: expected a name that ends in .png or .svg, or in neither")
+    return {kind: path.with_suffix(f".{kind}") for kind in ([ending] if ending else DRAW)}
+
+
+WIDTH = 160  # columns where nobody's window sets them
+
+
+def drawn(grids: Iterable[Grid]) -> str:
+    """The tables one below the other, without colours; the first column to the left."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    file = StringIO()
+    width = None if is_terminal(sys.stdout) else WIDTH
+    console = Console(file=file, width=width, color_system=None, legacy_windows=False)
+    for grid in grids:
+        table = Table(title=Text(one_line(grid.title)), box=box.SIMPLE_HEAD)
+        for number, heading in enumerate(grid.headings):
+            table.add_column(Text(one_line(heading)), justify="right" if number else "left")
+        for row in grid.rows:
+            table.add_row(*(Text(one_line(cell)) for cell in row))
+        console.print(table)
+        for line in grid.remarks:
+            console.print(Text(one_line(line)))
+    return file.getvalue()

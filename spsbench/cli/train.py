@@ -1,4 +1,4 @@
-"""`sps train` at work: a line a look, and what came of it."""
+"""`sps train`: a draft model or a head for a target of your own."""
 
 import json as encoder
 import sys
@@ -7,23 +7,70 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.train import OUT, train
-from spsbench.cli.bench.carry_out import again
+import typer
+
+from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.load import OF_ACCESS
+from spsbench.api.train import OUT
+from spsbench.api.train import train as train_drafter
+from spsbench.cli import options as o
+from spsbench.cli.bench import again
 from spsbench.cli.interrupt import raised
-from spsbench.cli.notes import say
-from spsbench.cli.safe import write
+from spsbench.cli.terminal import say, write
 from spsbench.errors import Exit
 from spsbench.hardware.memory_kept import keep_memory
 from spsbench.hardware.ranks import ranks
 from spsbench.hardware.sizes import clock
+from spsbench.settings.commands import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.settings.execution import HERE
 from spsbench.store.interrupt import graceful
 
 SHOWN = 4  # depths in a line
+PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
+train = typer.Typer(
+    no_args_is_help=True,
+    help="Make a drafter for a target: its own texts, and acceptance while it learns.",
+)
 
 
-def show(course: Any) -> None:
-    """Say a look in a line: acceptance by depth, tau, what it gains, and the time left."""
+@train.command("draft")
+@o.takes(
+    OF_TRAINED.values(),
+    OF_DRAFT.values(),
+    PLACES.values(),
+    OF_CREW.values(),
+    OF_ACCESS.values(),
+)
+def draft(
+    format: o.TableFormat = "table",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Train a draft model: layers cut from the target, or a model of yours."""
+    raise typer.Exit(run_training("draft", asked, json=o.wants_json(format, json)))
+
+
+@train.command("head")
+@o.takes(
+    OF_TRAINED.values(),
+    OF_HEAD.values(),
+    PLACES.values(),
+    OF_CREW.values(),
+    OF_ACCESS.values(),
+)
+def head(
+    format: o.TableFormat = "table",
+    json: o.Json = False,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Train a head, which reads the target's hidden states."""
+    raise typer.Exit(run_training("head", asked, json=o.wants_json(format, json)))
+
+
+def show_evaluation(course: Any) -> None:
+    """Print an evaluation in a line: acceptance by depth, tau, the speed-up, and the time left."""
     look = course.now
     depth = len(look.seen.alpha)
     alpha = " ".join(f"{share.value:.3f}" for share in look.seen.alpha[:SHOWN])
@@ -39,8 +86,8 @@ def show(course: Any) -> None:
     say("  ".join(parts))
 
 
-def carry_out(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
-    """Train, and say where the result is; the exit code.
+def run_training(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
+    """Train and print the folder of the result; return the exit code.
 
     Raises:
         SpsError: models, texts, settings or a folder that cannot be used.
@@ -51,9 +98,9 @@ def carry_out(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
     together = ranks().size > 1 or asked.get("on", HERE) != HERE  # each ends what it is at
     with graceful() as interrupt, nullcontext() if together else raised():
         try:
-            made = train(
+            made = train_drafter(
                 what,
-                watch=show,
+                watch=show_evaluation,
                 stop=lambda: interrupt.requested,
                 command=command,
                 **asked,

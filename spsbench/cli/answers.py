@@ -1,0 +1,337 @@
+"""Output of `sps generate`: the text as it comes with its figures, JSON, a page, a conversation."""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spsbench.api.comparison import Comparison
+from spsbench.api.pair import Pair
+from spsbench.api.prompts import ids_of
+from spsbench.api.text import Arm, Piece, arm
+from spsbench.cli.doctor import environment
+from spsbench.cli.screen import Screen
+from spsbench.cli.terminal import safe_text, say, write
+from spsbench.errors import DataError
+from spsbench.reports.html import trace_page
+from spsbench.reports.page.traces import trace
+from spsbench.settings.labels import lossy, method, setting
+from spsbench.settings.records import SCHEMA
+from spsbench.store.atomic import replace_file
+
+NA = "n/a"
+
+
+def show_stats(arms: Mapping[str, Arm]) -> None:
+    """Print the figures on stderr, a column an arm."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=len(arms) > 1, header_style="")
+    table.add_column("")
+    for name in arms:
+        table.add_column(name)
+    for cells in rows(list(arms.values())):
+        table.add_row(*(Text(safe_text(cell)) for cell in cells))
+    Console(stderr=True, highlight=False).print(table, style="dim")
+
+
+def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
+    """The label of each figure and its values."""
+    figures = [arm.figures for arm in arms]
+    return [
+        ("tokens", *(str(f.tokens) for f in figures)),
+        ("rounds", *(str(f.rounds) for f in figures)),
+        ("acceptance rate α", *map(acceptance, arms)),
+        ("block efficiency τ", *(number(f.block_efficiency, 2) for f in figures)),
+        ("mean token time", *(milliseconds(f.mean_token_time_ms) for f in figures)),
+        ("loop time", *(milliseconds(f.loop_time_ms) for f in figures)),
+        (
+            "draft / target / verify",
+            *(shares(f.draft_share, f.target_share, f.verify_share) for f in figures),
+        ),
+        ("prefill", *(milliseconds(f.prefill_ms) for f in figures)),
+        ("time to first token", *(milliseconds(f.ttft_ms) for f in figures)),
+        ("finish", *(arm.record.finish for arm in arms)),
+        *([("law", *map(law, arms))] if any(lossy(arm.cell) for arm in arms) else ()),
+    ]
+
+
+def law(arm: Arm) -> str:
+    """Whether its text is the target's own, where a rule is known to change that."""
+    return f"lossy: {arm.cell.method.verifier}" if lossy(arm.cell) else "the target's"
+
+
+def acceptance(arm: Arm) -> str:
+    """Alpha with what it stands on, or why there is none."""
+    alpha, drafted = arm.figures.alpha, arm.figures.drafted
+    if alpha is not None:
+        return f"{alpha:.3f}{' (over tested drafts by rule)' if arm.by_rule else ''}"
+    if not drafted:
+        return f"{NA} (nothing drafted)"
+    rule = arm.cell.method.verifier.name  # block and trees are not tested token by token
+    return f"{NA} ({'tree' if rule == 'match' else rule})"
+
+
+def summary(arm: Arm) -> str:
+    """The figures that matter most, in one line."""
+    figures = arm.figures
+    return (
+        f"{figures.tokens} tokens, α {acceptance(arm)}, τ {number(figures.block_efficiency, 2)}, "
+        f"{milliseconds(figures.mean_token_time_ms)} per token"
+    )
+
+
+def number(value: float | None, digits: int) -> str:
+    """A figure, or that it does not apply."""
+    return NA if value is None else f"{value:.{digits}f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """A time."""
+    return NA if value is None else f"{value:.2f} ms"
+
+
+def shares(*values: float | None) -> str:
+    """Parts of the decode time."""
+    return " / ".join(NA if value is None else f"{value:.0%}" for value in values)
+
+
+ENOUGH = 16  # rounds from which it says something that nothing was found
+
+
+def advice(arm: Arm, comparison: Comparison | None) -> Iterator[str]:
+    """Yield what the figures of `arm` suggest to do, a line each."""
+    figures = arm.figures
+    if arm.by_rule and arm.cell.k != 0 and figures.drafted == 0 and figures.rounds >= ENOUGH:
+        yield (
+            f"prompt lookup found nothing to draft in {figures.rounds} rounds, and gained nothing: "
+            "it is for texts that repeat their prompt. Name a draft model with --draft"
+        )
+    gained = comparison.speedup if comparison else None
+    if gained is not None and gained.high is not None and gained.high < 1:
+        yield (
+            f"slower than without a draft ({gained.mean:.2f}x): the draft costs more than it "
+            "saves. Try a smaller --k or a smaller draft model, or --k 0 for none"
+        )
+
+
+def payload(
+    arm: Arm,
+    engines: Mapping[str, str],
+    comparison: Comparison | None = None,
+    *,
+    prompt: str = "",
+    digests: Mapping[str, str] | None = None,
+) -> str:
+    """ASCII JSON in one line; a number that is none would be an error."""
+    content = {
+        "schema": SCHEMA,
+        "prompt_sha256": sha256(prompt.encode()).hexdigest(),
+        "models": dict(digests or {}),
+        "prompt_tokens": arm.record.prompt_tokens,
+        **generated(arm),
+        "settings": arm.cell.to_json(),
+        "engines": dict(engines),
+        **(compared(comparison) if comparison else {}),
+        "advice": list(advice(arm, comparison)),
+        "environment": environment(),
+    }
+    return json.dumps(content, ensure_ascii=True, allow_nan=False)
+
+
+def generated(arm: Arm) -> dict[str, Any]:
+    """What an arm wrote and how long it took."""
+    return {
+        "tokens": arm.record.tokens,
+        "text": arm.record.text,
+        "finish_reason": arm.record.finish,
+        "rounds": [r._asdict() for r in arm.record.rounds],
+        "metrics": asdict(arm.figures),
+    }
+
+
+def compared(comparison: Comparison) -> dict[str, Any]:
+    """The other arm, and how the two relate."""
+    gained, found = comparison.speedup, comparison.divergence
+    return {
+        "ars": generated(comparison.ars),
+        "speedup": gained._asdict() if gained else None,
+        "loaded": comparison.loaded,
+        "identical": comparison.identical,
+        "divergence": found._asdict() if found else None,
+    }
+
+
+def answer(
+    pair: Pair,
+    prompt: str,
+    screen: Screen,
+    *,
+    compared: bool,
+    json: bool,
+    stats: bool,
+    **how: Any,
+) -> None:
+    """Generate from `prompt` and report."""
+    show = show_nothing if json else screen.show
+    comparison = None
+    try:
+        if compared:
+            comparison = pair.compare(prompt, show=show, **how)
+            made = comparison.sps
+        else:
+            generation = pair.generation(prompt, **how)
+            for update in generation:
+                show(update.pieces)
+            made = arm(generation)
+    finally:
+        screen.end()
+    if json:
+        digests = pair.digests()
+        told = payload(made, pair.engines(), comparison, prompt=prompt, digests=digests)
+        write(told + "\n")
+        return
+    if stats:
+        show_stats({"SpS": made} if comparison is None else {"SpS": made, "ArS": comparison.ars})
+        for name, engine in pair.engines().items():
+            say(f"{name} engine: {engine}")
+    for line in comparison.lines() if comparison else ():
+        say(line)
+    if stats or comparison:
+        for line in advice(made, comparison):
+            say(f"advice: {line}")
+
+
+def show_nothing(pieces: list[Piece]) -> None:
+    """Show nothing."""
+
+
+ASK = "you> "
+HELP = "a conversation: /reset forgets it, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
+COMMANDS = ("/help", "/reset", "/exit")
+COMMAND = re.compile(r"/\w*(\s|$)")
+"""What is meant as one; a path, with its second slash, is a message."""
+
+
+def converse(
+    pair: Pair, screen: Screen, *, system: str | None, truncate: bool, stats: bool
+) -> None:
+    """Hold a conversation until /exit or Ctrl-D."""
+    with contextlib.suppress(ImportError):  # line editing where the platform has it
+        import readline  # noqa: F401
+
+    say(HELP)
+    pair.configured(chat=True)  # says with which sampling
+    messages: list[dict[str, str]] = []
+    turn = 0
+    while (line := asked()) is not None and line != "/exit":
+        if line == "/reset":
+            messages = []
+        elif line == "/help":
+            say(f"{HELP}. A message that begins with / is typed with //")
+        elif COMMAND.match(line):
+            say(f"no command {line}: expected {', '.join(COMMANDS)}. To say it, begin with //")
+        elif line:
+            question = {"role": "user", "content": line[1:] if line.startswith("//") else line}
+            said = answer_turn(pair, screen, [*messages, question], system, truncate, stats, turn)
+            if said is not None:
+                messages += [question, {"role": "assistant", "content": said}]
+            turn += 1
+
+
+def asked() -> str | None:
+    """Read a line; None at Ctrl-D."""
+    try:
+        return input(ASK).strip()
+    except EOFError:
+        print()
+        return None
+
+
+def answer_turn(
+    pair: Pair,
+    screen: Screen,
+    messages: list[dict[str, str]],
+    system: str | None,
+    truncate: bool,
+    stats: bool,
+    turn: int,
+) -> str | None:
+    """Print an answer and return it as far as it came; None where an error was printed."""
+    generation = None
+    try:
+        # Its own noise for every turn: the same numbers again would tie the answers to each other.
+        generation = pair.generation(
+            messages, system=system, truncate=truncate, sample=f"turn {turn}"
+        )
+        for update in generation:
+            screen.show(update.pieces)
+        screen.end()
+    except DataError as error:
+        say(f"error: {error}. Or forget the conversation with /reset")
+        return None
+    except KeyboardInterrupt:
+        screen.end()
+        say("stopped")
+        return generation.record.text if generation else None
+    if stats:
+        say(summary(arm(generation)))
+    return generation.record.text
+
+
+def write_page(
+    pair: Pair,
+    prompt: str,
+    out: Path | None,
+    *,
+    compared: bool,
+    chat: bool,
+    system: str | None,
+    truncate: bool,
+) -> None:
+    """Generate from `prompt`, beside ArS if `compared`, and write the page.
+
+    Raises:
+        SpsError: as generating does; a file that cannot be written.
+    """
+    how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
+    lines: list[str] = []
+    if compared:
+        comparison = pair.compare(prompt, **how)
+        arms = [comparison.sps, comparison.ars]
+        lines += comparison.lines()
+        lines += advice(comparison.sps, comparison)
+    else:
+        arms = [pair.generate(prompt, **how).arm]
+        lines += advice(arms[0], None)
+    ids = ids_of(pair.loaded, prompt, chat=chat, system=system)
+    traces = [
+        trace(
+            each.record,
+            name=method(each.cell),
+            group="",
+            tokenizer=pair.loaded.tokenizer,
+            prompt=ids,
+            prompt_text=prompt,
+        )
+        for each in arms
+    ]
+    cell = arms[0].cell
+    about = {
+        "models": ", ".join(str(model) for model in cell.models.all),
+        "method": str(cell.method),
+        "setting": setting(cell),
+        **{f"{name} engine": engine for name, engine in pair.engines().items()},
+    }
+    made = trace_page("A text, token by token", traces, about, lines)
+    if out is None:
+        write(made)
+        return
+    replace_file(out, made.encode("utf-8"))
+    say(f"wrote {out}")

@@ -1,0 +1,166 @@
+"""`sps generate`: a prompt in, its continuation out, with the origin of every piece."""
+
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from spsbench.api.load import OF_ACCESS, access_of, load
+from spsbench.api.prepare import prepare_ranks
+from spsbench.cli import options as o
+from spsbench.cli.interrupt import at_once
+from spsbench.cli.screen import Paint, Screen, paint
+from spsbench.cli.terminal import is_terminal, say
+from spsbench.errors import DataError, MissingError, PermissionDeniedError, UsageError
+from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.store.atomic import check_replaceable
+
+LIMIT = 10_000_000  # bytes; far more than any context holds
+WAYS = "PROMPT, --prompt-file FILE or text on stdin"
+LAWS = "native:laws=true,likeliest=3"  # a page shows the chance of each token, and others
+
+
+@o.takes(OF_CELL.values(), OF_ACCESS.values())
+def generate(
+    prompt: o.PromptText = None,
+    prompt_file: o.PromptFile = None,
+    chat: o.Chat = False,
+    system: o.System = None,
+    truncate: o.Truncate = None,
+    compare: o.Compare = False,
+    stats: o.Stats = True,
+    color: o.ColorMode = "auto",
+    format: o.TextFormat = "text",
+    json: o.Json = False,
+    out: o.PageFile = None,
+    debug: o.Debug = False,
+    **asked: Any,
+) -> None:
+    """Continue PROMPT by speculative sampling, exactly as the target alone would.
+
+    The text goes to stdout, all else to stderr.
+    """
+    page = format == "html"
+    if page and json:
+        raise UsageError("--json with --format html: expected one of the two")
+    if out is not None and not page:
+        raise UsageError(f"--out {out} without --format html: expected both or none")
+    if out is not None:
+        check_replaceable(out)
+    json = o.wants_json(format, json)
+    if asked.get("k") == 0 and compare:
+        raise UsageError("--compare with --k 0: expected K of 1 or more. Both would be ArS")
+    if system is not None and not chat:
+        raise UsageError("--system without --chat: expected both or none")
+    access, rest = access_of(asked)
+    prepare_ranks(make_cell(**rest), access)  # before stdin is read
+    text = read_prompt(prompt, prompt_file)
+    if text is None and not chat:
+        raise UsageError(f"no prompt: expected {WAYS}, or a conversation with --chat")
+    if text is None and (compare or json or page):
+        flag = "--compare" if compare else f"--format {'json' if json else format}"
+        raise UsageError(f"{flag} in a conversation: expected a prompt. Give {WAYS}")
+
+    if page and asked.get("decoder") is None:
+        asked["decoder"] = LAWS
+    with at_once():
+        pair = load(**asked)
+    quiet = json or page
+    screen = Screen(Paint.NONE if quiet else paint(color))
+    if not quiet and (legend := screen.legend()):
+        say(legend)
+    how: dict[str, Any] = {"system": system, "truncate": truncate is not None}
+    if text is None:
+        from spsbench.cli.answers import converse
+
+        converse(pair, screen, stats=stats, **how)
+        return
+
+    if page:
+        from spsbench.cli.answers import write_page
+
+        write_page(pair, text, out, compared=compare, chat=chat, **how)
+        return
+
+    from spsbench.cli.answers import answer
+    from spsbench.cli.progress import alive
+
+    with alive("generating, or reading a long prompt"):
+        answer(pair, text, screen, compared=compare, json=json, stats=stats, chat=chat, **how)
+
+
+def read_prompt(argument: str | None, file: str | None) -> str | None:
+    """Return the prompt as it is; None when nothing was given and stdin is a terminal.
+
+    Raises:
+        SpsError: two sources, nothing in them, or something that is no text.
+    """
+    text = read_source(argument, file)
+    if text == "":  # more often a variable that is not set than a wish for just any text
+        raise UsageError(f"the prompt is empty: expected {WAYS}. Give at least one character")
+    return text
+
+
+def read_source(argument: str | None, file: str | None) -> str | None:
+    """Return the text of the argument, the file or stdin; None where there is none."""
+    if argument is not None and file is not None:
+        first = "PROMPT '-'" if argument == "-" else "PROMPT"
+        raise UsageError(f"{first} and --prompt-file {file}: expected one prompt. Leave out one")
+    if file is not None and file != "-":
+        return read_file(file)
+    if argument is not None and argument != "-":
+        return checked_argument(argument)
+
+    asked_for_stdin = "-" in (argument, file)
+    if sys.stdin is None or sys.stdin.closed:
+        raise DataError(f"stdin is closed: expected a prompt. Give {WAYS}")
+    if is_terminal(sys.stdin) and not asked_for_stdin:
+        return None
+    text = decoded(read_all(sys.stdin.buffer, "stdin"), "stdin")
+    if not text and not asked_for_stdin:
+        raise UsageError(f"no prompt: expected {WAYS}. See sps generate --help")
+    return text
+
+
+def read_file(name: str) -> str:
+    """The text of a prompt file."""
+    path = Path(name).expanduser()
+    try:
+        with path.open("rb") as file:
+            return decoded(read_all(file, name), name)
+    except FileNotFoundError as error:
+        raise MissingError(f"--prompt-file {name}: expected a file, there is none") from error
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise MissingError(f"--prompt-file {name}: expected a file, not a folder") from error
+    except PermissionError as error:
+        raise PermissionDeniedError(f"--prompt-file {name}: may not be read") from error
+    except (OSError, ValueError) as error:
+        raise MissingError(f"--prompt-file {name}: cannot be read ({error})") from error
+
+
+def read_all(file: BinaryIO, where: str) -> bytes:
+    """All bytes, but never more than the limit from an endless source."""
+    content = file.read(LIMIT + 1)
+    if len(content) > LIMIT:
+        raise DataError(f"the prompt ({where}) is longer than {LIMIT:,} bytes: expected less")
+    return content
+
+
+def decoded(content: bytes, where: str) -> str:
+    """UTF-8 or nothing."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"the prompt ({where}) is no UTF-8 at byte {error.start}: expected text. Convert it"
+        ) from error
+
+
+def checked_argument(argument: str) -> str:
+    """Bytes of the command line that are no text arrive as surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"PROMPT is no UTF-8 at character {error.start}: expected text. Convert it"
+        ) from error
+    return argument

@@ -1,0 +1,273 @@
+"""`sps plan` with --show-costs, --link, --shapes or --spare-layers: questions beside a plan."""
+
+import json as js
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from spsbench.api.load import access_of, load
+from spsbench.cli import options as o
+from spsbench.cli.interrupt import at_once
+from spsbench.cli.terminal import say, write
+from spsbench.errors import UsageError
+from spsbench.messages import LIBRARIES, announce_if_slow
+from spsbench.planning.forecast.link import HERE, parse_link
+from spsbench.planning.forecast.shape import parse_shapes
+from spsbench.settings.cell_from_options import OF_CELL, make_cell
+from spsbench.settings.commands import OF_PLANNING, TASK
+from spsbench.settings.experiment import task_spec
+from spsbench.settings.options import MACHINE, METHOD
+from spsbench.settings.records import SCHEMA
+from spsbench.settings.sweep import Sweep
+
+ShowCosts = Annotated[
+    bool,
+    o.option(
+        METHOD, "--show-costs", help="Instead: what every part costs, of a PLAN or of --costs FILE."
+    ),
+]
+
+
+def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
+    """Print passes of the target, v(n), and rounds by part; or the same as one object.
+
+    Raises:
+        UsageError: neither a plan nor a file is named, or both.
+        MissingError, DataError: no table of costs there.
+    """
+    if (what is None) == (costs is None):
+        raise UsageError(
+            "--show-costs: expected the folder of a plan or --costs FILE. Name one of the two"
+        )
+    from spsbench.api.plan import costs_of
+    from spsbench.cli.publish import drawn
+    from spsbench.planning.forecast.cost_tables import cost_tables
+    from spsbench.planning.forecast.costs_file import read_costs
+
+    file = Path(costs or "") if what is None else costs_of(Path(what))
+    tables = cost_tables(read_costs(file))
+    if json:
+        write(js.dumps([table._asdict() for table in tables], indent=2) + "\n")
+    else:
+        write(drawn(tables))
+
+
+def single(asked: Mapping[str, Any], flag: str) -> dict[str, Any]:
+    """Lists of one as that one.
+
+    Args:
+        flag: what was asked for, which compares nothing.
+
+    Raises:
+        UsageError: several, or none.
+    """
+    return {name: _once(name, value, flag) for name, value in asked.items()}
+
+
+def _once(name: str, value: Any, flag: str) -> Any:
+    if not isinstance(value, list) or name == "stop":
+        return value
+    if len(value) != 1:
+        option = "--" + name.replace("_", "-")
+        raise UsageError(
+            f"{option} {len(value)} times with {flag}: expected one. Ask for each by itself"
+        )
+    return value[0]
+
+
+LinkOption = Annotated[
+    str | None,
+    o.option(
+        MACHINE,
+        "--link",
+        metavar="FILE|MS|MS:GB/s",
+        help="With --parallel tp:N, instead: predict it from a link between ranks; or here.",
+    ),
+]
+
+
+def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bool) -> None:
+    """Predict, and print one table, or one object.
+
+    Args:
+        what: the folder of a plan.
+        asked: options of a plan; `parallel` says up to how many ranks.
+
+    Raises:
+        SpsError: a link, a number of ranks or files that cannot be used.
+    """
+    rest = dict(asked)
+    ranks = ranks_of(rest)
+    if link != HERE:
+        parse_link(link)
+    if what is not None and not (Path(what) / "plan.json").is_file():
+        raise UsageError(f"--link with {what}: expected the folder of a plan, or none")
+    if not rest.get("trace") and what is None:
+        own = {name: rest.pop(name) for name in list(rest) if name in OF_PLANNING and name != "k"}
+        rest = single(rest, "--link") | own
+
+    from spsbench.cli.progress import shown
+    from spsbench.cli.publish import drawn
+    from spsbench.cli.terminal import write
+
+    with announce_if_slow(LIBRARIES):
+        from spsbench.api.link import plan_ranks
+
+    with at_once(), shown() as watch:
+        plan = None if what is None else Path(what)
+        found, known = plan_ranks(link, ranks, plan=plan, watch=watch, **rest)
+
+    from spsbench.planning.forecast.placements import placement_rows, placement_table, sentence
+
+    given = found.placements, known, found.target
+    if json:
+        content = {
+            "schema": SCHEMA,
+            "link": str(known),
+            "rows": placement_rows(*given),
+            "answer": sentence(*given),
+            "notes": found.notes,
+        }
+        write(js.dumps(content, indent=2) + "\n")
+    else:
+        write(drawn([placement_table(*given, found.notes)]))
+
+
+def ranks_of(asked: dict[str, Any]) -> int:
+    """N of --parallel tp:N, which is taken out: what is measured is measured on one rank.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    asked.pop("draft_parallel", None)
+    parallel = asked.pop("parallel", None)
+    told = None if parallel is None else OF_CELL["parallel"].convert(parallel)
+    if told is None or ":" not in told:
+        raise UsageError("--link without --parallel tp:N: expected up to how many ranks. Say it")
+    return int(told.partition(":")[2])
+
+
+Shapes = Annotated[
+    str | None,
+    o.option(
+        METHOD,
+        "--shapes",
+        metavar="WIDTHxDEPTH,...",
+        help="Instead: what drafts of these shapes would cost here, as 256x8,512x2.",
+    ),
+]
+
+
+def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
+    """Measure, and print one table, or one object.
+
+    Args:
+        asked: options of the pair; one that may be given more than once is given once.
+
+    Raises:
+        SpsError: what is no shape, or one that this kind of model cannot have.
+    """
+    wanted = parse_shapes(shapes)
+    once = single(asked, "--shapes")
+    make_cell(**access_of(once)[1])
+    with at_once():
+        pair = load(**once)
+
+    from spsbench.api.costs import measure_draft_shapes
+    from spsbench.cli.progress import shown
+    from spsbench.cli.publish import drawn
+    from spsbench.cli.terminal import write
+    from spsbench.planning.forecast.shapes import shape_rows, shape_table
+
+    say(f"making {len(wanted)} draft models with random weights")
+    with shown() as watch:
+        costs, drafts = measure_draft_shapes(pair, wanted, watch=watch)
+    if not json:
+        write(drawn([shape_table(costs, drafts)]))
+        return
+    found = {
+        "schema": SCHEMA,
+        "context": costs.passes.contexts[-1],
+        "target_seconds": costs.target(1, costs.passes.contexts[-1])._asdict(),
+        "busy": costs.busy,
+        "setting": costs.setting,
+        "shapes": shape_rows(costs, drafts),
+    }
+    write(js.dumps(found, indent=2) + "\n")
+
+
+TEXTS, TOKENS = 4, 48  # that are written to search on, unless more is asked for
+
+SpareLayers = Annotated[
+    bool,
+    o.option(
+        METHOD,
+        "--spare-layers",
+        help="Instead: which layers the target can leave out to draft for itself.",
+    ),
+]
+
+
+def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> None:
+    """Search on texts that the target writes; print one table, or one object.
+
+    Args:
+        what: a task whose prompts are used.
+        asked: options of the target and of sampling; `prompts` is a file, `limit` how many.
+
+    Raises:
+        SpsError: options that cannot be meant, or no text.
+    """
+    once = single(asked, "--spare-layers")
+    own = once.pop("prompts", None)
+    texts = int(once.pop("limit", None) or TEXTS)
+    if once.get("max_new_tokens") is None:
+        once["max_new_tokens"] = TOKENS
+    spec = task_spec(Sweep(task=what or (TASK if own is None else f"jsonl:path={own}")))
+    make_cell(**access_of(once)[1])
+    with at_once():
+        pair = load(**once)
+
+    from spsbench.api.spare import best, prompts_for, spare_layers
+    from spsbench.cli.progress import alive
+    from spsbench.cli.publish import drawn
+    from spsbench.cli.terminal import write
+
+    with alive("leaving out layers"):
+        prompts = prompts_for(pair, spec, texts)
+        found = spare_layers(pair, prompts)
+    chosen = best(found)
+    command = f"sps generate --target {shlex.quote(pair.cell.models.target.id)} "
+    command += f"--drafter {chosen} -k {chosen.k} PROMPT"
+    if json:
+        rows = [asdict_of(each) for each in found]
+        content = {"schema": SCHEMA, "texts": len(prompts), "sets": rows, "command": command}
+        write(js.dumps(content, indent=2) + "\n")
+    else:
+        write(drawn([table(found, len(prompts), command)]))
+
+
+def asdict_of(skip: Any) -> dict[str, Any]:
+    """For JSON."""
+    return {"drafter": str(skip)} | {n: getattr(skip, n) for n in ("alpha", "cost", "gain", "k")}
+
+
+def table(found: Sequence[Any], texts: int, command: str) -> Any:
+    """A row for each number of layers left out."""
+    from spsbench.planning.forecast.grid import Grid, digits
+
+    rows = [
+        (str(s), f"{s.alpha:.3f}", digits(s.cost), f"{digits(s.gain)}x", f"{s.k}") for s in found
+    ]
+    return Grid(
+        title=f"Layers that the target can spare, on {texts} texts of its own",
+        headings=("drafter", "alpha", "c", "promised", "at K"),
+        rows=rows,
+        remarks=(
+            "alpha is exact on these texts, one pass over them for each set. c is the share of the "
+            "weights that is read, and a pass over K + 1 tokens is taken to cost one: measure it.",
+            f"Compare: sps plan --drafter {command.partition('--drafter ')[2].split()[0]}",
+            command,
+        ),
+    )

@@ -1,20 +1,47 @@
-"""Draws docs/terminal.svg from a real run: `make picture`."""
+"""Draw the pictures of the README, light and dark: `make picture`.
 
+`terminal-*.svg` is a real run of `sps generate --compare`, `methods-*.svg` the speed-ups that
+`results/methods.json` holds.
+"""
+
+import json
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib
+
+matplotlib.use("svg")
+
+from matplotlib import pyplot
 from rich.console import Console
+from rich.terminal_theme import MONOKAI, TerminalTheme
 from rich.text import Text
 
+HERE = Path(__file__).parent
 COMMAND = ["generate", "def fibonacci(n):", "-n", "96", "--seed", "1", "--compare"]
 WIDTH = 96
+LIGHT = TerminalTheme(
+    (255, 255, 255),
+    (36, 41, 47),
+    [
+        (36, 41, 47),
+        (207, 34, 46),
+        (17, 99, 41),
+        (77, 45, 0),
+        (9, 105, 218),
+        (130, 80, 223),
+        (27, 124, 131),
+        (110, 119, 129),
+    ],
+)
+TASKS = {"humaneval": "HumanEval, greedy", "xsum": "articles, greedy"}
 
 
-def run() -> str:
-    """What the command prints on a terminal, with its colours."""
+def terminal_output() -> str:
+    """Run the command on a pseudo-terminal; return its text with colours."""
     leader, follower = pty.openpty()
     sps = Path(sys.executable).with_name("sps")
     environment = os.environ | {"COLUMNS": str(WIDTH), "TERM": "xterm-256color"}
@@ -30,7 +57,7 @@ def run() -> str:
     while True:
         try:
             block = os.read(leader, 65536)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # Linux says so that the other end is closed
             break
         if not block:
             break
@@ -40,14 +67,51 @@ def run() -> str:
     return seen.decode().replace("\r\n", "\n")
 
 
-def main() -> None:
-    """Run and draw."""
+def draw_terminal() -> None:
+    """Write `terminal-light.svg` and `terminal-dark.svg`."""
     words = " ".join(f'"{word}"' if " " in word else word for word in COMMAND)
-    console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)
-    console.print(Text(f"$ sps {words}", style="bold"))
-    console.print(Text.from_ansi(run()))
-    console.save_svg(str(Path(__file__).with_name("terminal.svg")), title="sps generate")
+    shown = terminal_output()
+    for name, theme in (("light", LIGHT), ("dark", MONOKAI)):
+        console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)
+        console.print(Text(f"$ sps {words}", style="bold"))
+        console.print(Text.from_ansi(shown))
+        file = HERE / f"terminal-{name}.svg"
+        console.save_svg(str(file), title="sps generate", theme=theme)
+
+
+def draw_methods() -> None:
+    """Write `methods-light.svg` and `methods-dark.svg`: a bar and its interval for each method.
+
+    A bar is green where the whole interval lies above 1.
+    """
+    rows = json.loads((HERE.parent / "results" / "methods.json").read_text())["rows"]
+    rows = [row for row in rows if row["setting"] == "greedy" and row["k"] > 0]
+    names = list(dict.fromkeys(f"{row['method']}, K = {row['k']}" for row in rows))
+    for theme, ink in (("light", "#24292f"), ("dark", "#e6edf3")):
+        pyplot.rcParams.update({"svg.hashsalt": theme, "text.color": ink, "font.size": 10})
+        figure, panes = pyplot.subplots(1, 2, sharey=True, figsize=(9.6, 0.34 * len(names) + 1.1))
+        for pane, (task, title) in zip(panes, TASKS.items(), strict=True):
+            for row in (row for row in rows if row["task"] == task):
+                y = names.index(f"{row['method']}, K = {row['k']}")
+                middle, least, most = row["speedup"]
+                pane.barh(y, middle, color="#2da44e" if least > 1 else "#8c959f", height=0.62)
+                pane.plot([least, most], [y, y], color=ink, linewidth=1)
+            pane.axvline(1, color=ink, linewidth=0.8, linestyle=":")
+            pane.set_title(title, color=ink, fontsize=10)
+            pane.set_xlim(0, 2.9)
+            pane.tick_params(colors=ink)
+            pane.set_facecolor("none")
+            for side in pane.spines.values():
+                side.set_visible(False)
+        panes[0].set_yticks(range(len(names)), names)
+        panes[0].invert_yaxis()
+        figure.supxlabel("speed-up over plain sampling with its 95 % interval", fontsize=10)
+        figure.tight_layout()
+        file = HERE / f"methods-{theme}.svg"
+        figure.savefig(file, transparent=True, metadata={"Date": None})
+        pyplot.close(figure)
 
 
 if __name__ == "__main__":
-    main()
+    draw_methods()
+    draw_terminal()

@@ -278,9 +278,9 @@ def draws(q: Floats, sets: Bits, rng: Generator) -> tuple[Bits, Bits]:
     return made[0], made[1]
 
 
-# A run in half precision follows a law that differs from the float32 one at every token, by rounding
-# alone. Its audit tests |bias| <= band instead of bias = 0: the band is the mean shift of each set's
-# chance between the run's precision and float32.
+# A run in half precision follows a law that differs from the float32 one at every token, by
+# rounding alone. Its audit tests |bias| <= band instead of bias = 0: the band is the mean shift of
+# each set's chance between the run's precision and float32.
 
 
 class Rounding(NamedTuple):

@@ -36,6 +36,7 @@ LAYERS = (
     {"planning"},
     {"distributed"},
     {"audit"},
+    {"servers"},
     {"api"},
     {"cli", "__main__"},
 )
@@ -53,6 +54,7 @@ TORCH_FREE = ALONE | {
         "tasks",
     ),
     "reports",
+    "servers",
 }
 TENSOR_LIBRARIES = {"torch", "transformers", "evaluate", "datasets", "safetensors", "tokenizers"}
 

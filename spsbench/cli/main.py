@@ -7,6 +7,7 @@ import typer
 
 from spsbench import __version__
 from spsbench.cli.bench import bench
+from spsbench.cli.check import check
 from spsbench.cli.failures import exit_code
 from spsbench.cli.generate import generate
 from spsbench.cli.listing import list_plug_ins
@@ -57,6 +58,7 @@ def doctor(format: TableFormat = "table", json: Json = False) -> None:
 app.command("generate")(generate)
 app.command("bench")(bench)
 app.command("plan")(plan)
+app.command("check")(check)
 app.command("score")(score)
 app.command("report")(report)
 app.command("merge")(merge_runs)

@@ -1,0 +1,60 @@
+"""`check`: a running server against its baseline or the weights that it should serve.
+
+Torch is loaded only for weights.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.servers.check import Checked, Plan, examine
+from spsbench.servers.weights import Weights
+
+
+def check(
+    plan: Plan, keep: Path | None = None, *, resume: bool = False, offline: bool = False
+) -> Checked:
+    """Check the server of `plan` and return all that was found.
+
+    Args:
+        plan: URL, baseline, weights, and what is asked for.
+        keep: a file that takes each answer as it comes.
+        resume: go on with that file.
+        offline: take the weights from this machine alone.
+
+    Raises:
+        SpsError: no server, a wrong model, weights of another one, or a server that stopped.
+    """
+    weights = load_weights(plan.weights, offline=offline) if plan.weights else None
+    return examine(plan, weights, keep, resume=resume)
+
+
+def load_weights(name: str, *, offline: bool = False) -> Weights:
+    """Load a model in float32, to score tokens by a plain forward pass without a cache."""
+    from spsbench.api.load import load
+    from spsbench.audit.statistical.forward import Scorer
+
+    pair: Any = load(target=name, k=0, engine="eager", dtype="float32", offline=offline)
+    _, loaded = pair.configured()
+    scorer = Scorer(loaded.target, loaded.vocab_size, own=False)
+    tokenizer = loaded.tokenizer
+    special = set(tokenizer.all_special_ids)
+
+    def chat(text: str) -> list[int]:
+        messages = [{"role": "user", "content": text}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return list(tokenizer.encode(ids, add_special_tokens=False))
+
+    def texts() -> Sequence[str | None]:
+        shown = tokenizer.batch_decode([[i] for i in range(loaded.vocab_size)])
+        return [None if i in special else text for i, text in enumerate(shown)]
+
+    return Weights(
+        name=name,
+        score=scorer.logits,
+        encode=lambda text: list(tokenizer.encode(text)),
+        chat=chat,
+        texts=texts(),
+        ends=frozenset(loaded.eos),
+        bos=tokenizer.bos_token_id,
+    )

@@ -1,0 +1,204 @@
+"""`sps check`: whether a running server's speculation is lossless, and worth it."""
+
+import json as as_text
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from spsbench import __version__
+from spsbench.cli import options as o
+from spsbench.errors import DataError, Exit, MissingError, UsageError, WriteError
+
+AUDIT, SERVER, SPEED = "Audit", "Server", "Speed"
+CODES = {"held": Exit.OK, "bias found": Exit.BIAS, "cannot be told": Exit.NOT_VALID}
+TEXTS = ("prompt", "text", "turns")  # fields of a line of JSON that hold a prompt
+
+
+def check(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server, without a key.")],
+    baseline: Annotated[
+        str | None,
+        o.option(SERVER, "--baseline", metavar="URL", help="The same model without speculation."),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        o.option(SERVER, "--weights", metavar="MODEL", help="Score each token anew with these."),
+    ] = None,
+    model: Annotated[
+        str | None, o.option(SERVER, "--model", help="Its name there, if there are several.")
+    ] = None,
+    baseline_model: Annotated[
+        str | None, o.option(SERVER, "--baseline-model", help="The same for the baseline.")
+    ] = None,
+    chat: Annotated[
+        bool, o.option(SERVER, "--chat", help="Ask by messages; the server has the template.")
+    ] = False,
+    timeout: Annotated[
+        float, o.option(SERVER, "--timeout", metavar="SECONDS", help="For a whole answer.")
+    ] = 120.0,
+    retries: Annotated[int, o.option(SERVER, "--retries", help="Attempts after the first.")] = 3,
+    only: Annotated[
+        list[str] | None, o.option(AUDIT, "--only", help="law, greedy or speed; repeatable.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        o.option(AUDIT, "--prompts", metavar="FILE", help="A prompt a line, as text or JSON."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, o.option(AUDIT, "--max-new-tokens", "-n", help="Tokens of a text.")
+    ] = 64,
+    temperature: Annotated[
+        list[float] | None,
+        o.option(AUDIT, "--temperature", help="With --weights; repeatable. Default: 1 and 0.5."),
+    ] = None,
+    bias: Annotated[float, o.option(AUDIT, "--bias", help="The least bias to be caught.")] = 0.05,
+    level: Annotated[float, o.option(AUDIT, "--level", help="Chance of a false alarm.")] = 1e-3,
+    max_tokens: Annotated[
+        int, o.option(AUDIT, "--max-tokens", help="Sampled tokens at most.")
+    ] = 20_000,
+    seed: Annotated[int, o.option(AUDIT, "--seed", help="Of the first text.")] = 0,
+    concurrency: Annotated[
+        str, o.option(SPEED, "--concurrency", help="Requests at a time, timed one by one.")
+    ] = "1,2,4,8",
+    requests: Annotated[
+        int, o.option(SPEED, "--requests", help="Of a block; two blocks of each server.")
+    ] = 16,
+    slo: Annotated[
+        str | None, o.option(SPEED, "--slo", help="For goodput: ttft:500ms,tpot:50ms.")
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        o.option(o.OUTPUT, "--keep", metavar="FILE", help="Takes each answer. Default: by time."),
+    ] = None,
+    resume: Annotated[
+        Path | None, o.option(o.OUTPUT, "--resume", metavar="FILE", help="Go on with this file.")
+    ] = None,
+    format: o.AuditFormat = "table",
+    json: o.Json = False,
+    out: o.PageFile = None,
+    debug: o.Debug = False,
+) -> None:
+    """Audit a running server: same law, same greedy text, tokens a pass, speed.
+
+    Exits 0 held, 7 bias found, 6 cannot be told. A key comes from SPS_API_KEY, the baseline's from
+    SPS_BASELINE_API_KEY.
+    """
+    if json and format == "html":
+        raise UsageError("--json with --format html: expected one of the two")
+    if out is not None and format != "html":
+        raise UsageError("--out without --format html: expected both. Add --format html")
+    if keep is not None and resume is not None:
+        raise UsageError("--keep with --resume: expected one of the two")
+    if resume is not None and not resume.is_file():
+        raise MissingError(f"no kept answers ({resume}): expected a file. Check --resume")
+    from spsbench.servers.check import Plan
+    from spsbench.servers.http import Limits, checked
+    from spsbench.servers.speed import Objectives
+
+    given: dict[str, Any] = {"prompts": read_prompts(prompts)} if prompts is not None else {}
+    given |= {"parts": tuple(only)} if only else {}
+    plan = Plan(
+        url=checked(url),
+        baseline=checked(baseline) if baseline else None,
+        weights=weights,
+        model=model,
+        baseline_model=baseline_model,
+        chat=chat,
+        length=max_new_tokens,
+        temperatures=tuple(temperature or ()),
+        bias=bias,
+        level=level,
+        most=max_tokens,
+        concurrency=levels_of(concurrency),
+        requests=requests,
+        objectives=Objectives.parse(slo) if slo else None,
+        seed=seed,
+        limits=Limits(timeout=timeout, retries=retries),
+        **given,
+    )
+    from spsbench.api.check import check as examine
+    from spsbench.cli.progress import alive
+
+    place = (
+        resume or keep or Path(f"sps-check-{named(plan.url)}-{time.strftime('%m%d-%H%M%S')}.jsonl")
+    )
+    with alive(f"checking {plan.url}"):
+        found = examine(plan, place, resume=resume is not None)
+    show(found, "json" if json else format, out)
+    raise typer.Exit(CODES[found.verdict])
+
+
+def show(found: Any, format: str, out: Path | None) -> None:
+    """Print the result, or write its page."""
+    from spsbench.servers import page
+
+    if format == "json":
+        print(as_text.dumps(page.as_json(found), indent=2))
+        return
+    if format == "html":
+        made = page.as_html(found, __version__)
+        if out is None:
+            sys.stdout.write(made)
+            return
+        try:
+            out.write_text(made, encoding="utf-8")
+        except OSError as error:
+            raise WriteError.of(error, out) from error
+        print(page.sentence(found))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    for each in page.tables(found):
+        drawn = Table(*each.head, title=each.title, title_justify="left")
+        for row in each.rows:
+            drawn.add_row(*row)
+        console.print(drawn if each.rows else f"{each.title}: {each.head[0]}")
+    for line in page.notes(found):
+        console.print(f"- {line}")
+    console.print(page.sentence(found))
+
+
+def read_prompts(path: Path) -> tuple[str, ...]:
+    """Read a prompt a line: text, or JSON with `prompt`, `text` or `turns`."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError as error:
+        raise MissingError(f"no prompts ({path}): expected a file. Check --prompts") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"no prompts ({path}): expected UTF-8 text. Check --prompts") from error
+    found = []
+    for line in filter(str.strip, lines):
+        if not line.lstrip().startswith("{"):
+            found.append(line)
+            continue
+        try:
+            values = as_text.loads(line)
+            value = next(values[name] for name in TEXTS if name in values)
+            found.append(value if isinstance(value, str) else value[0])
+        except (ValueError, StopIteration, IndexError, KeyError) as error:
+            raise DataError(
+                f"no prompt in a line ({path}): expected one of {', '.join(TEXTS)}. Check the file"
+            ) from error
+    if not found:
+        raise DataError(f"no prompts ({path}): expected a line or more. Check --prompts")
+    return tuple(found)
+
+
+def levels_of(text: str) -> tuple[int, ...]:
+    """Read `1,2,4,8`."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--concurrency {text}: expected numbers like 1,2,4,8") from error
+
+
+def named(url: str) -> str:
+    """Return host and port as part of a file's name."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}-{parts.port or parts.scheme}"

@@ -1,0 +1,674 @@
+"""One check of a running server: same law, same greedy text, acceptance, speed.
+
+`examine` asks for what is wanted in this order: the engine and what it accepts, greedy texts, texts
+at temperature 1 until a bias is found or none of the asked size is there, timed blocks. Each answer
+is appended to a file as soon as it is there, so that a server that stops costs nothing but time:
+with the same file the check goes on.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from spsbench.audit.statistical.betting import LEVEL
+from spsbench.audit.statistical.controls import Control
+from spsbench.errors import DataError, MismatchError, UnavailableError, UsageError, WriteError
+from spsbench.servers import greedy as g
+from spsbench.servers.acceptance import Acceptance, between, counters, of_answers
+from spsbench.servers.engines import Answer, Ask, Kind, Server, connect
+from spsbench.servers.http import BASELINE_KEY, KEY, Client, Limits
+from spsbench.servers.laws import (
+    UNSEEN,
+    WORDS,
+    Arm,
+    Band,
+    Columns,
+    Mode,
+    band_between,
+    columns,
+)
+from spsbench.servers.speed import Block, Level, Objectives, Ratios, Timed, level, ratios
+from spsbench.servers.weights import Weights
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+PARTS = ("law", "greedy", "speed")
+TOGETHER = 4  # requests at a time: what goes wrong between two of a batch must have a chance
+BATCH = 16  # texts between two looks at the money
+ROUNDING = 8  # texts of the baseline on which rounding is measured
+FIRSTS = 48  # or first tokens of the server
+GREEDY = 8  # prompts at temperature 0
+MORE = 1.15  # growth before the claim, which is simulated, is reckoned anew
+BLOCKS = 2  # of each server at each concurrency
+OWN, BASE = "server", "baseline"
+
+PROMPTS = (
+    "The old lighthouse keeper climbed the stairs every evening, and",
+    "Photosynthesis is the process by which plants",
+    "def fibonacci(n):\n    ",
+    "Once upon a time, in a village near the sea, there lived",
+    "Question: What is the capital of France, and what is it known for?\nAnswer:",
+    "The three most important causes of the war were",
+    "To bake a good loaf of bread, first",
+    "In mathematics, a prime number is",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "import numpy as np\n\n# Compute the mean of each column\n",
+    "The weather forecast for tomorrow says that",
+    "Q: If a train travels 60 miles in 90 minutes, how fast is it?\nA:",
+    "My favourite book is about",
+    "The patient was admitted to the hospital with",
+    "List of countries by area:\n1.",
+    "She opened the letter slowly. It said:",
+)
+
+
+class Verdict(StrEnum):
+    """How a check ends."""
+
+    HELD = "held"
+    BIAS = "bias found"
+    UNKNOWN = "cannot be told"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked for."""
+
+    url: str
+    baseline: str | None = None
+    weights: str | None = None
+    model: str | None = None
+    baseline_model: str | None = None
+    parts: tuple[str, ...] = PARTS
+    prompts: tuple[str, ...] = PROMPTS
+    chat: bool = False
+    length: int = 64  # tokens of a text
+    temperatures: tuple[float, ...] = ()  # () = 1, and with weights 0.5 as well
+    bias: float = 0.05
+    level: float = LEVEL
+    most: int = 20_000  # tokens of the server
+    concurrency: tuple[int, ...] = (1, 2, 4, 8)
+    requests: int = 16  # of a block
+    objectives: Objectives | None = None
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        unknown = set(self.parts) - set(PARTS)
+        if unknown or not self.parts:
+            raise UsageError(f"--only {', '.join(unknown)}: expected some of {', '.join(PARTS)}")
+        if not self.prompts or not all(self.prompts):
+            raise UsageError("no prompts (--prompts): expected one or more that are not empty")
+        if any(value <= 0 for value in self.temperatures):
+            raise UsageError("--temperature 0: expected above 0. Greedy text is looked at anyway")
+        if self.temperatures not in ((), (1.0,)) and self.weights is None:
+            raise UsageError(
+                "--temperature without --weights: expected 1, of which servers state probabilities"
+            )
+        numbers = (self.length, self.most, self.requests, *self.concurrency)
+        if min(numbers) < 1 or not 0 < self.bias < 1 or not self.concurrency:
+            raise UsageError("expected lengths and counts of 1 or more, and a bias of 0 to 1")
+
+    @property
+    def sampled(self) -> tuple[float, ...]:
+        """The temperatures of sampled texts, in turn."""
+        return self.temperatures or ((1.0, 0.5) if self.weights else (1.0,))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a file of answers depends on."""
+        values = asdict(self)
+        for name in ("limits", "objectives", "parts", "most", "bias", "level"):
+            del values[name]  # may be others when a check goes on
+        return json.loads(json.dumps(values))  # type: ignore[no-any-return]
+
+
+class Journal:
+    """Answers that are kept as they come, a line each."""
+
+    def __init__(self, path: Path | None, plan: Plan, *, resume: bool = False) -> None:
+        self.path, self.made = path, 0
+        self._kept: dict[str, Any] = {}
+        self._file: TextIO | None = None
+        if path is None:
+            return
+        if resume:
+            self._read(path, plan)
+        try:
+            self._file = path.open("a" if resume else "x", encoding="utf-8")
+        except FileExistsError as error:
+            raise UsageError(
+                f"{path} is there already (--keep): expected a new file. Go on with --resume {path}"
+            ) from error
+        except OSError as error:
+            raise WriteError.of(error, path) from error
+        if not resume:
+            self._write({"sps_check": SCHEMA, "plan": plan.to_json()})
+
+    def _read(self, path: Path, plan: Plan) -> None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
+            ) from error
+        whole = text[: text.rfind("\n") + 1]  # the last line may be half
+        if whole != text:
+            path.write_text(whole, encoding="utf-8")
+        try:
+            head, *lines = [json.loads(line) for line in whole.splitlines()]
+            known = head["plan"] if head["sps_check"] == SCHEMA else {}
+            self._kept = {line["key"]: line["value"] for line in lines}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
+            ) from error
+        asked = plan.to_json()
+        differing = [name for name in asked if asked[name] != known.get(name)]
+        if differing:
+            line = f"kept answers of another check ({path}): expected the same options"
+            sides = [f"{name}: {known.get(name)} | {asked[name]}" for name in differing]
+            raise MismatchError.of(line, sides, " (kept | asked)")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._kept
+
+    def __getitem__(self, key: str) -> Any:
+        return self._kept[key]
+
+    def __len__(self) -> int:
+        return len(self._kept) + self.made
+
+    def keep(self, key: str, value: Any) -> None:
+        """Append a value."""
+        self.made += 1
+        self._write({"key": key, "value": value})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is None or self.path is None:
+            return
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise WriteError.of(error, self.path) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+@dataclass(kw_only=True)
+class LawResult:
+    """What the betting says."""
+
+    mode: Mode
+    verdict: Verdict
+    line: str
+    server: Arm
+    baseline: Arm | None
+    claim: float | None
+    control: Control | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return figures."""
+        return {
+            "mode": self.mode,
+            "words": WORDS[self.mode],
+            "verdict": self.verdict,
+            "line": self.line,
+            "bias_caught_with_probability_0.99": self.claim,
+            "control": asdict(self.control) if self.control else None,
+            "band": asdict(self.server.band),
+            "server": self.server.to_json(),
+            "baseline": self.baseline.to_json() if self.baseline else None,
+            "unseen": UNSEEN[self.mode],
+        }
+
+
+@dataclass(kw_only=True)
+class Checked:
+    """All that was found."""
+
+    url: str
+    engine: str
+    model: str
+    plan: Plan
+    baseline: str | None = None  # its engine and model
+    law: LawResult | None = None
+    greedy: g.GreedyResult | None = None
+    acceptance: Acceptance | None = None
+    levels: list[Level] = field(default_factory=list)
+    ratios: list[Ratios] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Bias where any part found one; held where all that were asked for held."""
+        if (self.law and self.law.verdict is Verdict.BIAS) or (self.greedy and self.greedy.bug):
+            return Verdict.BIAS
+        untold = self.law is not None and self.law.verdict is Verdict.UNKNOWN
+        untold |= "law" in self.plan.parts and self.law is None
+        untold |= self.law is None and self.greedy is not None and not self.greedy.told
+        return Verdict.UNKNOWN if untold else Verdict.HELD
+
+
+@dataclass
+class Check:
+    """A check that is under way."""
+
+    plan: Plan
+    journal: Journal
+    weights: Weights | None
+    servers: dict[str, Server] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)  # of the server
+
+    async def run(self) -> Checked:
+        """Ask for all that is wanted."""
+        began = time.monotonic()
+        plan, parts = self.plan, self.plan.parts
+        async with AsyncExitStack() as stack:
+            for name, url, key, model in (
+                (OWN, plan.url, KEY, plan.model),
+                (BASE, plan.baseline, BASELINE_KEY, plan.baseline_model),
+            ):
+                if url is not None:
+                    client = await stack.enter_async_context(Client(url, key, plan.limits))
+                    self.servers[name] = await connect(client, model)
+                    self._describe(name)
+            own, base = self.servers[OWN], self.servers.get(BASE)
+            if "law" in parts:
+                self._mode()
+            found = Checked(url=own.client.address, engine=own.name, model=own.model, plan=plan)
+            found.baseline = f"{base.name}, {base.model}" if base else None
+            before = counters(await own.client.get("/metrics"))
+            texts = await self._greedy_texts(OWN) if "greedy" in parts or self.weights else []
+            if self.weights and texts:
+                apart = self.weights.check_same(
+                    self._prompt_ids(plan.prompts[0], texts[0]), texts[0]
+                )
+                log.info(f"weights are the server's: {apart:.2g} nats apart on the median")
+            if "greedy" in parts:
+                found.greedy = await self._greedy(texts)
+            if "law" in parts:
+                found.law = await self._law()
+            after = counters(await own.client.get("/metrics"))
+            if "speed" in parts:
+                await self._speed(found)
+            found.acceptance = of_answers(self.answers) or between(before, after)
+            for name, server in self.servers.items():
+                for reason, count in server.client.failures.items():
+                    self.remarks.append(f"{name}: {count} attempts failed ({reason}), tried again")
+        found.remarks, found.seconds = self.remarks, time.monotonic() - began
+        return found
+
+    def _describe(self, name: str) -> None:
+        server = self.servers[name]
+        log.info(f"{name}: {server.name}, {server.model} ({server.client.address})")
+        if not server.extras:
+            self.remarks.append(
+                f"{name}: refuses options beyond OpenAI's: cuts of its own would look like a bias"
+            )
+        if server.kind is Kind.OPENAI and server.extras:
+            self.remarks.append(
+                f"{name}: the engine is not known, so cuts of its own (top-k, top-p, penalties) "
+                "are not turned off and would look like a bias"
+            )
+
+    def _mode(self) -> Mode | None:
+        """Choose the strongest mode that the servers allow."""
+        own, base = self.servers[OWN], self.servers.get(BASE)
+        if self.weights is not None and (own.gives_ids or own.top or own.kind is Kind.VLLM):
+            return Mode.WEIGHTS
+        if base is not None and base.rescores and own.gives_ids and not self.plan.chat:
+            return Mode.BASELINE
+        return Mode.STATED if own.top else None
+
+    async def _answer(self, name: str, key: str, ask: Ask) -> Answer:
+        key = f"{name}/{key}"
+        if key in self.journal:
+            found = Answer.from_json(self.journal[key])
+        else:
+            found = await self.servers[name].answer(ask)
+            self.journal.keep(key, found.to_json())
+        if found.tokens > ask.tokens + 1:
+            remark = f"{name}: {found.tokens} tokens where {ask.tokens} were asked for"
+            if remark not in self.remarks:
+                self.remarks.append(remark)
+        if name == OWN:
+            self.answers.append(found)
+        return found
+
+    def _prompt(self, index: int) -> str:
+        return self.plan.prompts[index % len(self.plan.prompts)]
+
+    def _ask(self, name: str, index: int, temperature: float, text: str | None = None) -> Ask:
+        plan, server = self.plan, self.servers[name]
+        prompt: str | tuple[int, ...] = self._prompt(index) if text is None else text
+        if self.weights is not None and server.takes_ids and not plan.chat:
+            prompt = tuple(self.weights.encode(str(prompt)))
+        return Ask(
+            prompt, plan.length, temperature, plan.seed + index, top=server.top, chat=plan.chat
+        )
+
+    async def _texts(
+        self, name: str, kind: str, at: range, temperatures: Sequence[float]
+    ) -> list[Answer]:
+        """Ask for texts and return them in order."""
+        asks = [self._ask(name, i, temperatures[i % len(temperatures)]) for i in at]
+        return await self._asked(
+            name, [(f"{kind}/{i}", ask) for i, ask in zip(at, asks, strict=True)]
+        )
+
+    async def _asked(self, name: str, asks: Sequence[tuple[str, Ask]]) -> list[Answer]:
+        gate = asyncio.Semaphore(TOGETHER)
+
+        async def one(key: str, ask: Ask) -> Answer:
+            async with gate:
+                return await self._answer(name, key, ask)
+
+        return await gathered([one(key, ask) for key, ask in asks])
+
+    # Greedy texts, and whether the weights are the server's.
+
+    async def _greedy_texts(self, name: str, kind: str = "greedy") -> list[Answer]:
+        count = min(GREEDY, len(self.plan.prompts))
+        return await self._texts(name, kind, range(count), (0.0,))
+
+    def _prompt_ids(self, text: str, answer: Answer) -> list[int]:
+        if self.weights is None:
+            raise LookupError("no weights to score with")
+        ids, remark = self.weights.prompt(text, answer, chat=self.plan.chat)
+        if remark and remark not in self.remarks:
+            self.remarks.append(remark)
+        return ids
+
+    async def _greedy(self, texts: Sequence[Answer]) -> g.GreedyResult:
+        names = [f"prompt {i + 1}" for i in range(len(texts))]
+        repeated = True
+        if self.weights is not None:
+            reference = "the weights"
+            prompts = [self._prompt_ids(self._prompt(i), each) for i, each in enumerate(texts)]
+            found = [
+                g.against_weights(name, self.weights, prompt, each)
+                for name, prompt, each in zip(names, prompts, texts, strict=True)
+            ]
+            ids = self.weights.tokens(texts[0]) or []
+            rows = g.rows_of(self.weights, prompts[0], ids) if ids else []
+            planted = g.third_is_a_bug(rows, [f"#{i}" for i in ids])
+        elif BASE in self.servers:
+            reference = "the baseline"
+            others = await self._greedy_texts(BASE)
+            again = await self._greedy_texts(BASE, "greedy again")
+            repeated = all(a.text == b.text for a, b in zip(others, again, strict=True))
+            found = [
+                g.against_baseline(name, other, each)
+                for name, other, each in zip(names, others, texts, strict=True)
+            ]
+            planted = g.third_is_a_bug(others[0].stated, others[0].keys)
+        else:
+            reference = "what the server itself states"
+            found = [g.against_itself(name, each) for name, each in zip(names, texts, strict=True)]
+            planted = g.third_is_a_bug(texts[0].stated, texts[0].keys)
+        return g.GreedyResult(reference, tuple(found), planted, repeated)
+
+    # Sampled texts.
+
+    async def _law(self) -> LawResult | None:
+        mode = self._mode()
+        if mode is None:
+            self.remarks.append(
+                "the server gives no logprobs and no ids: the law of its text cannot be told. "
+                "Start it with logprobs (llama-cpp-python: --logits_all true)"
+            )
+            return None
+        band = await self._rounding(mode)
+        made: dict[str, list[Columns]] = {name: [] for name in self.servers}
+        ends = dict.fromkeys(self.servers, 0)
+        arms: dict[str, Arm] = {}
+        at, looked = 0, 0
+        while True:
+            for name in self.servers:
+                if name == BASE and (at // BATCH) % 2:  # the control is half as long
+                    continue
+                if name == BASE and not self.servers[BASE].top and mode is not Mode.WEIGHTS:
+                    continue
+                batch = range(at, at + BATCH)
+                texts = await self._texts(name, "sampled", batch, self.plan.sampled)
+                laws = [
+                    self._columns(mode, name, i, text) for i, text in zip(batch, texts, strict=True)
+                ]
+                made[name] += await gathered(laws)
+                for text in texts:
+                    ends[name] += mode is not Mode.WEIGHTS and text.finish == "stop"
+                arms[name] = grown(arms.get(name), name, made[name], band, ends[name], self.plan)
+            at += BATCH
+            own, base = arms[OWN], arms.get(BASE)
+            log.info(f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}")
+            alarmed = own.alarmed or (base is not None and base.alarmed)
+            full = own.tokens >= self.plan.most or own.tokens < at  # or next to nothing comes
+            if not (alarmed or full) and own.tokens < MORE * looked:
+                continue
+            looked, claim = own.tokens, own.claim()
+            if alarmed or full or (claim is not None and claim <= self.plan.bias):
+                return judged(mode, own, base, claim, self.plan.bias)
+
+    async def _columns(self, mode: Mode, name: str, index: int, text: Answer) -> Columns:
+        server = self.servers[name]
+        if mode is Mode.WEIGHTS and self.weights is not None:
+            temperature = self.plan.sampled[index % len(self.plan.sampled)]
+            prompt = self._prompt_ids(self._prompt(index), text)
+            return self.weights.columns(prompt, text, temperature)
+        if mode is Mode.BASELINE:
+            base = self.servers[BASE]
+            key = f"{BASE}/rescored/{name}/{index}"
+            if key in self.journal:
+                rows = [[(k, lp) for k, lp in row] for row in self.journal[key]]
+            else:
+                rows = await base.rescore(text.prompt_ids or (), text.ids or ())
+                self.journal.keep(key, rows)
+            return columns(rows, [f"#{i}" for i in text.ids or ()], base.top)
+        return columns(text.stated, text.keys, server.top)
+
+    async def _rounding(self, mode: Mode) -> Band:
+        """Measure how far two statements of the same laws are apart without a draft.
+
+        On texts of the baseline, else on first tokens of the server, which no draft precedes.
+        """
+        name = BASE if BASE in self.servers else OWN
+        if mode is Mode.STATED or not self.servers[name].top:
+            return Band()
+        if self.weights is None:
+            return band_between([await self._restated(i) for i in range(ROUNDING)])
+        if name == BASE:
+            asks = [self._ask(BASE, i, 1.0) for i in range(ROUNDING)]
+            prompts = [self._prompt(i) for i in range(ROUNDING)]
+        else:
+            prompts = [prompt for each in self.plan.prompts for prompt in beginnings(each)][:FIRSTS]
+            asks = [replace(self._ask(OWN, 0, 1.0, each), tokens=1) for each in prompts]
+        found = await self._asked(name, [(f"rounding/{i}", ask) for i, ask in enumerate(asks)])
+        pairs = []
+        for prompt, text in zip(prompts, found, strict=True):
+            scored = self.weights.columns(self._prompt_ids(prompt, text), text, 1.0)
+            pairs.append((self.weights.restated(text.stated, len(scored)), scored))
+        band = band_between(pairs)
+        if name == OWN and band.tokens:
+            self.remarks.append(
+                f"rounding ({band.argmax:.2g} of the likeliest token's chance) is measured on "
+                f"{band.tokens} first tokens of the server, for there is no --baseline"
+            )
+        return band
+
+    async def _restated(self, index: int) -> tuple[Columns, Columns]:
+        """Return the laws of a text of the baseline, as stated with it and as scored after it."""
+        base = self.servers[BASE]
+        text = await self._answer(BASE, f"rounding/{index}", self._ask(BASE, index, 1.0))
+        keys = [f"#{i}" for i in text.ids or ()]
+        rows = await base.rescore(text.prompt_ids or (), text.ids or ())
+        return columns(text.stated, text.keys, base.top), columns(rows, keys, base.top)
+
+    # Speed.
+
+    async def _speed(self, found: Checked) -> None:
+        for concurrency in self.plan.concurrency:
+            blocks: dict[str, list[Block]] = {name: [] for name in self.servers}
+            for name in self.servers:  # warm up
+                if f"{name}/block/{concurrency}/0" not in self.journal:
+                    await self._block(name, concurrency, min(concurrency, 2))
+            for number in range(BLOCKS):
+                order = list(self.servers)[:: 1 if number % 2 == 0 else -1]
+                for name in order:
+                    key = f"{name}/block/{concurrency}/{number}"
+                    if key in self.journal:
+                        block = [Timed(**each) if each else None for each in self.journal[key]]
+                    else:
+                        block = await self._block(name, concurrency, self.plan.requests)
+                        self.journal.keep(key, [asdict(each) if each else None for each in block])
+                    blocks[name].append(block)
+            levels = {
+                name: level(name, concurrency, each, self.plan.objectives)
+                for name, each in blocks.items()
+            }
+            found.levels += levels.values()
+            if BASE in levels:
+                pair = (blocks[OWN], blocks[BASE])
+                found.ratios.append(ratios(concurrency, *pair, levels[OWN], levels[BASE]))
+            log.info(f"timed {concurrency} requests at a time")
+
+    async def _block(self, name: str, concurrency: int, count: int) -> list[Timed | None]:
+        """Time `count` greedy answers, `concurrency` at a time."""
+        gate, began = asyncio.Semaphore(concurrency), time.perf_counter()
+        server = self.servers[name]
+
+        async def one(i: int) -> Timed | None:
+            async with gate:
+                at = time.perf_counter() - began
+                ask = Ask(
+                    self._prompt(i), self.plan.length, 0.0, self.plan.seed, 0, True, self.plan.chat
+                )
+                return Timed.of(await server.answer(ask), i % len(self.plan.prompts), at)
+
+        return await gathered([one(i) for i in range(count)])
+
+
+def beginnings(prompt: str) -> list[str]:
+    """Return a prompt and two shorter ones, cut between words."""
+    words = prompt.split(" ")
+    return [" ".join(words[: max(1, len(words) * part // 3)]) for part in (3, 2, 1)]
+
+
+async def gathered(jobs: Sequence[Any]) -> list[Any]:
+    """Wait for all; the first error ends the others."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(job) for job in jobs]
+    return [task.result() for task in tasks]
+
+
+def grown(
+    arm: Arm | None, name: str, texts: Sequence[Columns], band: Band, ends: int, plan: Plan
+) -> Arm:
+    """Bet on the texts of a server that are not in `arm` yet.
+
+    A text may end by a token that its engine does not list; the others then come more often than
+    stated, by the chance of an end, which joins the band, and all bets are made anew.
+    """
+    tokens = sum(map(len, texts))
+    share = ends / tokens if tokens else 0.0
+    wide = band.widened(share + 3 * (share / tokens) ** 0.5 if share else 0.0)
+    if arm is None or arm.band != wide:
+        arm = Arm(name, wide, plan.level)
+    for text in texts[arm.texts :]:
+        arm.take(text)
+    return arm
+
+
+def judged(mode: Mode, own: Arm, base: Arm | None, claim: float | None, asked: float) -> LawResult:
+    """Return the verdict of sampled texts, after the controls."""
+    control = own.planted(claim) if claim and not own.alarmed else None
+
+    def result(verdict: Verdict, line: str) -> LawResult:
+        return LawResult(
+            mode=mode,
+            verdict=verdict,
+            line=line,
+            server=own,
+            baseline=base,
+            claim=claim,
+            control=control,
+        )
+
+    for arm, where in ((base, " in the baseline already"), (own, "")):
+        if arm is not None and arm.broken:
+            return result(Verdict.UNKNOWN, f"{arm.broken[0]}{where}: no probabilities to bet on")
+        if arm is not None and arm.alarmed:
+            return result(Verdict.BIAS, f"bias{where}: {described(arm)}")
+    if claim is None or control is None:
+        return result(Verdict.UNKNOWN, "too few tokens, or laws too sure, to see any bias")
+    if not control.passed:
+        caught = f"{control.caught} of {control.repeats}"
+        return result(Verdict.UNKNOWN, f"a planted bias of {claim:.2g} was caught in {caught} only")
+    if claim > asked:
+        why = f"too few tokens for a bias of {asked:g}, enough for {claim:.2g}"
+        return result(Verdict.UNKNOWN, why)
+    line = f"would have caught a bias of {claim:.2g} or more with probability 0.99; found none"
+    return result(Verdict.HELD, line)
+
+
+def described(arm: Arm) -> str:
+    """Say what gave an arm away, and by how much."""
+    worst = max(arm.deviations, key=lambda each: abs(each[3]))
+    name, seen, due, z = worst
+    return (
+        f"e-value 10^{arm.peak / np.log(10):.1f} after {arm.tokens} tokens, alarm at "
+        f"10^{-np.log10(arm.level):.0f}; most of it on {arm.loudest}; {name}: {seen:.3f} of the "
+        f"tokens where {due:.3f} are due (bias {seen - due:+.3f}, z = {z:.1f})"
+    )
+
+
+def examine(
+    plan: Plan, weights: Weights | None = None, keep: Path | None = None, *, resume: bool = False
+) -> Checked:
+    """Check a server and return all that was found.
+
+    Args:
+        plan: what is asked for.
+        weights: the model that the server should run, to score its tokens anew.
+        keep: a file that takes each answer; with `resume`, answers in it are not asked for again.
+
+    Raises:
+        SpsError: no server, a wrong model, weights of another one, or a server that stopped.
+    """
+    journal = Journal(keep, plan, resume=resume)
+    try:
+        return asyncio.run(Check(plan, journal, weights).run())
+    except* UnavailableError as group:
+        error = first_of(group)
+        if keep is None or not len(journal):
+            raise error from None
+        raise UnavailableError(
+            f"{error}. {len(journal)} answers are kept: go on with --resume {keep}"
+        ) from None
+    except* Exception as group:
+        raise first_of(group) from None
+    finally:
+        journal.close()
+
+
+def first_of(group: BaseExceptionGroup[Any]) -> BaseException:
+    """Return the first error of a group of groups."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

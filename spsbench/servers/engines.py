@@ -1,0 +1,376 @@
+"""What servers are asked and how their answers are read, for each schema that engines speak.
+
+Two schemas: OpenAI's completions and chat, with what vLLM, llama-server and llama-cpp-python add to
+it, and SGLang's /generate. An answer keeps, of each token, its key, the logarithm of its stated
+probability, and the likeliest tokens stated beside it. A key is `#id` where the engine gives ids,
+else the token's text. What an engine does not tell is None.
+
+Run here: llama-cpp-python 0.3. Read, not run: vLLM 0.33 (`return_token_ids`,
+`return_tokens_as_token_ids`, `prompt_logprobs`, `metrics.speculative_decoding`), SGLang 0.5
+(`meta_info`), llama-server (`n_probs`, `return_tokens`, `timings`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from spsbench.errors import DataError
+from spsbench.servers.http import BrokenAnswerError, Client, RefusedError, Reply
+
+TOPS = (10, 5, 1)  # likeliest tokens to ask for, the most that a server allows
+Stated = list[tuple[str, float]]
+"""Tokens and the logarithms of their stated probabilities, likeliest first."""
+
+
+class Kind(StrEnum):
+    """An engine, as its server gives itself away."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    LLAMA_SERVER = "llama-server"
+    LLAMA_CPP_PYTHON = "llama-cpp-python"
+    OPENAI = "openai"  # any other of that schema
+
+
+EXTRAS: dict[Kind, dict[str, Any]] = {
+    Kind.VLLM: {
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    },
+    Kind.LLAMA_SERVER: {
+        "top_k": 0,
+        "min_p": 0.0,
+        "typical_p": 1.0,
+        "repeat_penalty": 1.0,
+        "return_tokens": True,
+        "timings_per_token": False,
+    },
+    Kind.LLAMA_CPP_PYTHON: {"top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
+    Kind.OPENAI: {},
+    Kind.SGLANG: {},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: a prompt as text or ids, and how it is to be continued."""
+
+    prompt: str | tuple[int, ...]
+    tokens: int
+    temperature: float = 1.0
+    seed: int = 0
+    top: int = 0  # likeliest tokens that are to be stated; 0 = no logprobs at all
+    stream: bool = False
+    chat: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """One continuation."""
+
+    text: str
+    keys: list[str]  # of the tokens, as far as the engine gives them
+    own: list[float]  # logarithm of each token's stated probability
+    stated: list[Stated]  # beside each token
+    finish: str | None
+    ids: list[int] | None = None
+    prompt_ids: list[int] | None = None
+    prompt_tokens: int | None = None
+    count: int | None = None  # tokens, as the engine counts them
+    counts: dict[str, Any] = field(default_factory=dict)  # of its speculation, in its own words
+    stamps: list[float] = field(default_factory=list)  # seconds at which text arrived
+    seconds: float = 0.0
+    attempts: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens, counted by the engine, else by what it lists, else by what arrived."""
+        listed = len(self.ids if self.ids is not None else self.keys)
+        return self.count or listed or len(self.stamps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for a line of a file."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Answer":
+        """Read what `to_json` made."""
+        stated = [[(str(key), float(lp)) for key, lp in row] for row in values["stated"]]
+        return cls(**{**values, "stated": stated})
+
+
+@dataclass(slots=True)
+class Server:
+    """A server that is known: its engine, its model, and what it accepts."""
+
+    client: Client
+    kind: Kind
+    model: str
+    version: str = ""
+    models: tuple[str, ...] = ()
+    top: int = 0  # likeliest tokens that it states; 0 = no logprobs
+    extras: bool = True  # takes the fields beyond OpenAI's
+    takes_ids: bool = False  # prompts as ids
+    rescores: bool = False  # logprobs of a prompt's tokens
+    gives_ids: bool = False
+
+    @property
+    def name(self) -> str:
+        """The engine and its version in words."""
+        return f"{self.kind} {self.version}".strip()
+
+    async def answer(self, ask: Ask) -> Answer:
+        """Send a request and return the continuation."""
+        path, payload = self.request(ask)
+        reply = await self.client.post(path, payload)
+        try:
+            if self.kind is Kind.SGLANG:
+                found = read_sglang(reply)
+            else:
+                found = read_openai(reply, chat=ask.chat)
+        except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+            raise DataError(
+                f"an answer of another schema ({self.client.address}{path}: "
+                f"{type(error).__name__} {error}): expected {self.kind}'s. Check the URL"
+            ) from error
+        found.seconds, found.attempts = reply.seconds, reply.attempts
+        return found
+
+    def request(self, ask: Ask) -> tuple[str, dict[str, Any]]:
+        """Return the path and the body of a request in the server's schema."""
+        if self.kind is Kind.SGLANG:
+            return "/generate", self._of_sglang(ask)
+        body: dict[str, Any] = {"model": self.model, "max_tokens": ask.tokens}
+        body |= {"temperature": ask.temperature, "top_p": 1.0, "seed": ask.seed}
+        if self.extras:
+            body |= EXTRAS[self.kind]
+        if ask.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if ask.chat:
+            body["messages"] = [{"role": "user", "content": ask.prompt}]
+            body |= {"logprobs": True, "top_logprobs": ask.top} if ask.top else {}
+            return "/v1/chat/completions", body
+        body["prompt"] = list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt
+        body |= {"logprobs": ask.top} if ask.top else {}
+        return "/v1/completions", body
+
+    def _of_sglang(self, ask: Ask) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "sampling_params": {
+                "temperature": ask.temperature,
+                "max_new_tokens": ask.tokens,
+                "top_p": 1.0,
+                "top_k": -1,
+                "min_p": 0.0,
+                "repetition_penalty": 1.0,
+                "ignore_eos": True,
+                "sampling_seed": ask.seed,
+            },
+            "stream": ask.stream,
+        }
+        named = "input_ids" if isinstance(ask.prompt, tuple) else "text"
+        body[named] = list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt
+        if ask.top:
+            body |= {"return_logprob": True, "top_logprobs_num": ask.top}
+        return body
+
+    async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
+        """Return what the server states in one pass at the place of each of `tokens`.
+
+        By vLLM's `prompt_logprobs`, or SGLang's logprobs of its input.
+        """
+        text = [*prompt, *tokens]
+        if self.kind is Kind.SGLANG:
+            body = self._of_sglang(Ask(tuple(text), 1, 0.0, top=self.top))
+            body["logprob_start_len"] = 0
+            reply = await self.client.post("/generate", body)
+            rows = reply.events[-1][1]["meta_info"]["input_top_logprobs"]
+            return [
+                [(f"#{each[1]}", each[0]) for each in row or ()] for row in rows[-len(tokens) :]
+            ]
+        path, body = self.request(Ask(tuple(text), 1, 0.0))
+        body["prompt_logprobs"] = self.top
+        reply = await self.client.post(path, body)
+        rows = reply.events[-1][1]["choices"][0]["prompt_logprobs"][-len(tokens) :]
+        return [
+            ordered([(f"#{token}", each["logprob"]) for token, each in (row or {}).items()])
+            for row in rows
+        ]
+
+
+async def connect(client: Client, model: str | None = None) -> Server:
+    """Find out which engine answers, which model it serves, and what it accepts.
+
+    Raises:
+        UnavailableError: nothing answers.
+        DataError: the model is not served, or there is more than one and none was named.
+    """
+    listed = await client.get("/v1/models")
+    entries = listed.get("data", []) if isinstance(listed, dict) else []
+    names = tuple(str(each.get("id")) for each in entries)
+    kind, version = await _engine(client, entries)
+    if model is not None and names and model not in names:
+        raise DataError(
+            f"no model {model} ({client.address}): expected one of {', '.join(names)}. "
+            "Name it with --model"
+        )
+    if model is None and len(names) > 1:
+        raise DataError(
+            f"{len(names)} models ({client.address}): expected one name, of {', '.join(names)}. "
+            "Name it with --model"
+        )
+    if model is None and not names and kind is Kind.OPENAI:
+        raise DataError(
+            f"no list of models ({client.address}/v1/models): expected a server of the OpenAI "
+            "schema or SGLang. Check the URL, or name the model with --model"
+        )
+    server = Server(client, kind, model or (names[0] if names else ""), version, names)
+    await _probe(server)
+    return server
+
+
+async def _engine(client: Client, entries: list[Any]) -> tuple[Kind, str]:
+    owner = str(entries[0].get("owned_by", "")) if entries else ""
+    pages = await asyncio.gather(
+        *(client.get(path) for path in ("/version", "/server_info", "/get_server_info", "/props"))
+    )
+    version, info, older, props = (page if isinstance(page, dict) else {} for page in pages)
+    info = info or older
+    if owner == "sglang" or "disaggregation_mode" in info or "avg_spec_accept_length" in info:
+        return Kind.SGLANG, str(info.get("version", ""))
+    if owner == "vllm":
+        return Kind.VLLM, str(version.get("version", ""))
+    if owner == "llamacpp" or "default_generation_settings" in props:
+        return Kind.LLAMA_SERVER, str(props.get("build_info", ""))
+    if owner == "me" and entries[0].get("permissions") == []:  # its own spelling
+        return Kind.LLAMA_CPP_PYTHON, ""
+    return Kind.OPENAI, ""
+
+
+async def _probe(server: Server) -> None:
+    """Try what the server accepts, with answers of two tokens: extras, logprobs, ids."""
+    try:
+        await server.answer(Ask("The", 2, 1.0))
+    except RefusedError as error:
+        if error.status not in (400, 422):
+            raise
+        server.extras = False
+        await server.answer(Ask("The", 2, 1.0))
+    for top in TOPS:
+        try:
+            found = await server.answer(Ask("The", 2, 1.0, top=top))
+        except RefusedError as error:
+            if error.status in (400, 422):
+                continue
+            break  # it fails at logprobs of any number
+        if any(found.stated):
+            server.top = min(top, max(map(len, found.stated)))
+            server.gives_ids = found.ids is not None
+            break
+    if server.kind not in (Kind.VLLM, Kind.SGLANG, Kind.LLAMA_SERVER):
+        return
+    try:
+        found = await server.answer(Ask((1, 2, 3), 2, 0.0))
+        server.takes_ids = found.prompt_tokens in (None, 3)
+        if server.takes_ids and server.top and server.kind is not Kind.LLAMA_SERVER:
+            server.rescores = len(await server.rescore((1, 2), (3, 2))) == 2
+    except (RefusedError, BrokenAnswerError, KeyError, TypeError):
+        return
+
+
+def read_openai(reply: Reply, *, chat: bool = False) -> Answer:
+    """Read completions or chat, whole or in chunks."""
+    found = Answer("", [], [], [], None)
+    for at, event in reply.events:
+        usage = event.get("usage") or {}
+        found.prompt_tokens = usage.get("prompt_tokens", found.prompt_tokens)
+        found.count = usage.get("completion_tokens", found.count)
+        _count(found, event)
+        for choice in event.get("choices") or ():
+            part = choice.get("delta") or choice.get("message") or {}
+            text = part.get("content") if chat or part else choice.get("text")
+            _openai_tokens(found, choice)
+            if ids := choice.get("token_ids") or choice.get("tokens"):
+                found.ids = [*(found.ids or ()), *ids]
+            prompt = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
+            found.prompt_ids = prompt or found.prompt_ids
+            found.finish = choice.get("finish_reason") or found.finish
+            _count(found, choice)
+            if text or choice.get("token_ids"):
+                found.text += text or ""
+                found.stamps.append(at)
+    if found.ids is None and found.keys and all(key.startswith("#") for key in found.keys):
+        found.ids = [int(key[1:]) for key in found.keys if key[1:].isdigit()]
+        if len(found.ids) != len(found.keys):  # texts that begin with a hash
+            found.ids = None
+    return found
+
+
+def _openai_tokens(found: Answer, choice: dict[str, Any]) -> None:
+    logprobs = choice.get("logprobs") or {}
+    if logprobs.get("content"):
+        for each in logprobs["content"]:
+            found.keys.append(key_of(each["token"], each.get("id")))
+            found.own.append(float(each["logprob"]))
+            beside = each.get("top_logprobs") or ()
+            row = [(key_of(o["token"], o.get("id")), float(o["logprob"])) for o in beside]
+            found.stated.append(ordered(row))
+    elif logprobs.get("tokens"):
+        found.keys += [key_of(token) for token in logprobs["tokens"]]
+        found.own += [float(value or 0.0) for value in logprobs["token_logprobs"]]
+        for row in logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"]):
+            beside = [(key_of(token), float(value)) for token, value in (row or {}).items()]
+            found.stated.append(ordered(beside))
+
+
+def _count(found: Answer, event: dict[str, Any]) -> None:
+    """Keep what vLLM and llama-server say of their drafts."""
+    metrics = (event.get("metrics") or {}).get("speculative_decoding")
+    if metrics:
+        found.counts = {"vllm": metrics}
+    timings = event.get("timings") or {}
+    if timings.get("draft_n"):
+        found.counts = {"llama": timings}
+
+
+def read_sglang(reply: Reply) -> Answer:
+    """Read /generate; each event of a stream holds the whole text so far."""
+    found, before = Answer("", [], [], [], None), 0
+    for at, event in reply.events:
+        now = len(event.get("output_ids") or event["text"])
+        if now > before:
+            found.stamps.append(at)
+        before = max(now, before)
+    _, last = reply.events[-1]
+    meta = last["meta_info"]
+    found.text, found.ids = last["text"], last.get("output_ids")
+    finish = meta.get("finish_reason")
+    found.finish = finish.get("type") if isinstance(finish, dict) else finish
+    found.prompt_tokens, found.count = meta.get("prompt_tokens"), meta.get("completion_tokens")
+    for lp, token, *_ in meta.get("output_token_logprobs") or ():
+        found.keys.append(f"#{token}")
+        found.own.append(float(lp))
+    for row in meta.get("output_top_logprobs") or ():
+        found.stated.append(ordered([(f"#{each[1]}", float(each[0])) for each in row or ()]))
+    if any(name.startswith("spec_") for name in meta):
+        spec = {name: value for name, value in meta.items() if name.startswith("spec_")}
+        found.counts = {"sglang": spec | {"completion_tokens": found.count}}
+    return found
+
+
+def key_of(token: str, own: int | None = None) -> str:
+    """Return `#id` of a token where its id is known, else its text."""
+    if own is not None:
+        return f"#{own}"
+    return f"#{token[9:]}" if token.startswith("token_id:") else token
+
+
+def ordered(row: Stated) -> Stated:
+    """Sort the likeliest first."""
+    return sorted(row, key=lambda each: -each[1])

@@ -1,0 +1,174 @@
+"""At temperature 0: identical to the reference, a tie by how much, or a bug.
+
+The reference is the weights, else the baseline, else what the server itself states. Two texts that
+differ are a tie if both tokens are the reference's two likeliest and their logarithms are no
+further apart than twice the rounding, the largest difference in what was stated for the tokens
+before, which both texts share.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from spsbench.servers.engines import Answer, Stated
+from spsbench.servers.weights import Weights
+
+LEAST = 1e-3  # nats; engines print that many digits
+
+
+class GreedyKind(StrEnum):
+    """How two greedy texts compare."""
+
+    IDENTICAL = "identical"
+    TIE = "tie"
+    BUG = "bug"
+    UNKNOWN = "differs, not known by how much"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One greedy text against its reference."""
+
+    name: str
+    kind: GreedyKind
+    position: int | None = None  # of the first token that differs
+    tokens: tuple[str, str] | None = None  # the reference's, the server's
+    gap: float | None = None  # nats between the two
+    tolerance: float | None = None
+
+    def __str__(self) -> str:
+        if self.position is None:
+            return f"{self.name}: {self.kind}"
+        pair = f" ({self.tokens[0]!r}, {self.tokens[1]!r})" if self.tokens else ""
+        gap = f", {self.gap:.3g} nats apart" if self.gap is not None else ""
+        allowed = f", rounding allows {self.tolerance:.3g}" if self.tolerance is not None else ""
+        return f"{self.name}: {self.kind} at token {self.position + 1}{pair}{gap}{allowed}"
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyResult:
+    """All prompts, and the controls."""
+
+    reference: str
+    compared: tuple[Compared, ...]
+    planted: bool = True  # a planted wrong token was called a bug
+    repeated: bool = True  # the reference, asked twice, gave the same text
+
+    @property
+    def counts(self) -> Counter[GreedyKind]:
+        """How many texts of each kind."""
+        return Counter(each.kind for each in self.compared)
+
+    @property
+    def bug(self) -> bool:
+        """Whether a text is neither the reference's nor a tie."""
+        return bool(self.counts[GreedyKind.BUG])
+
+    @property
+    def told(self) -> bool:
+        """Whether the comparison says anything."""
+        known = len(self.compared) - self.counts[GreedyKind.UNKNOWN]
+        return known > 0 and self.planted and self.repeated
+
+    @property
+    def line(self) -> str:
+        """The result in words."""
+        counted = ", ".join(f"{n} {kind}" for kind, n in self.counts.items())
+        controls = "" if self.repeated else "; the reference differs from itself"
+        controls += "" if self.planted else "; a planted wrong token was not called a bug"
+        return f"against {self.reference}: {counted or 'no texts'}{controls}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "line": self.line}
+
+
+def against_rows(
+    name: str, rows: Sequence[Stated], keys: Sequence[str], tolerance: float
+) -> Compared:
+    """Compare emitted tokens with the likeliest of the reference, given the same past."""
+    for at, (row, key) in enumerate(zip(rows, keys, strict=False)):
+        if not row or key == row[0][0]:
+            continue
+        known = dict(row)
+        gap = row[0][1] - known[key] if key in known else None
+        if gap == 0.0:  # equal to the last bit: either is the likeliest
+            continue
+        near = gap is not None and key in [other for other, _ in row[:2]] and gap <= tolerance
+        kind = GreedyKind.TIE if near else GreedyKind.BUG
+        return Compared(name, kind, at, (row[0][0], key), gap, tolerance)
+    return Compared(name, GreedyKind.IDENTICAL)
+
+
+def against_itself(name: str, answer: Answer) -> Compared:
+    """Compare a greedy text with what the server states of it."""
+    if not any(answer.stated):
+        return Compared(name, GreedyKind.UNKNOWN)
+    return against_rows(name, answer.stated, answer.keys, LEAST)
+
+
+def against_weights(name: str, weights: Weights, prompt: Sequence[int], own: Answer) -> Compared:
+    """Compare a greedy text with the choices of the weights, given its past."""
+    ids = weights.tokens(own)
+    if ids is None:
+        return Compared(name, GreedyKind.UNKNOWN)
+    rows = rows_of(weights, prompt, ids)
+    apart = [
+        abs(a - dict(row).get(f"#{i}", a)) for a, row, i in zip(own.own, rows, ids, strict=False)
+    ]
+    found = against_rows(name, rows, [f"#{i}" for i in ids], 0.0)
+    if found.position is None:
+        return found
+    before = apart[: found.position]
+    tolerance = 2 * max(before, default=0.0) + LEAST
+    return against_rows(name, rows, [f"#{i}" for i in ids], tolerance)
+
+
+def rows_of(weights: Weights, prompt: Sequence[int], ids: Sequence[int]) -> list[Stated]:
+    """Return the three likeliest tokens of the weights, and the emitted one, at each place."""
+    logits = weights.score(prompt, ids)
+    shifted = logits - logits.max(1, keepdims=True)
+    scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    rows = []
+    for row, own in zip(scored, ids, strict=False):
+        best = np.argsort(-row)[:3].tolist()
+        listed = [*best, *([own] if own not in best else [])]
+        rows.append([(f"#{i}", float(row[i])) for i in listed])
+    return rows
+
+
+def against_baseline(name: str, baseline: Answer, own: Answer) -> Compared:
+    """Compare two greedy texts of one prompt."""
+    if not baseline.keys or not own.keys:
+        same = baseline.text == own.text
+        return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
+    pairs = list(zip(baseline.keys, own.keys, strict=False))
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if at is None:
+        if len(baseline.keys) == len(own.keys):
+            return Compared(name, GreedyKind.IDENTICAL)
+        return Compared(name, GreedyKind.BUG, len(pairs))  # one ends where the other goes on
+    if not (len(baseline.stated) > at and baseline.stated[at]):
+        return Compared(name, GreedyKind.UNKNOWN, at, pairs[at])
+    shared = zip(baseline.own[:at], own.own[:at], strict=False)
+    tolerance = 2 * max((abs(a - b) for a, b in shared), default=0.0) + LEAST
+    rows = [[] if i < at else row for i, row in enumerate(baseline.stated[: at + 1])]
+    found = against_rows(name, rows, own.keys[: at + 1], tolerance)
+    if found.position is None:  # the baseline did not take the token that it states as likeliest
+        return Compared(name, GreedyKind.TIE, at, pairs[at], 0.0, tolerance)
+    return found
+
+
+def third_is_a_bug(rows: Sequence[Stated], keys: Sequence[str], tolerance: float = 0.0) -> bool:
+    """Plant the third choice in the middle of a text and return whether it is called a bug."""
+    places = [i for i, row in enumerate(rows[: len(keys)]) if len(row) >= 3]
+    if not places:
+        return True
+    at = places[len(places) // 2]
+    planted = [*keys[:at], rows[at][2][0], *keys[at + 1 :]]
+    kept = [[] if i < at else row for i, row in enumerate(rows)]
+    return against_rows("planted", kept, planted, tolerance).kind is GreedyKind.BUG

@@ -1,0 +1,258 @@
+"""HTTP to a server of a language model: retries with a limit, timeouts, keys, events of a stream.
+
+A key comes from an environment variable alone and never appears in an error, a record or a page.
+A stream is stored as bytes with their times of arrival and parsed when it has ended, so that
+parsing one answer does not delay the clock of another.
+"""
+
+import asyncio
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from spsbench.errors import DataError, UnavailableError, UsageError, first_line
+
+KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
+AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are worth another attempt
+REFUSED = frozenset((400, 404, 405, 415, 422))  # the request, not the server, is at fault
+LONGEST_WAIT = 30.0  # seconds, whatever Retry-After says
+LARGEST = 64 * 2**20  # bytes of one answer
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+DONE = b"[DONE]"
+
+
+class RefusedError(DataError):
+    """A server that understands HTTP but refuses this request."""
+
+    def __init__(self, line: str, status: int, reason: str) -> None:
+        super().__init__(line)
+        self.status, self.reason = status, reason
+
+
+class BrokenAnswerError(Exception):
+    """An answer that ended too early or holds something else than JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long and how often a request is tried."""
+
+    timeout: float = 120.0  # seconds for a whole answer
+    connect: float = 10.0
+    retries: int = 3  # attempts after the first
+    pause: float = 0.5  # seconds before the second attempt, doubled for each further one
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer as it arrived."""
+
+    events: list[tuple[float, Any]]  # seconds after the request was sent, parsed JSON
+    seconds: float  # until the last byte
+    attempts: int = 1
+
+
+@dataclass
+class Client:
+    """A connection pool to one server.
+
+    Use it as an async context manager; `address` has neither a path below /v1 nor a key.
+    """
+
+    address: str
+    key_from: str = KEY
+    limits: Limits = field(default_factory=Limits)
+    failures: dict[str, int] = field(default_factory=dict)  # reasons of attempts that failed
+
+    def __post_init__(self) -> None:
+        self.address = checked(self.address)
+        self._key = os.environ.get(self.key_from, "")
+        self._http: Any = None
+
+    async def __aenter__(self) -> "Client":
+        import httpx2
+
+        own = (urlsplit(self.address).hostname or "") in LOOPBACK
+        self._http = httpx2.AsyncClient(
+            headers={"authorization": f"Bearer {self._key}"} if self._key else {},
+            timeout=httpx2.Timeout(self.limits.timeout, connect=self.limits.connect),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+            trust_env=not own,  # no proxy between two programs of one machine
+        )
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str) -> Any:
+        """Return what a page says, parsed if it is JSON; None where the server has none."""
+        import httpx2
+
+        try:
+            answer = await self._http.get(self.address + path)
+        except httpx2.HTTPError as error:
+            raise self._unreachable(error) from error
+        if answer.status_code in (401, 403):
+            raise self._refused(answer.status_code, answer.content)
+        if answer.status_code != 200:
+            return None
+        try:
+            return answer.json()
+        except ValueError:
+            return answer.text
+
+    async def post(self, path: str, payload: dict[str, Any]) -> Reply:
+        """Send `payload` and return the whole answer, after retries where one is worth it.
+
+        Raises:
+            RefusedError: the server refuses the request.
+            UnavailableError: no attempt brought an answer.
+        """
+        import httpx2
+
+        for attempt in range(1, self.limits.retries + 2):
+            wait = self.limits.pause * 2 ** (attempt - 1)
+            try:
+                async with asyncio.timeout(self.limits.timeout):
+                    status, headers, pieces, began = await self._read(path, payload)
+                if status == 200:
+                    events = parsed(pieces, streamed=bool(payload.get("stream")))
+                    stamped = [(at - began, event) for at, event in events]
+                    return Reply(stamped, pieces[-1][0] - began, attempt)
+                body = b"".join(piece for _, piece in pieces)
+                if status not in AGAIN or (status == 500 and attempt > self.limits.retries):
+                    raise self._refused(status, body)
+                reason = f"HTTP {status}"
+                wait = min(max(wait, waiting(headers)), LONGEST_WAIT)
+            except httpx2.HTTPError as error:
+                reason = self._hidden(first_line(error)) or type(error).__name__
+            except TimeoutError:
+                reason = f"no end of the answer within {self.limits.timeout:g} s"
+            except BrokenAnswerError as error:
+                reason = self._hidden(str(error))
+            self.failures[reason] = self.failures.get(reason, 0) + 1
+            if attempt <= self.limits.retries:
+                await asyncio.sleep(wait)
+        tried = self.limits.retries + 1
+        raise UnavailableError(
+            f"no answer in {tried} attempts ({self.address}{path}: {reason}): expected HTTP 200 "
+            "with a whole answer. Look at the server's log, or raise --timeout or --retries"
+        )
+
+    async def _read(
+        self, path: str, payload: dict[str, Any]
+    ) -> tuple[int, Any, list[tuple[float, bytes]], float]:
+        body = json.dumps(payload).encode()
+        headers = {"content-type": "application/json"}
+        began = time.perf_counter()
+        pieces: list[tuple[float, bytes]] = []
+        size = 0
+        stream = self._http.stream("POST", self.address + path, content=body, headers=headers)
+        async with stream as answer:
+            async for piece in answer.aiter_bytes():
+                pieces.append((time.perf_counter(), piece))
+                size += len(piece)
+                if size > LARGEST:
+                    raise BrokenAnswerError(f"more than {LARGEST >> 20} MiB in one answer")
+            pieces.append((time.perf_counter(), b""))
+            return answer.status_code, answer.headers, pieces, began
+
+    def _refused(self, status: int, body: bytes) -> RefusedError:
+        reason = self._hidden(reason_of(body))
+        todo = f"Set {self.key_from}" if status in (401, 403) else "Check the URL and --model"
+        line = f"refused (HTTP {status}, {self.address}: {reason}): expected an answer. {todo}"
+        return RefusedError(line, status, reason)
+
+    def _unreachable(self, error: Exception) -> UnavailableError:
+        reason = self._hidden(first_line(error)) or type(error).__name__
+        return UnavailableError(
+            f"no server ({self.address}: {reason}): expected one that answers. "
+            "Check host and port, or start it"
+        )
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key else text
+
+
+def checked(url: str) -> str:
+    """Return the address of a server without path, slash or /v1.
+
+    Raises:
+        UsageError: it is no address of HTTP, or holds a key or a query.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UsageError(
+            f"a URL with a key or a query ({parts.scheme}://{parts.hostname}/...): expected host, "
+            f"port and path alone. Keys come from {KEY} and {BASELINE_KEY} in the environment"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        raise UsageError(f"no URL of a server ({url}): expected one like http://localhost:8000")
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def parsed(pieces: list[tuple[float, bytes]], *, streamed: bool) -> list[tuple[float, Any]]:
+    """Return the JSON of an answer, or of each of its events, with times of arrival.
+
+    Raises:
+        BrokenAnswerError: half an event, no end, or no JSON.
+    """
+    if not streamed:
+        return [(pieces[-1][0], loaded(b"".join(piece for _, piece in pieces)))]
+    events, left, done = [], b"", False
+    for at, piece in pieces:
+        *lines, left = (left + piece).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            done = done or data == DONE
+            if data != DONE:
+                events.append((at, loaded(data)))
+    if left.strip():
+        raise BrokenAnswerError("the stream ends within an event")
+    if not done:
+        raise BrokenAnswerError("the stream ends without [DONE]")
+    return events
+
+
+def loaded(data: bytes) -> Any:
+    """Parse JSON that is an object without an error in it."""
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise BrokenAnswerError(f"no JSON ({first_line(error)})") from error
+    if not isinstance(value, dict):
+        raise BrokenAnswerError("JSON, but no object")
+    if value.get("error") and not value.get("choices"):
+        raise BrokenAnswerError(f"an error in the stream ({reason_of(data)})")
+    return value
+
+
+def reason_of(body: bytes) -> str:
+    """Return the message of an error page in one line."""
+    text = body.decode(errors="replace")
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        value = text
+    for name in ("error", "message", "detail"):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+    return " ".join(str(value).split())[:200] or "no reason given"
+
+
+def waiting(headers: Any) -> float:
+    """Return the seconds of a Retry-After header; 0 without one."""
+    try:
+        return float(headers.get("retry-after", 0))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,316 @@
+"""Bet against the text of a server under the law that it, its baseline or the weights state.
+
+Of each token the law's likeliest tokens are known with their probabilities, and that the rest is
+elsewhere: columns. Sets of columns that are chosen from the past alone are bet on, by the e-process
+of `audit.statistical.betting`: the likeliest token, the tail, and three suspects, each with a third
+of the money: the likeliest token again, the token that followed the last time (what prompt lookup
+proposes), and the tokens that came too often so far, by their rank, by themselves, and by the token
+before them. The mean of the three is one nonnegative martingale, so the level is that of the whole.
+
+Tokens that the columns cannot tell apart by their text belong to the rest whether they come or not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spsbench.audit.statistical.betting import LEVEL, Money, alarm
+from spsbench.audit.statistical.controls import Control, claimable, inject
+from spsbench.audit.statistical.evidence import (
+    ARGMAX,
+    DIRECTIONS,
+    DRAFT,
+    EOS,
+    REPEATS,
+    TAIL,
+    Bits,
+    Evidence,
+    Floats,
+    lengths,
+)
+from spsbench.servers.engines import Stated
+
+END = "end of text"  # the key of all tokens that end a text
+SUSPECTS = ("the likeliest token", "what followed last time", "what came too often so far")
+NO_STRATUM = -1  # where rounds begin is not known from outside
+EDGE = 0.05  # mass by which stated probabilities may exceed 1: engines round them
+
+
+class Mode(StrEnum):
+    """Where the laws come from, strongest first."""
+
+    WEIGHTS = "weights"
+    BASELINE = "baseline"
+    STATED = "stated"
+
+
+WORDS = {
+    Mode.WEIGHTS: "each token scored anew with the weights",
+    Mode.BASELINE: "each token scored anew by the baseline, from its prompt logprobs",
+    Mode.STATED: "each token against the probabilities that the server itself states",
+}
+UNSEEN = {
+    Mode.WEIGHTS: "A bias smaller than the claim, or within the rounding.",
+    Mode.BASELINE: "A bias smaller than the claim, and whatever the baseline shares with the "
+    "server. With temperature 1 alone: a draft whose temperature is not applied.",
+    Mode.STATED: "Whatever corrupts the stated probabilities as well: a wrong cache or position, "
+    "a token that is printed but not the one that is fed, another model; and, with temperature 1, "
+    "a draft whose temperature is not applied. --weights or --baseline sees these.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The laws at n tokens of one text, as far as they are known."""
+
+    keys: list[list[str]]  # of the columns, likeliest first
+    mass: Floats  # [n, k]; 0 where a row is shorter
+    own: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
+    tokens: list[str]  # keys of the emitted tokens
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+
+def columns(stated: Sequence[Stated], tokens: Sequence[str], top: int) -> Columns:
+    """Sort stated laws into columns.
+
+    An emitted token outside the `top` stands in its row as well. It is left out, for columns may
+    depend on the past alone. Where keys are texts, two tokens may share one; the two columns least
+    likely are then left out too.
+    """
+    by_id = all(token.startswith("#") for token in tokens)
+    width = top if by_id or top < 4 else top - 2
+    n = min(len(stated), len(tokens))
+    keys = [[key for key, _ in row[:width] if key and "\ufffd" not in key] for row in stated[:n]]
+    mass, own = np.zeros((n, width)), np.full(n, width)
+    for i in range(n):
+        known = dict(stated[i])
+        mass[i, : len(keys[i])] = np.exp([known[key] for key in keys[i]])
+        if tokens[i] in keys[i]:
+            own[i] = keys[i].index(tokens[i])
+    return Columns(keys, mass, own, list(tokens[:n]))
+
+
+class Excess:
+    """How much more often than expected something came."""
+
+    def __init__(self) -> None:
+        self._cells: dict[Any, list[float]] = {}
+
+    def __getitem__(self, key: Any) -> float:
+        """Return the deviation so far, in standard errors that begin at 1."""
+        came, expected = self._cells.get(key, (0.0, 0.0))
+        return float((came - expected) / (expected + 1) ** 0.5)
+
+    def add(self, key: Any, came: bool, expected: float) -> None:
+        """Count one more chance."""
+        cell = self._cells.setdefault(key, [0.0, 0.0])
+        cell[0] += came
+        cell[1] += expected
+
+
+class Suspicion:
+    """What the suspects favour at each token, from the past alone."""
+
+    def __init__(self) -> None:
+        self._excess = Excess()
+
+    def sets(self, text: Columns, context: Sequence[str] = ()) -> list[Bits]:
+        """[n, k + 1] of each suspect: the columns that it favours. `context`: known keys before."""
+        n, width = text.mass.shape
+        made = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS]
+        made[0][:, 0] = text.mass[:, 0] > 0
+        whole = [*context, *text.tokens]
+        followed: dict[tuple[str, ...], str] = {}
+        for at in range(2, len(context)):
+            followed[tuple(whole[at - 2 : at])] = whole[at]
+        for i in range(n):
+            at = len(context) + i
+            pair = tuple(whole[at - 2 : at]) if at >= 2 else ()
+            proposed = followed.get(pair)
+            before = whole[at - 1] if at else ""
+            for j, key in enumerate(text.keys[i]):
+                made[1][i, j] = key == proposed
+                cells = (j, key, (before, key))
+                made[2][i, j] = sum(self._excess[cell] for cell in cells) > 0
+                for cell in cells:
+                    self._excess.add(cell, bool(text.own[i] == j), float(text.mass[i, j]))
+            if pair:
+                followed[pair] = whole[at]
+        return made
+
+
+def evidence(text: Columns, favoured: Bits, rng: np.random.Generator) -> Evidence:
+    """Sort the tokens of one text into the sets of a suspect."""
+    n, width = text.mass.shape
+    rest = np.clip(1 - text.mass.sum(1, keepdims=True), 0.0, 1.0)
+    law = np.hstack([text.mass, rest])
+    law = law / law.sum(1, keepdims=True)
+    sets = np.zeros((n, len(DIRECTIONS), width + 1), np.bool_)
+    sets[:, DRAFT] = favoured
+    sets[:, ARGMAX, 0] = True
+    sets[:, TAIL, width] = width > 1
+    for i, row in enumerate(text.keys):
+        if END in row:
+            sets[i, EOS, row.index(END)] = True
+    mass = np.einsum("nw,ndw->nd", law, sets).clip(0, 1)
+    drawn = _draws(law, sets, rng)
+    inside = law * favoured
+    within = np.where(inside.sum(1, keepdims=True) > 0, inside, law)
+    return Evidence(
+        hit=sets[np.arange(n), :, text.own],
+        mass=mass,
+        pull=np.where(favoured.any(1), 1 - mass[:, DRAFT], 0.0),
+        index=np.full(n, NO_STRATUM),
+        length=lengths(n),
+        drawn=drawn,
+        favoured=_draws(within, sets, rng),
+    )
+
+
+def _draws(law: Floats, sets: Bits, rng: np.random.Generator) -> Bits:
+    """[R, n, D] the sets of seeded draws."""
+    n, width = law.shape
+    cdf = law.cumsum(1)
+    points = rng.random((REPEATS, n)) * cdf[:, -1]
+    at = (points[:, :, None] > cdf[None]).sum(-1).clip(max=width - 1)
+    return np.stack([sets[np.arange(n), :, at[r]] for r in range(REPEATS)])
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The mean shift of a set's chance that rounding may explain."""
+
+    argmax: float = 0.0
+    other: float = 0.0
+    tokens: int = 0  # it was measured on
+
+    def of(self, suspect: int) -> Floats:
+        """[D] for the bets of one suspect."""
+        made = np.full(len(DIRECTIONS), self.other)
+        made[ARGMAX] = self.argmax
+        made[DRAFT] = self.argmax if suspect == 0 else self.other
+        return made
+
+    def widened(self, by: float) -> "Band":
+        """Return the band with what ends of texts may add."""
+        return Band(self.argmax + by, self.other + by, self.tokens)
+
+
+def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
+    """Compare two statements of the same laws, key by key."""
+    argmax, other = [], []
+    for one, two in pairs:
+        for i in range(min(len(one), len(two))):
+            a = dict(zip(one.keys[i], one.mass[i], strict=False))
+            b = dict(zip(two.keys[i], two.mass[i], strict=False))
+            shared = [a[key] - b[key] for key in a if key in b]
+            if not shared or one.keys[i][0] not in b:
+                continue
+            argmax.append(abs(a[one.keys[i][0]] - b[one.keys[i][0]]))
+            other.append(max(sum(x for x in shared if x > 0), -sum(x for x in shared if x < 0)))
+    if not argmax:
+        return Band()
+
+    def mean(shifts: list[float]) -> float:
+        values = np.array(shifts)
+        return float(values.mean() + 3 * values.std() / np.sqrt(len(values)))
+
+    return Band(mean(argmax), mean(other), len(argmax))
+
+
+@dataclass
+class Arm:
+    """The texts of one server, and the money that was won against them."""
+
+    name: str
+    band: Band = field(default_factory=Band)
+    level: float = LEVEL
+    texts: int = 0
+    tokens: int = 0
+    peak: float = 0.0  # of the logarithm of the money
+    broken: list[str] = field(default_factory=list)  # statements that are no probabilities
+
+    def __post_init__(self) -> None:
+        self._moneys = [Money(self.band.of(i)) for i in range(len(SUSPECTS))]
+        self._parts: list[list[Evidence]] = [[] for _ in SUSPECTS]
+        self._suspicion = Suspicion()
+        self._now = [0.0] * len(SUSPECTS)
+
+    def take(self, text: Columns, context: Sequence[str] = ()) -> None:
+        """Add one text; `context` are the keys of its prompt, where they are known."""
+        self.texts += 1
+        if not len(text):
+            return
+        if text.mass.sum(1).max() > 1 + EDGE:
+            self.broken.append(f"stated probabilities add up to {text.mass.sum(1).max():.3f}")
+            return
+        rng = np.random.default_rng([self.texts, len(text)])
+        paths = []
+        for i, favoured in enumerate(self._suspicion.sets(text, context)):
+            part = evidence(text, favoured, rng)
+            self._parts[i].append(part)
+            paths.append(self._moneys[i].take(part))
+        whole = np.logaddexp.reduce(np.stack(paths)) - np.log(len(SUSPECTS))
+        self.peak = max(self.peak, float(whole.max()))
+        self._now = [float(path[-1]) for path in paths]
+        self.tokens += len(text)
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether the money reached 1 / level."""
+        return self.peak >= alarm(self.level)
+
+    def evidence(self, suspect: int = 0) -> Evidence:
+        """Return all evidence for one suspect."""
+        self._parts[suspect] = [Evidence.joined(self._parts[suspect])]
+        return self._parts[suspect][0]
+
+    @property
+    def loudest(self) -> str:
+        """The bets that hold most of the money, in words."""
+        best = int(np.argmax(self._now))
+        bets = self._moneys[best].loudest
+        return bets.replace("draft", SUSPECTS[best]).replace("argmax", "the likeliest token")
+
+    @property
+    def deviations(self) -> list[tuple[str, float, float, float]]:
+        """(set, observed share, expected share, z) of each set."""
+        made = []
+        of_sets = [(name, i, DRAFT) for i, name in enumerate(SUSPECTS)]
+        for name, suspect, direction in [*of_sets, ("the tail", 0, TAIL), (END, 0, EOS)]:
+            found = self.evidence(suspect)
+            hit, mass = found.hit[:, direction], found.mass[:, direction]
+            variance = float((mass * (1 - mass)).sum())
+            if variance > 0:
+                z = float((hit - mass).sum()) / variance**0.5
+                made.append((name, float(hit.mean()), float(mass.mean()), z))
+        return made
+
+    def claim(self) -> float | None:
+        """Return the least bias towards the likeliest token that is caught with 0.99."""
+        level = self.level / len(SUSPECTS)
+        return claimable(self.evidence(), level, self.band.of(0)) if self.tokens else None
+
+    def planted(self, bias: float) -> Control:
+        """Plant a bias of that size in draws from the same laws."""
+        return inject(self.evidence(), bias, self.level / len(SUSPECTS), self.band.of(0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return figures."""
+        return {
+            "name": self.name,
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "e_value_log10": self.peak / np.log(10),
+            "alarmed": self.alarmed,
+            "sets": [
+                {"set": name, "observed": seen, "expected": due, "z": z}
+                for name, seen, due, z in self.deviations
+            ],
+        }

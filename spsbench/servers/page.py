@@ -1,0 +1,203 @@
+"""What a check found, as a sentence with tables, as JSON, or as one page to paste into an issue."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spsbench.metrics.intervals import Estimate
+from spsbench.servers.check import Checked, LawResult, Verdict
+
+MANY = 5  # greedy texts that are listed
+UNTOLD = "n/a"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A title, the names of columns, and cells."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def sentence(found: Checked) -> str:
+    """Answer the question in one sentence."""
+    what = f"{found.url} ({found.engine}, {found.model})"
+    parts = []
+    if found.law is not None:
+        mode = {
+            "weights": "by the weights",
+            "baseline": "by the baseline's prompt logprobs",
+            "stated": "by its own logprobs",
+        }[found.law.mode]
+        parts.append(f"{mode}: {found.law.line}")
+    elif "law" in found.plan.parts:
+        parts.append("the law of its text cannot be told from what it gives")
+    if found.greedy is not None:
+        parts.append(f"greedy text {found.greedy.line}")
+    if found.ratios:
+        best = found.ratios[0]
+        parts.append(f"speed-up {estimated(best.tpot)} at {best.concurrency} request(s) at a time")
+    verdict = {
+        Verdict.HELD: "HELD",
+        Verdict.BIAS: "BIAS FOUND",
+        Verdict.UNKNOWN: "CANNOT BE TOLD",
+    }[found.verdict]
+    return f"{verdict}: {what}. {'. '.join(part[:1].upper() + part[1:] for part in parts)}."
+
+
+def tables(found: Checked) -> list[Table]:
+    """Return all figures."""
+    made = []
+    if found.law is not None:
+        made.append(_law(found.law))
+    if found.greedy is not None:
+        listed = [each for each in found.greedy.compared if each.position is not None]
+        rows = [(str(each),) for each in listed[:MANY]]
+        made.append(Table("Greedy text", (found.greedy.line,), rows))
+    made.append(_acceptance(found))
+    if found.levels:
+        made.append(_speed(found))
+    if found.ratios:
+        paired = [
+            (
+                str(r.concurrency),
+                str(r.pairs),
+                *map(estimated, (r.tpot, r.ttft, r.user)),
+                f"{r.machine:.2f}",
+            )
+            for r in found.ratios
+        ]
+        head = ("at a time", "pairs", "time per token (speed-up)", "TTFT", "user's tok/s")
+        title = "Against the baseline, above 1 is better, 95 % intervals"
+        made.append(Table(title, (*head, "machine's tok/s"), paired))
+    return made
+
+
+def _law(law: LawResult) -> Table:
+    rows = []
+    for arm in filter(None, (law.server, law.baseline)):
+        for name, seen, due, z in arm.deviations:
+            size = f"{seen - due:+.4f}"
+            rows.append((arm.name, name, f"{seen:.4f}", f"{due:.4f}", size, f"{z:.1f}"))
+    head = ("texts of", "set of tokens", "observed", "due", "bias", "z")
+    return Table(f"Sampled text: {law.verdict}", head, rows)
+
+
+def _acceptance(found: Checked) -> Table:
+    accepted = found.acceptance
+    head = ("here", "value", "elsewhere")
+    if accepted is None:
+        return Table("Acceptance: the engine tells nothing", head, [])
+    rows = [
+        (name, UNTOLD if value is None else f"{value:.3f}", other)
+        for name, value, other in accepted.rows()
+    ]
+    return Table(f"Acceptance ({accepted.source}; {accepted.rounds:.0f} rounds)", head, rows)
+
+
+def _speed(found: Checked) -> Table:
+    head = ["at a time", "server", "TTFT ms", "ms per token", "user's tok/s", "machine's tok/s"]
+    objectives = found.plan.objectives
+    head += ["good tok/s", "good requests"] if objectives else []
+    rows = []
+    for each in found.levels:
+        row = [
+            str(each.concurrency),
+            each.server + (f" ({each.failed} not timed)" if each.failed else ""),
+            estimated(each.ttft, 1000),
+            estimated(each.tpot, 1000),
+            estimated(each.user),
+            f"{each.machine:.1f}",
+        ]
+        if objectives and each.good_tokens is not None and each.good_requests is not None:
+            row += [f"{each.good_tokens:.1f}", f"{each.good_requests:.0%}"]
+        rows.append(tuple(row))
+    return Table("Speed of greedy text, 95 % intervals", tuple(head), rows)
+
+
+def estimated(value: Estimate | None, scale: float = 1.0) -> str:
+    """Show a figure with its interval."""
+    if value is None:
+        return UNTOLD
+    shown = f"{value.mean * scale:.3g}"
+    if value.low is None or value.high is None:
+        return shown
+    return f"{shown} [{value.low * scale:.3g}, {value.high * scale:.3g}]"
+
+
+def notes(found: Checked) -> list[str]:
+    """Return what a reader of the figures should know."""
+    law = found.law
+    lines = list(found.remarks)
+    if law is not None:
+        band = law.server.band
+        if band.argmax:
+            lines.append(
+                f"a bias within {band.argmax:.2g} (the likeliest token) or {band.other:.2g} (other "
+                "sets) may be rounding or unlisted ends of texts, and is not counted"
+            )
+        if law.control is not None:
+            planted = f"a planted bias of {law.control.bias:.2g} was caught in "
+            lines.append(f"control: {planted}{law.control.caught} of {law.control.repeats} audits")
+        if law.baseline is not None:
+            peak = law.baseline.to_json()["e_value_log10"]
+            texts = f"{law.baseline.tokens} tokens of the baseline"
+            lines.append(f"control: {texts}, e-value 10^{peak:.1f}")
+        lines.append(f"not seen from here: {law.to_json()['unseen']}")
+    return lines
+
+
+def as_json(found: Checked) -> dict[str, Any]:
+    """Return everything as plain values."""
+    return {
+        "schema": 1,
+        "verdict": found.verdict,
+        "sentence": sentence(found),
+        "url": found.url,
+        "engine": found.engine,
+        "model": found.model,
+        "baseline": found.baseline,
+        "plan": found.plan.to_json(),
+        "law": found.law.to_json() if found.law else None,
+        "greedy": found.greedy.to_json() if found.greedy else None,
+        "acceptance": found.acceptance.to_json() if found.acceptance else None,
+        "speed": [each.to_json() for each in found.levels],
+        "against_baseline": [each.to_json() for each in found.ratios],
+        "notes": notes(found),
+        "seconds": found.seconds,
+    }
+
+
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;margin:.5rem 0 1.5rem}td,th{border:1px solid #bbb;"
+    "padding:.2rem .6rem;text-align:left}.held{color:#06612f}.bias{color:#a40000}"
+    ".unknown{color:#7a5c00}"
+)
+
+
+def as_html(found: Checked, version: str) -> str:
+    """Return one page without scripts or links, whose tables paste into an issue."""
+    e = html.escape
+    style = {Verdict.HELD: "held", Verdict.BIAS: "bias", Verdict.UNKNOWN: "unknown"}
+    body = [f'<p class="{style[found.verdict]}"><strong>{e(sentence(found))}</strong></p>']
+    for table in tables(found):
+        body.append(f"<h2>{e(table.title)}</h2>")
+        if table.rows:
+            head, rows = _row("th", table.head), [_row("td", row) for row in table.rows]
+            body.append(f"<table>{head}{''.join(rows)}</table>")
+    body.append("<ul>" + "".join(f"<li>{e(line)}</li>" for line in notes(found)) + "</ul>")
+    told = f"sps check {version}, {found.seconds:.0f} s"
+    if found.baseline:
+        told += f"; baseline: {found.baseline}"
+    body.append(f"<p>{e(told)}</p>")
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        f"<title>sps check {e(found.url)}</title><style>{STYLE}</style>{''.join(body)}</html>\n"
+    )
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"

@@ -1,0 +1,189 @@
+"""Times of streamed answers, for a user and for the machine, paired with a baseline's.
+
+Blocks of requests alternate between the two servers, so that both see the same hour. Figures are
+ratios of sums over paired requests, with 95 % intervals by the jackknife over prompts of
+`metrics.intervals`. Goodput counts, of the answers within the objectives, tokens a second and
+requests.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from spsbench.errors import UsageError
+from spsbench.metrics.intervals import Estimate, Jackknife, over
+from spsbench.servers.engines import Answer
+
+OBJECTIVE = re.compile(r"(ttft|tpot|e2e):([0-9.]+)(ms|s)")
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """Longest times in seconds that a user accepts; None = any."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Objectives":
+        """Read `ttft:500ms,tpot:50ms`.
+
+        Raises:
+            UsageError: another form.
+        """
+        found = {}
+        for part in filter(None, text.replace(" ", "").split(",")):
+            match = OBJECTIVE.fullmatch(part)
+            if match is None:
+                raise UsageError(f"--slo {text}: expected a form like ttft:500ms,tpot:50ms")
+            name, value, unit = match.groups()
+            found[name] = float(value) / (1000 if unit == "ms" else 1)
+        return cls(**found)
+
+    def met(self, timed: "Timed") -> bool:
+        """Whether an answer is within all of them."""
+        pairs = ((self.ttft, timed.ttft), (self.tpot, timed.tpot), (self.e2e, timed.seconds))
+        return all(most is None or (took is not None and took <= most) for most, took in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The times of one answer."""
+
+    prompt: int  # its index
+    ttft: float
+    decoding: float  # seconds from the first token to the last
+    tokens: int
+    seconds: float
+    chunks: int
+    began: float = 0.0  # seconds after the block began
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per output token after the first; None for a single one."""
+        return self.decoding / (self.tokens - 1) if self.tokens > 1 else None
+
+    @classmethod
+    def of(cls, answer: Answer, prompt: int, began: float) -> "Timed | None":
+        """Read the stamps of an answer; None if it came by retries or without text."""
+        if not answer.stamps or answer.attempts > 1:
+            return None
+        first, last = answer.stamps[0], answer.stamps[-1]
+        count = len(answer.stamps)
+        return cls(prompt, first, last - first, answer.tokens, answer.seconds, count, began)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The figures of one server at one concurrency."""
+
+    server: str
+    concurrency: int
+    requests: int
+    failed: int
+    ttft: Estimate | None  # seconds
+    tpot: Estimate | None
+    user: Estimate | None  # tokens a second of one answer, prompt included
+    machine: float  # tokens a second of all answers
+    good_tokens: float | None = None  # tokens a second of answers within the objectives
+    good_requests: float | None = None  # share of the requests
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """The server against its baseline at one concurrency, of paired requests; above 1 is better."""
+
+    concurrency: int
+    pairs: int
+    ttft: Estimate | None
+    tpot: Estimate | None  # the speed-up
+    user: Estimate | None
+    machine: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+Block = Sequence[Timed | None]
+"""Requests in order; None for one that failed."""
+
+TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE = range(6)
+
+
+def level(
+    server: str, concurrency: int, blocks: Sequence[Block], objectives: Objectives | None
+) -> Level:
+    """Return the figures of one server."""
+    timed = [each for block in blocks for each in block if each is not None]
+    sums = Jackknife(_rows(timed), _clusters([each.prompt for each in timed]))
+    wall = sum(map(_wall, blocks))
+    good = [each for each in timed if objectives is not None and objectives.met(each)]
+    asked = sum(len(block) for block in blocks)
+    return Level(
+        server=server,
+        concurrency=concurrency,
+        requests=asked,
+        failed=asked - len(timed),
+        ttft=sums.estimate(over(TTFT, ONE), ONE) if timed else None,
+        tpot=sums.estimate(over(DECODING, FOLLOWING), FOLLOWING) if timed else None,
+        user=sums.estimate(over(TOKENS, SECONDS), TOKENS) if timed else None,
+        machine=sum(each.tokens for each in timed) / wall if wall else 0.0,
+        good_tokens=sum(e.tokens for e in good) / wall if objectives and wall else None,
+        good_requests=len(good) / asked if objectives and asked else None,
+    )
+
+
+def ratios(
+    concurrency: int, own: Sequence[Block], base: Sequence[Block], own_level: Level, other: Level
+) -> Ratios:
+    """Compare paired requests: those of one place in blocks of one number."""
+    pairs = [
+        (a, b)
+        for one, two in zip(own, base, strict=False)
+        for a, b in zip(one, two, strict=False)
+        if a is not None and b is not None
+    ]
+    width = ONE + 1
+    rows = np.hstack([_rows([a for a, _ in pairs]), _rows([b for _, b in pairs])])
+    sums = Jackknife(rows, _clusters([a.prompt for a, _ in pairs]))
+
+    def better(top: int, bottom: int) -> Estimate | None:
+        def ratio(s: Any) -> Any:
+            return (s[..., width + top] / s[..., width + bottom]) / (s[..., top] / s[..., bottom])
+
+        return sums.estimate(ratio, ONE) if pairs else None
+
+    gain = own_level.machine / other.machine if other.machine else float("nan")
+    return Ratios(
+        concurrency,
+        len(pairs),
+        better(TTFT, ONE),
+        better(DECODING, FOLLOWING),
+        better(SECONDS, TOKENS),
+        gain,
+    )
+
+
+def _rows(timed: Sequence[Timed]) -> Any:
+    rows = [(t.ttft, t.decoding, t.tokens - 1, t.tokens, t.seconds, 1.0) for t in timed]
+    return np.array(rows, np.float64).reshape(len(rows), 6)
+
+
+def _clusters(prompts: Sequence[int]) -> Any:
+    order = {prompt: i for i, prompt in enumerate(dict.fromkeys(prompts))}
+    return np.array([order[prompt] for prompt in prompts], np.intp)
+
+
+def _wall(block: Block) -> float:
+    timed = [each for each in block if each is not None]
+    ends = [each.began + each.seconds for each in timed]
+    return max(ends) - min(each.began for each in timed) if timed else 0.0

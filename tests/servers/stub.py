@@ -1,0 +1,388 @@
+"""A server over a table of laws that speculates honestly or with a planted defect.
+
+It speaks OpenAI's schema as vLLM 0.33 extends it (vllm/entrypoints/openai: `return_token_ids`,
+`return_tokens_as_token_ids`, `prompt_logprobs`, `metrics.speculative_decoding`, /version, /metrics)
+and SGLang's /generate (python/sglang/srt/managers/tokenizer_manager.py: `output_ids`,
+`meta_info.output_token_logprobs` as (logprob, id, text), `spec_verify_ct`). Tokens are the words
+`w0`, `w1`, ...; the law of the next one depends on the last one alone, so that a round of
+speculation is a few look-ups.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+SIZE, K = 24, 3
+DEFECTS = (
+    "verifies greedily",
+    "argmax drafts judged by a dense law",
+    "temperature not applied to the draft",
+    "no residual",
+    "first token drawn twice",
+    "draft laws swapped",
+)
+
+
+def table(seed: int, size: int = SIZE, sharp: float = 2.0) -> np.ndarray:
+    """[V, V] logits of the next token after each."""
+    return np.random.default_rng(seed).normal(size=(size, size)) * sharp
+
+
+TARGET = table(0)
+DRAFT = 0.4 * TARGET + 0.9 * table(1)
+
+
+def softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
+    if temperature == 0:
+        return np.eye(logits.shape[-1])[logits.argmax(-1)]
+    weights = np.exp((logits - logits.max(-1, keepdims=True)) / temperature)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@dataclass
+class Made:
+    """A text, the logits that were stated for it, and its rounds."""
+
+    ids: list[int] = field(default_factory=list)
+    logits: list[np.ndarray] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Engine:
+    """Generates by speculation; `defect` is planted, `k` = 0 is plain sampling."""
+
+    target: np.ndarray = field(default_factory=lambda: TARGET)
+    draft: np.ndarray = field(default_factory=lambda: DRAFT)
+    defect: str | None = None
+    k: int = K
+    actual: float | None = None  # a temperature that is set behind the client's back
+    slots: dict[int, int] = field(default_factory=dict)  # newest token of each running request
+    met: threading.Condition = field(default_factory=threading.Condition)
+
+    @contextmanager
+    def slot(self, request: int, token: int) -> Iterator[None]:
+        """Take part in a batch; with swapped laws, wait a little for a second request."""
+        with self.met:
+            self.slots[request] = token
+            self.met.notify_all()
+            if self.defect == "draft laws swapped":
+                self.met.wait_for(lambda: len(self.slots) > 1, timeout=0.02)
+        try:
+            yield
+        finally:
+            with self.met:
+                del self.slots[request]
+
+    def generate(self, prompt: list[int], n: int, temperature: float, seed: int) -> Made:
+        rng = np.random.default_rng(seed)
+        if self.actual is not None and temperature > 0:
+            temperature = self.actual
+        q, p = softmax(self.target, temperature), softmax(self.draft, temperature)
+        drawn_by = p
+        if self.defect == "temperature not applied to the draft" and temperature > 0:
+            drawn_by = softmax(self.draft, 1.0)
+        if self.defect == "argmax drafts judged by a dense law":
+            drawn_by = np.eye(len(p))[p.argmax(1)]
+        if self.defect == "verifies greedily":
+            q = np.eye(len(q))[q.argmax(1)]
+        made, fed, request = Made(), prompt[-1] if prompt else 0, rng.integers(2**60)
+        with self.slot(request, fed):
+            while len(made.ids) < n:
+                fed = self.round(made, fed, q, p, drawn_by, rng, n, request)
+        return made
+
+    def round(
+        self, made: Made, fed: int, q: Any, p: Any, drawn_by: Any, rng: Any, n: int, request: int
+    ) -> int:
+        k = min(self.k, n - len(made.ids) - 1)
+        drafts, at = [], fed
+        for _ in range(k):
+            at = draw(drawn_by[at], rng)
+            drafts.append(at)
+        others = [token for key, token in list(self.slots.items()) if key != request]
+        at, kept, new = fed, 0, -1
+        for x in drafts:
+            judged = p[at]
+            if self.defect == "draft laws swapped" and others:
+                judged = p[others[0]]
+            made.logits.append(self.target[at])
+            if rng.random() * judged[x] < q[at][x]:
+                made.ids.append(x)
+                at, kept = x, kept + 1
+                continue
+            left = np.maximum(q[at] - judged, 0)
+            if self.defect == "no residual" or left.sum() <= 0:
+                left = q[at]
+            new = draw(left / left.sum(), rng)
+            break
+        else:
+            made.logits.append(self.target[at])
+            new = draw(q[at], rng)
+        made.ids.append(new)
+        made.accepted.append(kept)
+        made.drafted.append(k)
+        self.slots[request] = new
+        if self.defect == "first token drawn twice":
+            return draw(q[at], rng)  # what is fed is another draw than what was printed
+        return new
+
+
+def draw(law: np.ndarray, rng: Any) -> int:
+    return int(min(np.searchsorted(law.cumsum(), rng.random(), side="right"), len(law) - 1))
+
+
+@dataclass
+class Stub:
+    """How the server behaves around its engine."""
+
+    engine: Engine = field(default_factory=Engine)
+    schema: str = "vllm"  # or "sglang", or "openai": neither ids nor extras
+    logprobs: bool = True
+    encode: Callable[[str], list[int]] | None = None
+    trouble: Callable[[int, Any], bool] | None = None  # (number of the request, handler) -> done
+    second_bos: int | None = None
+    ends_after: int | None = None  # requests to generate, then the server stops
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    counts: dict[str, float] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ids(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, list):
+            found = [int(token) for token in prompt]
+        elif self.encode is not None:
+            found = self.encode(prompt)
+        else:
+            found = [sum(word.encode()) % len(self.engine.target) for word in prompt.split()]
+        return found if self.second_bos is None else [self.second_bos, *found]
+
+    def count(self, made: Made) -> None:
+        with self.lock:
+            grown = {"num_drafts": sum(k > 0 for k in made.drafted)}
+            grown |= {"num_draft_tokens": sum(made.drafted)}
+            grown |= {"num_accepted_tokens": sum(made.accepted)}
+            for name, value in grown.items():
+                self.counts[name] = self.counts.get(name, 0) + value
+            for i in range(self.engine.k):
+                key = f'num_accepted_tokens_per_pos{{position="{i}"}}'
+                more = sum(a > i for a in made.accepted)
+                self.counts[key] = self.counts.get(key, 0) + more
+
+    def metrics(self) -> str:
+        lines = ["# HELP of the counters"]
+        for name, value in self.counts.items():
+            bare, _, labels = name.partition("{")
+            lines.append(f"vllm:spec_decode_{bare}_total{'{' if labels else ''}{labels} {value}")
+        return "\n".join(lines) + "\n"
+
+
+def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def send(self, value: Any, status: int = 200, kind: str = "application/json") -> None:
+            body = value.encode() if isinstance(value, str) else json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def stream(self, events: list[Any], pause: float = 0.0) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
+            self.send_header("connection", "close")
+            self.end_headers()
+            for event in [*events, "[DONE]"]:
+                text = event if isinstance(event, str) else json.dumps(event)
+                self.wfile.write(f"data: {text}\n\n".encode())
+                self.wfile.flush()
+                time.sleep(pause)
+            self.close_connection = True
+
+        def do_GET(self) -> None:
+            stub.keys.append(self.headers.get("authorization"))
+            owner = {"vllm": "vllm", "sglang": "sglang"}.get(stub.schema, "someone")
+            if self.path == "/v1/models":
+                self.send({"data": [{"id": "table", "owned_by": owner}]})
+            elif self.path == "/version" and stub.schema == "vllm":
+                self.send({"version": "0.33.0"})
+            elif self.path == "/server_info" and stub.schema == "sglang":
+                self.send({"version": "0.5.23"})
+            elif self.path == "/metrics" and stub.schema == "vllm":
+                self.send(stub.metrics(), kind="text/plain")
+            else:
+                self.send({"error": "no such page"}, 404)
+
+        def do_POST(self) -> None:
+            size = int(self.headers["content-length"])
+            body = json.loads(self.rfile.read(size))
+            with stub.lock:
+                stub.asked.append(body)
+                number = len(stub.asked)
+            if stub.ends_after is not None and number > stub.ends_after:
+                self.close_connection = True
+                return
+            if stub.trouble is not None and stub.trouble(number, self):
+                return
+            answer_sglang(stub, self, body) if self.path == "/generate" else answer_openai(
+                stub, self, body
+            )
+
+    return Handler
+
+
+def rows_of(logits: list[np.ndarray], ids: list[int], top: int) -> list[list[tuple[float, int]]]:
+    """The likeliest tokens at each place, and the emitted one beside them."""
+    made = []
+    for row, own in zip(logits, ids, strict=True):
+        lps = np.log(softmax(row, 1.0))
+        best = np.argsort(-lps)[:top].tolist()
+        made.append([(float(lps[i]), i) for i in [*best, *([own] if own not in best else [])]])
+    return made
+
+
+def answer_openai(stub: Stub, http: Any, body: dict[str, Any]) -> None:
+    if body["model"] != "table":
+        return http.send({"error": {"message": f"no model {body['model']}"}}, 404)
+    chat = "messages" in body
+    prompt = stub.ids(body["messages"][-1]["content"] if chat else body["prompt"])
+    seed, temperature = body.get("seed", 0), body["temperature"]
+    made = stub.engine.generate(prompt, body["max_tokens"], temperature, seed)
+    stub.count(made)
+    vllm = stub.schema == "vllm"
+
+    def named(i: int) -> str:
+        return f"token_id:{i}" if vllm and body.get("return_tokens_as_token_ids") else f" w{i}"
+
+    top = body.get("top_logprobs", 0) if chat else body.get("logprobs", 0)
+    wanted = bool(top) and stub.logprobs
+    if top and not stub.logprobs:
+        return http.send({"error": {"message": "logprobs are off"}}, 400)
+    rows = rows_of(made.logits, made.ids, int(top)) if wanted else []
+
+    def part(first: int, last: int) -> dict[str, Any]:
+        ids = made.ids[first:last]
+        text = "".join(f" w{i}" for i in ids)
+        choice: dict[str, Any] = {"index": 0, "finish_reason": None}
+        if vllm and body.get("return_token_ids"):
+            choice["token_ids"] = ids
+        whole = first == 0 and last == len(made.ids)
+        if chat:
+            choice["message" if whole else "delta"] = {"content": text}
+        else:
+            choice["text"] = text
+        if wanted and chat:
+            choice["logprobs"] = {
+                "content": [
+                    {
+                        "token": named(i),
+                        "logprob": next(lp for lp, j in row if j == i),
+                        "top_logprobs": [{"token": named(j), "logprob": lp} for lp, j in row],
+                    }
+                    for i, row in zip(ids, rows[first:last], strict=True)
+                ]
+            }
+        elif wanted:
+            choice["logprobs"] = {
+                "tokens": [named(i) for i in ids],
+                "token_logprobs": [
+                    next(lp for lp, j in row if j == i)
+                    for i, row in zip(ids, rows[first:last], strict=True)
+                ],
+                "top_logprobs": [{named(j): lp for lp, j in row} for row in rows[first:last]],
+            }
+        return choice
+
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(made.ids)}
+    spec = {
+        "num_spec_steps": len(made.accepted),
+        "num_accepted_draft_tokens": sum(made.accepted),
+        "num_draft_tokens": sum(made.drafted),
+        "per_step_accepted": made.accepted,
+    }
+    metrics = {"metrics": {"speculative_decoding": spec}} if vllm and stub.engine.k else {}
+    if body.get("stream"):
+        events, at = [], 0
+        for kept in made.accepted:
+            events.append({"choices": [part(at, at + kept + 1)]})
+            at += kept + 1
+        events[-1]["choices"][0]["finish_reason"] = "length"
+        return http.stream([*events, {"choices": [], "usage": usage, **metrics}])
+    choice = part(0, len(made.ids)) | {"finish_reason": "length"}
+    if vllm and body.get("return_token_ids"):
+        choice["prompt_token_ids"] = prompt
+    if body.get("prompt_logprobs") is not None:
+        logits = [stub.engine.target[i] for i in prompt[:-1]]
+        found = rows_of(logits, prompt[1:], body["prompt_logprobs"])
+        choice["prompt_logprobs"] = [
+            None,
+            *({str(j): {"logprob": lp, "rank": 1} for lp, j in row} for row in found),
+        ]
+    return http.send({"choices": [choice], "usage": usage, **metrics})
+
+
+def answer_sglang(stub: Stub, http: Any, body: dict[str, Any]) -> None:
+    asked = body["sampling_params"]
+    prompt = body.get("input_ids") or stub.ids(body["text"])
+    seed = asked.get("sampling_seed", 0)
+    n, temperature = asked["max_new_tokens"], asked["temperature"]
+    made = stub.engine.generate(prompt, n, temperature, seed)
+
+    def event(last: int, rounds: int) -> dict[str, Any]:
+        ids = made.ids[:last]
+        meta: dict[str, Any] = {
+            "finish_reason": {"type": "length"} if last == len(made.ids) else None,
+            "prompt_tokens": len(prompt),
+            "completion_tokens": last,
+        }
+        if stub.engine.k:
+            counts = [made.accepted[:rounds].count(a) for a in range(stub.engine.k + 1)]
+            meta |= {"spec_verify_ct": rounds, "spec_accept_histogram": counts}
+            meta |= {"spec_accept_token_num": sum(made.accepted[:rounds])}
+            meta |= {"spec_draft_token_num": sum(made.drafted[:rounds])}
+        if body.get("return_logprob") and stub.logprobs:
+            rows = rows_of(made.logits[:last], ids, body["top_logprobs_num"])
+            own = [next(lp for lp, j in row if j == i) for i, row in zip(ids, rows, strict=True)]
+            meta["output_token_logprobs"] = [(lp, i, None) for lp, i in zip(own, ids, strict=True)]
+            meta["output_top_logprobs"] = [[(lp, j, None) for lp, j in row] for row in rows]
+        if body.get("logprob_start_len") == 0:
+            logits = [stub.engine.target[i] for i in prompt[:-1]]
+            found = rows_of(logits, prompt[1:], body["top_logprobs_num"])
+            shown = [[(lp, j, None) for lp, j in row] for row in found]
+            meta["input_top_logprobs"] = [None, *shown]
+        return {"text": "".join(f" w{i}" for i in ids), "output_ids": ids, "meta_info": meta}
+
+    if not body.get("stream"):
+        return http.send(event(len(made.ids), len(made.accepted)))
+    lasts = np.cumsum([a + 1 for a in made.accepted]).tolist()
+    return http.stream([event(last, i + 1) for i, last in enumerate(lasts)])
+
+
+@contextmanager
+def serving(stub: Stub) -> Iterator[str]:
+    """Run the stub in a thread and give its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(stub))
+    server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    server.request_queue_size = 128
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -19,8 +19,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from spsbench.audit.statistical.betting import LEVEL
-from spsbench.audit.statistical.controls import Control
+from spsbench.audit.statistical.betting import LEVEL, Control
 from spsbench.errors import DataError, MismatchError, UnavailableError, UsageError, WriteError
 from spsbench.servers import greedy as g
 from spsbench.servers.acceptance import Acceptance, between, counters, of_answers

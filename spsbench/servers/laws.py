@@ -18,18 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.audit.statistical.betting import LEVEL, Money, alarm
-from spsbench.audit.statistical.controls import Control, claimable, inject
-from spsbench.audit.statistical.evidence import (
+from spsbench.audit.statistical.betting import (
     ARGMAX,
     DIRECTIONS,
     DRAFT,
     EOS,
+    LEVEL,
     REPEATS,
     TAIL,
     Bits,
+    Control,
     Evidence,
     Floats,
+    Money,
+    alarm,
+    claimable,
+    inject,
     lengths,
 )
 from spsbench.servers.engines import Stated

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from spsbench.audit.statistical.evidence import Floats
+from spsbench.audit.statistical.betting import Floats
 from spsbench.errors import DataError
 from spsbench.servers.engines import Answer, Stated
 from spsbench.servers.laws import END, Columns

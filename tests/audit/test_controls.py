@@ -5,9 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.audit.statistical import audit
-from spsbench.audit.statistical.audit import added, claimable, inject, tilt_of
-from spsbench.audit.statistical.betting import REPEATS, Evidence, empty
+from spsbench.audit.statistical import betting
+from spsbench.audit.statistical.betting import (
+    REPEATS,
+    Evidence,
+    added,
+    claimable,
+    empty,
+    inject,
+    tilt_of,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -61,5 +68,5 @@ def test_an_audit_that_cannot_see_fails_its_control(monkeypatch: pytest.MonkeyPa
     claim = claimable(evidence)
     assert claim is not None
     assert not inject(blind, claim).passed
-    monkeypatch.setattr(audit, "CAUGHT", 0)
+    monkeypatch.setattr(betting, "CAUGHT", 0)
     assert inject(blind, claim).passed

@@ -94,7 +94,7 @@ def test_too_few_tokens_for_what_was_asked_are_not_valid(audit: Callable[..., Fi
 
 
 def test_a_control_that_is_not_caught_is_not_valid(audit: Callable[..., Finding]) -> None:
-    with patch("spsbench.audit.statistical.audit.CAUGHT", 21):
+    with patch("spsbench.audit.statistical.betting.CAUGHT", 21):
         found = audit()
     assert found.verdict is AuditVerdict.NOT_VALID
     assert "was caught in" in found.line

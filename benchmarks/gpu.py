@@ -35,9 +35,8 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits, Round
 from spsbench.methods.decoders.hf import HfDecoder
 from spsbench.methods.decoders.native import NativeDecoder
-from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 
 IDS: dict[str, Any] = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}

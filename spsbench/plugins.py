@@ -6,18 +6,13 @@ class of its kind declares; what it raises is told in its name.
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from spsbench.errors import (
-    PlugInError,
-    SpsError,
-    UsageError,
-    first_line,
-    is_out_of_memory,
-)
+from spsbench.errors import PlugInError, SpsError, UsageError, first_line, is_out_of_memory
 from spsbench.registry import BASES, BUILT_IN, Kind, at, find
 from spsbench.sources import class_in
 from spsbench.spec import Scalar, Spec
@@ -221,3 +216,27 @@ def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(maker, eval_str=True).parameters
     except (NameError, TypeError, SyntaxError):  # annotations in text that names nothing here
         return inspect.signature(maker).parameters
+
+
+def check_most(most: int) -> None:
+    """The largest K."""
+    if most < 1:
+        raise ValueError(f"most is {most}: expected 1 or more")
+
+
+def check_share(name: str, value: float) -> None:
+    """A number between 0 and 1, both included."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value}: expected 0 to 1")
+
+
+def check_inside(name: str, value: float) -> None:
+    """A number between 0 and 1, neither included."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name} is {value}: expected more than 0 and less than 1")
+
+
+def check_positive(name: str, value: float) -> None:
+    """A finite number of 0 or more."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} is {value}: expected 0 or more")

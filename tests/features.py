@@ -12,8 +12,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from spsbench.loop.drafter_context import OwnWeights, TargetParts
 from spsbench.loop.sampling import sample
-from spsbench.loop.site import OwnWeights, TargetParts
 from spsbench.loop.types import (
     Context,
     Draft,

@@ -20,12 +20,11 @@ from spsbench.audit.exact.thresholds import RULES
 from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.copy import CopyDrafter
 from spsbench.methods.drafters.hybrid import HybridDrafter
-from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.methods.drafters.none import NoDrafter
 from spsbench.methods.drafters.recycling import RecyclingDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.registry import BUILT_IN
 from tests.late_faults import LATE_FAULTS
 from tests.parts import ByHistory, ByLaw, ends_with

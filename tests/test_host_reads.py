@@ -19,34 +19,25 @@ from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM
 from spsbench.loop import decode as loop
 from spsbench.loop.noise import PhiloxStream, on_device
-from spsbench.loop.sampling import Warp
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import Warp, send
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Purpose, Round, Verifier
-from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.drafters.tree import TreeDrafter
-from spsbench.methods.schedules.confidence import Confidence
-from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.schedules.disco import Disco
-from spsbench.methods.schedules.ema import Ema
-from spsbench.methods.schedules.entropy import Entropy
-from spsbench.methods.schedules.goodput import Goodput
-from spsbench.methods.schedules.heuristic import Heuristic
+from spsbench.methods.drafters.shaped import TreeDrafter
+from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
+from spsbench.methods.schedules.by_history import Constant, Ema, Goodput, Heuristic
 from spsbench.methods.verifiers import sps
 from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.distance import Distance
 from spsbench.methods.verifiers.ensemble import Ensemble
 from spsbench.methods.verifiers.gbv import Gbv
 from spsbench.methods.verifiers.lenient import Lenient
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
+from spsbench.methods.verifiers.set_acceptance import Distance, TopK, Typical
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
-from spsbench.methods.verifiers.topk import TopK
 from spsbench.methods.verifiers.traversal import Traversal
-from spsbench.methods.verifiers.typical import Typical
 from tests.parts import ByLaw
 from tests.simulated_device import FAR, Far, HostWaitsError, SimulatedDevice, moved
 from tests.tiny_models import ARCHITECTURES, tiny

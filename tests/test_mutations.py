@@ -33,13 +33,13 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drawn, GoOn, Limits, Noise, Purpose, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.heads.network import known_ids
-from spsbench.methods.schedules.confidence import Confidence
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_distribution import Confidence
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block, Prefixes
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
-from spsbench.methods.verifiers.shape import shape_of, verdict_at
 from spsbench.methods.verifiers.sps import Sps, chain_law, law_of, ratios
+from spsbench.methods.verifiers.tree_tables import shape_of, verdict_at
 from tests.heads import writers
 from tests.heads.stage import HeadSite
 from tests.tiny_models import tiny

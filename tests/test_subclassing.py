@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.loop.site import Drawn
+from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.synthetic import Synthetic
 from spsbench.registry import BUILT_IN, Entry

@@ -22,18 +22,17 @@ from spsbench.audit.exact.enumeration import Proof, prove
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.sampling import sample
 from spsbench.loop.types import Draft, Drawn, Noise, Purpose, Verdict, Verifier
-from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.verifiers import chosen, spectr
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.methods.verifiers import gbv, spectr
 from spsbench.methods.verifiers.block import Block, Prefixes
-from spsbench.methods.verifiers.chosen import by_ratio, mass_below, masses_below
-from spsbench.methods.verifiers.gbv import Gbv, best_path
-from spsbench.methods.verifiers.ladder import Ladder
+from spsbench.methods.verifiers.gbv import Gbv, best_path, by_ratio, mass_below, masses_below
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.rungs import Rung, Tree
-from spsbench.methods.verifiers.shape import Shape, shape_of
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.traversal import Traversal
+from spsbench.methods.verifiers.tree_rejection import Ladder
+from spsbench.methods.verifiers.tree_tables import Shape, shape_of
 from spsbench.spec import Spec
 
 PLAIN, MIXED = Pair(2, 3, ("plain",)), Pair(2, 4)
@@ -261,7 +260,7 @@ class PlainChains(Gbv):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         with pytest.MonkeyPatch.context() as planted:
-            planted.setattr("spsbench.methods.verifiers.chosen.likelier", lambda *given: 1.0)
+            planted.setattr("spsbench.methods.verifiers.gbv.likelier", lambda *given: 1.0)
             return super().__call__(draft, q, noise)
 
 
@@ -323,9 +322,9 @@ class FourthChainLost(Gbv):
     """The law of the best of four chains lacks a term of its sum."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        whole = chosen.quotient
+        whole = gbv.quotient
         with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(chosen, "quotient", lambda a, b, k: whole(a, b, min(k, 3)))
+            planted.setattr(gbv, "quotient", lambda a, b, k: whole(a, b, min(k, 3)))
             return super().__call__(draft, q, noise)
 
 
@@ -334,13 +333,13 @@ class OneLevelChosen(Gbv):
     """The law of the best path counts a choice at the first place alone."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        whole = chosen.quotients
+        whole = gbv.quotients
 
         def first(a: Any, b: Any, low: Any, width: Any, branching: Any) -> Any:
             return whole(a, b, low, width, [branching[0], *(1 for _ in branching[1:])])
 
         with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(chosen, "quotients", first)
+            planted.setattr(gbv, "quotients", first)
             return super().__call__(draft, q, noise)
 
 

@@ -20,12 +20,11 @@ from spsbench.engines.limits import context_of
 from spsbench.engines.session.engine_config import choice_of
 from spsbench.hardware.load import loaded as is_loaded
 from spsbench.hardware.load import read_clocks
-from spsbench.loop.site import Weights
+from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines
-from spsbench.methods.foreign import settled
-from spsbench.methods.resolve import plan_of
-from spsbench.methods.skips import Skip
+from spsbench.methods.layer_search import Skip
+from spsbench.methods.resolve import plan_of, settled
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings
 from spsbench.models.chat import sampling_lookup
 from spsbench.models.folder import local_folder

@@ -100,7 +100,7 @@ def plan(
         chosen.setdefault(name, getattr(made, name))
 
     with announce_if_slow(LIBRARIES):
-        from spsbench.methods.foreign import settled
+        from spsbench.methods.resolve import settled
         from spsbench.models.cache import ModelCache
         from spsbench.planning.arms import cells_of, sampled
         from spsbench.planning.conduct import Planner

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.prompts import PromptError, token_ids
+from spsbench.loop.text import PromptError, token_ids
 from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell

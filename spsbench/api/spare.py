@@ -6,9 +6,9 @@ from typing import Any
 from spsbench.api.prompts import Prompt, ids_of
 from spsbench.audit.statistical.pair import prompts_of
 from spsbench.errors import DataError
+from spsbench.methods.layer_search import Bench, Skip, Text, search
+from spsbench.methods.layer_search import best as best
 from spsbench.methods.resolve import warp
-from spsbench.methods.skips import Bench, Skip, Text, search
-from spsbench.methods.skips import best as best
 from spsbench.plugins import make
 from spsbench.spec import Spec
 

@@ -23,8 +23,8 @@ from spsbench.benchmark.pace import Pace
 from spsbench.benchmark.score_apart import score_apart
 from spsbench.benchmark.traced import Told, check_traceable, trace_part
 from spsbench.errors import Exit
-from spsbench.methods.foreign import settled
-from spsbench.methods.site import forget
+from spsbench.methods.build import forget_memories
+from spsbench.methods.resolve import settled
 from spsbench.models.cache import ModelCache
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
@@ -191,7 +191,7 @@ class Conduct:
 
         Models are loaded for parts that miss some only.
         """
-        forget()
+        forget_memories()
         models, samples = Models(self.model_cache), []
         missing: set[Key] = set()
         for part in experiment.parts:

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from spsbench.engines.limits import rows_of
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.prompts import token_ids
-from spsbench.loop.text import Origin, Piece, StopStrings, Transcript
+from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
 from spsbench.loop.types import Limits, Round
 from spsbench.methods.build import build
 from spsbench.methods.resolve import warp

@@ -11,11 +11,11 @@ from torch import Tensor
 from spsbench.benchmark.asked_along import first_laws, proposed
 from spsbench.benchmark.stops import readers, stopped
 from spsbench.benchmark.text_laws import Laws, on_host
-from spsbench.loop.site import Drawn as How
-from spsbench.loop.site import Weights
+from spsbench.loop.drafter_context import Drawn as How
+from spsbench.loop.drafter_context import Weights
 from spsbench.loop.types import Drafter, Scores
+from spsbench.methods.build import LoadedDrafterContext
 from spsbench.methods.resolve import plan_of, warp
-from spsbench.methods.site import LoadedSite
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
 from spsbench.planning.forecast.traces import Along, DraftOf, Drawn, Proposed
@@ -102,7 +102,7 @@ class DraftTracer:
         return Drawn(**columns, agrees=agrees, reach=reach, stops={})
 
     def _opened(self) -> Drafter:
-        site = LoadedSite(self.cell, self.loaded, self.plan)
+        site = LoadedDrafterContext(self.cell, self.loaded, self.plan)
         drafter: Drafter = make("drafters", self.cell.method.drafter, site)
         return drafter
 

@@ -17,7 +17,7 @@ import spsbench
 from spsbench.benchmark.models import Models
 from spsbench.errors import MismatchError
 from spsbench.hardware.environment import PACKAGES, package_version
-from spsbench.methods.site import forget
+from spsbench.methods.build import forget_memories
 from spsbench.models.cache import Choices, ModelCache
 from spsbench.settings.execution import Access
 from spsbench.settings.models import ModelSpec
@@ -101,7 +101,7 @@ def prepare_worker(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    forget()
+    forget_memories()
     check_environment(expected, environment(folders))
 
 

@@ -14,7 +14,7 @@ from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.windows import Masks, windows_of
 from spsbench.errors import SpsError
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
 

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from spsbench.loop.guards import check_ruling, guarded
 from spsbench.loop.noise import on_device
-from spsbench.loop.prompts import PromptError, token_ids
-from spsbench.loop.sampling import pieces
-from spsbench.loop.transfer import at_hand, send
+from spsbench.loop.sampling import at_hand, pieces, send
+from spsbench.loop.text import PromptError, token_ids
 from spsbench.loop.trees import walked
 from spsbench.loop.types import (
     LM,

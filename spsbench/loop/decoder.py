@@ -1,4 +1,4 @@
-"""What runs a whole generation, and where it is opened."""
+"""Decoders: each runs a whole generation, over the parts of a cell that its context makes."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,8 +10,8 @@ from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedul
 from spsbench.settings.cell import Cell
 
 
-class Stand(Protocol):
-    """Where a decoder is opened: the parts of a cell, each made when it is asked for."""
+class DecoderContext(Protocol):
+    """The parts of a cell for a decoder, each made when it is asked for."""
 
     cell: Cell
     target_model: Any  # as loaded; prepared only for a decoder that `runs_engines`
@@ -33,6 +33,9 @@ class Stand(Protocol):
         """The schedule."""
 
 
+Stand = DecoderContext  # the former name, for plug-ins
+
+
 class Decoder(Protocol):
     """A prompt in, rounds out: our loop over an engine, or another library as a black box.
 
@@ -48,7 +51,7 @@ class Decoder(Protocol):
 
     @classmethod
     @abstractmethod
-    def open(cls, stand: Stand, *args: Any, **arguments: Any) -> Self:
+    def open(cls, context: DecoderContext, *args: Any, **arguments: Any) -> Self:
         """Make one; its parameters are the spec's arguments."""
         ...
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import PlugInError, SpsError, first_line, is_out_of_memory
+from spsbench.loop.drafter_context import Plan
 from spsbench.loop.trees import levels_of
 from spsbench.loop.types import (
     Context,
@@ -29,8 +30,10 @@ from spsbench.loop.types import (
     Verdict,
     Verifier,
 )
+from spsbench.plugins import arguments, check_all_there, in_name_of, named, plug_in
 from spsbench.registry import Kind, entries
 from spsbench.sources import file_of
+from spsbench.spec import Spec
 
 
 def guarded(
@@ -65,7 +68,7 @@ class GuardedDrafter(Drafter):
         made = self._drafter.draft
         draft: Draft = calling("drafters", self._drafter, made, context, k, noise, go_on)
         if wrong := what_is_wrong(draft, self, k, self._vocab_size):
-            raise PlugInError(f"{named('drafters', self._drafter)} {wrong}")
+            raise PlugInError(f"{part_name('drafters', self._drafter)} {wrong}")
         return replace(draft, drawn=self.drawn)
 
 
@@ -93,8 +96,8 @@ class GuardedVerifier:
         if not isinstance(verdict, tuple) or list(map(shape, verdict)) != [(n,), (), ()]:
             ruled = list(map(described, verdict)) if isinstance(verdict, tuple) else verdict
             raise PlugInError(
-                f"{named('verifiers', self._verifier)} ruled {ruled}: expected a Verdict with a "
-                f"path of {n} nodes and two numbers, all tensors"
+                f"{part_name('verifiers', self._verifier)} ruled {ruled}: expected a Verdict with "
+                f"a path of {n} nodes and two numbers, all tensors"
             )
         return Verdict(*verdict)
 
@@ -109,7 +112,7 @@ class GuardedSchedule:
         """As it is."""
         k: int = calling("schedules", self._schedule, self._schedule.k, history)
         if not isinstance(k, int) or k < 0:
-            line = f"{named('schedules', self._schedule)} chose K = {k!r}: expected an int >= 0"
+            line = f"{part_name('schedules', self._schedule)} chose K = {k!r}: expected an int >= 0"
             raise PlugInError(line)
         return k
 
@@ -118,10 +121,8 @@ class GuardedSchedule:
         chosen = getattr(self._schedule, "nodes", None)
         most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
         if most is not None and (not isinstance(most, int) or most < 0):
-            line = (
-                f"{named('schedules', self._schedule)} chose {most!r} nodes: expected an int >= 0"
-            )
-            raise PlugInError(f"{line}, or None")
+            line = f"{part_name('schedules', self._schedule)} chose {most!r} nodes: expected an int"
+            raise PlugInError(f"{line} >= 0, or None")
         return most
 
     def go_on(self, p: Tensor) -> Tensor:
@@ -142,11 +143,11 @@ def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) 
         nobody_s = isinstance(error, SpsError) or is_out_of_memory(error)
         if nobody_s or type(inspect.unwrap(part)).__module__.startswith("spsbench."):  # type: ignore[arg-type]
             raise
-        line = f"{named(kind, part)} failed: {type(error).__name__}: {first_line(error)}"
+        line = f"{part_name(kind, part)} failed: {type(error).__name__}: {first_line(error)}"
         raise PlugInError(line) from error
 
 
-def named(kind: Kind, part: object) -> str:
+def part_name(kind: Kind, part: object) -> str:
     """`drafter repeat (mypackage.repeat:Repeat)`, of whatever is inside a wrapper."""
     made = type(inspect.unwrap(part))  # type: ignore[arg-type]
     if (file := file_of(made.__module__)) is not None:
@@ -231,6 +232,34 @@ def check_ruling(
         fits = list(path) == list(range(len(path)))
     if not fits or not 0 <= token < vocab_size:
         raise PlugInError(
-            f"{named('verifiers', verifier)} accepted {list(path)} of {n} and ruled token {token}: "
-            f"expected nodes from the first on, and a token id of 0 to {vocab_size - 1}"
+            f"{part_name('verifiers', verifier)} accepted {list(path)} of {n} and ruled token "
+            f"{token}: expected nodes from the first on, and a token id of 0 to {vocab_size - 1}"
         )
+
+
+BY_CLASS: Any = vars(Drafter)["plan"].__func__
+
+
+def plan_of(drafter: Spec) -> Plan:
+    """What a drafter is and needs, by its arguments.
+
+    Raises:
+        UsageError: no such drafter, or arguments that it refuses.
+        PlugInError: one of another package whose plan fails, or is none.
+    """
+    maker = plug_in("drafters", drafter)
+    check_all_there("drafters", drafter, maker)
+    given = arguments(drafter, maker)
+    if getattr(maker.plan, "__func__", None) is BY_CLASS and not hasattr(maker, "drawn"):
+        raise PlugInError(
+            f"{named('drafters', drafter)} has no drawn: expected Drawn.POINT, IID or DISTINCT, or "
+            "a plan of its own"
+        )
+    with in_name_of("drafters", drafter):
+        plan = maker.plan(**given)
+    if not isinstance(plan, Plan):
+        raise PlugInError(
+            f"{named('drafters', drafter)} planned a {type(plan).__name__}: expected a Plan of "
+            "spsbench.loop.types"
+        )
+    return plan

@@ -15,7 +15,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import send
 from spsbench.loop.types import NoiseStream, Purpose
 
 

@@ -14,13 +14,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import Drawn as Drawn
-from spsbench.loop.site import Plan as Plan
-from spsbench.loop.site import Site as Site
-from spsbench.loop.site import Weights as Weights
-from spsbench.loop.transfer import send
+from spsbench.loop.drafter_context import DrafterContext as DrafterContext
+from spsbench.loop.drafter_context import Drawn as Drawn
+from spsbench.loop.drafter_context import Plan as Plan
+from spsbench.loop.drafter_context import Weights as Weights
+from spsbench.loop.sampling import send
 from spsbench.settings.records import DraftLaws
 from spsbench.settings.records import TreeRound as TreeRound
+
+Site = DrafterContext  # the former name, for plug-ins
 
 Finish = Literal["eos", "stop", "length", "context"]
 """Why a generation ended: an EOS id, a stop string, its own budget, the target's context limit."""
@@ -259,7 +261,7 @@ class Drafter(Protocol):
         return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target, cls.translates)
 
     @classmethod
-    def open(cls, site: Site, *args: Any, **arguments: Any) -> Self:
+    def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
         """Make one from what its plan asked for; its parameters are the spec's arguments."""
         return cls(*args, **arguments)
 

@@ -1,15 +1,40 @@
-"""From a cell to a decoder: the one place where names become parts."""
+"""From a cell to a decoder over loaded models: the one place where names become parts."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spsbench.distributed.tensor_parallel import is_shared
+from spsbench.engines.eager import UnsupportedModelError
+from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.engines.session.layer_skip import view
+from spsbench.errors import DataError, UsageError
 from spsbench.loop.decoder import Decoder
+from spsbench.loop.drafter_context import (
+    Cache,
+    HeadWeights,
+    Made,
+    Network,
+    OwnWeights,
+    Plan,
+    TargetParts,
+    Variant,
+    Weights,
+)
 from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.loop.types import LM, Drafter, Engine, Schedule, Verifier
 from spsbench.methods.resolve import plan_of
-from spsbench.methods.site import LoadedSite
 from spsbench.models.cache import Loaded
 from spsbench.plugins import make
+from spsbench.plugins import make as make_plug_in
 from spsbench.settings.cell import Cell
+
+_MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = WeakKeyDictionary()
+"""Of each target: by cell and by what makes it, what drafters keep from generation to generation.
+"""
 
 
 class Built(NamedTuple):
@@ -20,8 +45,15 @@ class Built(NamedTuple):
     target: Stopwatch
 
 
-class LoadedStand:
-    """`loop.decoder.Stand` for the models of a cell: fresh sessions over shared weights."""
+def build(cell: Cell, loaded: Loaded) -> Built:
+    """A decoder with fresh sessions over the loaded models, under stopwatches."""
+    context = LoadedDecoderContext(cell, loaded)
+    decoder: Decoder = make("decoders", cell.method.decoder, context)
+    return Built(decoder, context.draft_watch, context.target_watch)
+
+
+class LoadedDecoderContext:
+    """`DecoderContext` for the models of a cell: fresh sessions over shared weights."""
 
     def __init__(self, cell: Cell, loaded: Loaded) -> None:
         place = loaded.target.device  # a cell's device may be "auto"
@@ -36,8 +68,8 @@ class LoadedStand:
     def drafter(self) -> Drafter:
         """The drafter, opened over what its plan names."""
         spec = self.cell.method.drafter
-        site = LoadedSite(self.cell, self._loaded, plan_of(spec))
-        drafter: Drafter = make("drafters", spec, site)
+        context = LoadedDrafterContext(self.cell, self._loaded, plan_of(spec))
+        drafter: Drafter = make("drafters", spec, context)
         return TimedDrafter(drafter, self.draft_watch)
 
     def target(self, layers: tuple[int, ...]) -> LM:
@@ -57,8 +89,119 @@ class LoadedStand:
         return schedule
 
 
-def build(cell: Cell, loaded: Loaded) -> Built:
-    """A decoder with fresh sessions over the loaded models, under stopwatches."""
-    stand = LoadedStand(cell, loaded)
-    decoder: Decoder = make("decoders", cell.method.decoder, stand)
-    return Built(decoder, stand.draft_watch, stand.target_watch)
+class LoadedDrafterContext:
+    """`loop.context.Site` for the models of a cell."""
+
+    def __init__(self, cell: Cell, loaded: Loaded, plan: Plan) -> None:
+        self.vocab_size = loaded.vocab_size
+        self.tokenizer: Any = loaded.tokenizer
+        self.vocabularies: Any = loaded.vocabularies
+        self._cell, self._loaded, self._plan = cell, loaded, plan
+
+    def session(self) -> LM:
+        """A session with the draft model."""
+        self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
+        draft = self._cell.models.draft
+        if draft is None or self._loaded.draft is None:
+            raise UsageError(
+                f"--drafter {self._name}: expected a draft model. Name it with --draft"
+            )
+        engine: Engine = make_plug_in("engines", draft.engine)
+        both = self._loaded.vocabularies
+        size = self.vocab_size if both is None else len(both.draft.bytes_of)
+        return engine.session(self._loaded.draft, vocab_size=size)
+
+    def own(self) -> OwnWeights:
+        """The tensors of the folder that `--draft` names."""
+        self._check(self._plan.weights is Weights.OWN, "weights of its own", "weights")
+        if self._loaded.own is None:
+            raise UsageError(f"--drafter {self._name}: expected its folder. Name it with --draft")
+        return self._loaded.own
+
+    def head(self) -> HeadWeights:
+        """What `--draft` was found to be."""
+        self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
+        found = self._loaded.head
+        if found is None:
+            raise UsageError(f"--drafter {self._name}: expected its head. Name it with --draft")
+        return HeadWeights(found.description, found.tensors)
+
+    def network(self, make: Callable[[], Network]) -> Network:
+        """Kept beside the weights, so that it is made and packed once."""
+        draft, found = self._cell.models.draft, self._loaded.head
+        if draft is None or found is None:
+            return make()
+        key = str(draft.engine)
+        if key not in found.kept:
+            made = make()
+            pack = getattr(make_plug_in("engines", draft.engine), "pack", None)
+            if pack is not None:
+                pack(made)
+            found.kept[key] = made
+        kept: Network = found.kept[key]
+        return kept
+
+    def target(self) -> TargetParts:
+        """Embeddings, head and config of the target."""
+        self._check(self._plan.target, "parts of the target", "uses_target")
+        model, size = self._loaded.target, self.vocab_size
+        embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+
+        def logits(hidden: Tensor) -> Tensor:
+            rows: Tensor = head(hidden)
+            return rows[..., :size]
+
+        return TargetParts(
+            config=model.config.get_text_config(),
+            vocab_size=size,
+            device=model.device,
+            dtype=model.dtype,
+            embed=embeddings,
+            head=logits,
+        )
+
+    def cache(self, most: int | None = None) -> Cache:
+        """A cache that is never copied, as the engines have it."""
+        made: Cache = PreallocatedCache(most)
+        return made
+
+    def variant(self, variant: Variant) -> LM:
+        """A session of the target's engine with a view of the target."""
+        self._check(self._plan.target, "a variant of the target", "uses_target")
+        engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
+        if is_shared(self._loaded.target):
+            raise UsageError(
+                f"--drafter {self._name} with --parallel: expected a target on one rank, since the "
+                "others do not know a variant of it. Choose another drafter"
+            )
+        try:
+            model = view(self._loaded.target, variant)
+        except UsageError as error:
+            raise UsageError(f"--drafter {self._name}: {error}") from error
+        except UnsupportedModelError as error:
+            raise DataError(f"--drafter {self._name}: {error}") from error
+        return engine.session(model, vocab_size=self.vocab_size)
+
+    def memory(self, make: Callable[[], Made]) -> Made:
+        """Of this cell, over these models."""
+        kept = _MEMORIES.setdefault(self._loaded.target, {})
+        key = self._cell.id, make
+        if key not in kept:
+            kept[key] = make()
+        made: Made = kept[key]
+        return made
+
+    @property
+    def _name(self) -> str:
+        return str(self._cell.method.drafter)
+
+    def _check(self, planned: bool, what: str, field: str) -> None:
+        if not planned:
+            raise UsageError(
+                f"drafter {self._name} asked for {what}: expected its plan to name it ({field})"
+            )
+
+
+def forget_memories() -> None:
+    """Begin anew, as a benchmark does: what ran before must not be in its figures."""
+    _MEMORIES.clear()

@@ -1,15 +1,25 @@
 """Every name, argument and pairing of a cell, checked before a model is touched."""
 
+import logging
+from typing import TYPE_CHECKING
+
 from spsbench.errors import UsageError
 from spsbench.loop.decoder import Decoder
-from spsbench.loop.planning import plan_of as plan_of
+from spsbench.loop.drafter_context import Drawn, Plan, Weights
+from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
-from spsbench.loop.site import Drawn, Plan, Weights
 from spsbench.plugins import arguments, make, plug_in
-from spsbench.settings.cell import Cell
+from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.cell_from_options import draft_of
 from spsbench.settings.models import DEFAULT_DRAFT
 from spsbench.spec import Spec
+
+if TYPE_CHECKING:
+    from spsbench.models.cache import ModelCache
+
+log = logging.getLogger(__name__)
+LARGE = 0.5  # share of a sample text's tokens that both have
+MODEL, SHARED, STRINGS = Spec("model"), Spec("tli"), Spec("slem")
 
 
 def resolve(cell: Cell) -> Cell:
@@ -46,6 +56,35 @@ def resolve(cell: Cell) -> Cell:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return cell
+
+
+def settled(cell: Cell, model_cache: "ModelCache") -> Cell:
+    """The resolved cell; where `model` would draft in another vocabulary, by tokens or by strings.
+
+    By shared tokens where the cell samples and they are many, else by strings. A rule that was
+    asked for and cannot follow a draft by strings decides for shared tokens.
+
+    Raises:
+        SpsError: as `resolve`, and for tokenizers that cannot be read.
+    """
+    found = resolve(cell)
+    decoder = plug_in("decoders", cell.method.decoder)
+    if found.method.drafter != MODEL or decoder.rules is not None:
+        return found
+    both = model_cache.vocabularies(found)
+    if both is None:
+        return found
+    asked = cell.method.verifier
+    by_law = asked != AUTO and make("verifiers", asked).refuses(Drawn.POINT, False) is not None
+    sampled = found.sampling.temperature > 0
+    shared = by_law or (sampled and both.overlap.text >= LARGE)
+    drafter = SHARED if shared else STRINGS
+    ways = {SHARED: "by the tokens that both models have", STRINGS: "by strings"}
+    other = STRINGS if shared else SHARED
+    log.info(
+        f"note: drafting {ways[drafter]} (--drafter {drafter}); {ways[other]}: --drafter {other}"
+    )
+    return resolve(cell.but(drafter=drafter))
 
 
 def usual(plan: Plan) -> str:

@@ -12,8 +12,8 @@ from spsbench.engines.eager import Eager, UnsupportedModelError
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.engines.quantization.layers import format_of
 from spsbench.errors import DataError
-from spsbench.loop.planning import plan_of
-from spsbench.loop.site import OwnWeights, Weights
+from spsbench.loop.drafter_context import OwnWeights, Weights
+from spsbench.loop.guards import plan_of
 from spsbench.loop.types import Engine
 from spsbench.messages import announce_if_slow
 from spsbench.models.config import hidden_settings, read_config

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.loop.site import Drawn, Weights
+from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.loop.types import Guarantee
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.forecast.candidates import RULES, Candidate

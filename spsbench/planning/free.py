@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.decode import decode
+from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import sample
-from spsbench.loop.site import Drawn, Plan
 from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import (
     LM,

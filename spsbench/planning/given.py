@@ -6,7 +6,7 @@ from typing import Any
 
 from spsbench.benchmark.traced_of import draft_identity, head_of
 from spsbench.errors import DataError, MismatchError, UsageError
-from spsbench.loop.site import Drawn
+from spsbench.loop.drafter_context import Drawn
 from spsbench.methods.resolve import plan_of, resolve
 from spsbench.planning.arms import SAMPLED
 from spsbench.planning.folder import check_whole

@@ -10,7 +10,7 @@ from spsbench.loop.decode import never
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Limits, Round, Schedule
-from spsbench.methods.build import LoadedStand
+from spsbench.methods.build import LoadedDecoderContext
 from spsbench.methods.resolve import warp
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
@@ -24,8 +24,8 @@ DRIFT = 10  # turns with nothing rejected, after which the text is begun anew
 OWN = Spec("native")
 
 
-class Stand(LoadedStand):
-    """A stand whose schedule is that of the measurement."""
+class RoundsContext(LoadedDecoderContext):
+    """A context whose schedule is that of the measurement."""
 
     def __init__(self, cell: Cell, loaded: Loaded, schedule: Schedule) -> None:
         super().__init__(cell, loaded)
@@ -67,8 +67,8 @@ class Rounds:
     ) -> None:
         self._warp, self._seed = warp(cell), cell.sampling.seed
         self._timed, self._schedule = [*ks] * times, InTurn([*ks] * times, draw)
-        self._stand = Stand(cell, loaded, self._schedule)
-        self._decoder: Decoder = make("decoders", OWN, self._stand)
+        self._context = RoundsContext(cell, loaded, self._schedule)
+        self._decoder: Decoder = make("decoders", OWN, self._context)
         self._prompt, self.ks = list(text[: context + 1]), tuple(ks)
         self._turn = most_tokens(self._timed)
         room = max(SHORTEST, DRIFT * self._turn)
@@ -109,4 +109,4 @@ class Rounds:
     def _next(self) -> tuple[Round, float, float]:
         done = next(self._rounds)
         self._made += len(done.tokens)
-        return done, self._stand.draft_watch.lap(), self._stand.target_watch.lap()
+        return done, self._context.draft_watch.lap(), self._context.target_watch.lap()

@@ -31,7 +31,7 @@ from spsbench.cli.verify_rules import conclusion, judge
 from spsbench.errors import Exit, UsageError
 from spsbench.loop.types import LM, Context, Draft, Drawn, Guarantee, Noise, Verdict
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain

@@ -14,7 +14,7 @@ from spsbench.audit.exact.queries import Asked
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.methods.verifiers.traversal import Traversal

@@ -13,7 +13,7 @@ from spsbench.audit.exact.rules import LOOKAHEAD, Subject
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import Verifier
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.plugins import make
 from spsbench.spec import Spec

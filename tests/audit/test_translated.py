@@ -13,7 +13,7 @@ from spsbench.audit.statistical.examine import Proposal
 from spsbench.audit.statistical.jobs import Prompt, examiner_of
 from spsbench.audit.statistical.pair import audit_pair
 from spsbench.errors import DataError
-from spsbench.methods.drafters.tli import SharedTokensDrafter
+from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.translation.vocabulary import Overlap, Vocabularies, Vocabulary
 from spsbench.settings.execution import Access
@@ -112,7 +112,7 @@ class Shuffled(SharedTokensDrafter):
 
 @pytest.mark.slow
 def test_a_wrong_law_is_found(folders: dict[str, str]) -> None:
-    with patch("spsbench.methods.drafters.tli.SharedTokensDrafter", Shuffled):
+    with patch("spsbench.methods.drafters.cross_tokenizer.SharedTokensDrafter", Shuffled):
         found = audited(folders, "tli", 6_000, 0.05)
     assert found.verdict is AuditVerdict.BIAS, found.line
 

@@ -23,7 +23,7 @@ import torch
 from spsbench.engines.eager import Eager
 from spsbench.loop.types import Draft, Drafter, Drawn
 from spsbench.methods.decoders.native import NativeDecoder
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.settings.task import Sample, Task

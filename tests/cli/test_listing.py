@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from spsbench.cli import listing
-from spsbench.loop.site import Drawn, Weights
+from spsbench.loop.drafter_context import Drawn, Weights
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry
 from tests.cli.conftest import Ran
 

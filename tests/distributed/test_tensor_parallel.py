@@ -23,8 +23,8 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Engine, Limits
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.drafters.tree import TreeDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.drafters.shaped import TreeDrafter
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.models.loader import load_model

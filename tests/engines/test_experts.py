@@ -25,8 +25,8 @@ from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Limits
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.drafters.model import NoDrafter
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.engines.test_architectures import MODELS, random_model
 

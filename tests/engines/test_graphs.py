@@ -20,7 +20,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.engines.test_sessions import ancestry, close, grown, over_caches, tree

@@ -19,7 +19,7 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.timing import Stopwatch, TimedDrafter, TimedLM
 from spsbench.loop.types import Limits, Round, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps

@@ -25,7 +25,7 @@ from spsbench.audit.exact.thresholds import RULES
 from spsbench.engines import eager
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.types import LM
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps

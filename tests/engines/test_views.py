@@ -22,9 +22,9 @@ from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.layer_skip import view
 from spsbench.engines.session.session import FastLM
 from spsbench.errors import UsageError
-from spsbench.loop.site import Variant
+from spsbench.loop.drafter_context import Variant
 from spsbench.methods.drafters.self_speculation import SelfDrafter, numbers, variant_of
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.tiny_models import ARCHITECTURES, WINDOWED, laws, tiny
 

@@ -15,11 +15,11 @@ from spsbench.audit.exact.enumeration import Proof, prove
 from spsbench.audit.exact.thresholds import Facts
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.cache import PreallocatedCache
+from spsbench.loop.drafter_context import HeadWeights, TargetParts
 from spsbench.loop.sampling import Warp
-from spsbench.loop.site import HeadWeights, TargetParts
 from spsbench.loop.types import LM, Drafter, Purpose, Scores, Verifier
-from spsbench.methods.drafters.tree import parents_of
-from spsbench.methods.heads.falcon import FalconNetwork
+from spsbench.methods.drafters.falcon import FalconNetwork
+from spsbench.methods.drafters.shaped import parents_of
 from spsbench.methods.heads.parallel import Around, ParallelNetwork
 from spsbench.models.heads.checkpoint import checkpoint
 from spsbench.models.heads.reading import described, format_of

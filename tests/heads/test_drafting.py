@@ -21,7 +21,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, GoOn, Limits, Noise, Scores
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.methods.verifiers.sps import Sps
 from tests.heads import writers

@@ -17,9 +17,8 @@ from spsbench.engines.fast import Fast
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
-from spsbench.methods.drafters.falcon import Falcon
-from spsbench.methods.heads.blocks import TEXT, BlockFrontier
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.drafters.falcon import TEXT, BlockFrontier, Falcon
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive

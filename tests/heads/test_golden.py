@@ -13,7 +13,7 @@ from spsbench.api.load import load
 from spsbench.audit.statistical.golden import along, by_depth
 from spsbench.audit.statistical.replay import rates_in
 from spsbench.errors import DataError
-from spsbench.methods.heads.eagle import EagleNetwork
+from spsbench.methods.drafters.eagle import EagleNetwork
 from tests.cli.conftest import Ran, sps  # noqa: F401
 from tests.folders import byte_tokenizer, random_model, save
 from tests.heads import writers

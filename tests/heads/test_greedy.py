@@ -12,7 +12,7 @@ from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from tests.heads import writers

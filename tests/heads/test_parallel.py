@@ -18,7 +18,7 @@ from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
 from spsbench.methods.heads.parallel import ParallelFrontier
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive

@@ -17,10 +17,9 @@ from spsbench.loop.decode import NonFiniteError, PairingError, decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
-from spsbench.methods.drafters.model import ModelDrafter
+from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps

@@ -6,7 +6,7 @@ import torch
 
 import spsbench
 from spsbench.errors import DataError, UsageError
-from spsbench.loop.prompts import PromptError, token_ids
+from spsbench.loop.text import PromptError, token_ids
 
 
 def test_integers_of_any_library_are_ids() -> None:

@@ -22,9 +22,8 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.reference import Model, autoregressive_sampling, speculative_sampling
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Draft, Drafter, Limits, Purpose, Round
-from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.drafters.model import ModelDrafter, NoDrafter
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from tests.tiny_models import ARCHITECTURES, laws
 

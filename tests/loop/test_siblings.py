@@ -5,8 +5,7 @@ from itertools import permutations
 
 import torch
 
-from spsbench.loop.sampling import sample
-from spsbench.loop.siblings import independent, without_replacement
+from spsbench.loop.sampling import independent, sample, without_replacement
 
 
 def laws(rows: int, vocab: int, seed: int, zeros: bool = False) -> torch.Tensor:

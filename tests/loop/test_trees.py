@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.trees import additive_mask, depths, levels_of, visible
-from spsbench.methods.verifiers.shape import Shape, path_to, tables, walked_down
+from spsbench.methods.verifiers.tree_tables import Shape, path_to, tables, walked_down
 
 PARENTS = torch.tensor([-1, -1, 0, 0, 1, 2])
 

@@ -15,7 +15,7 @@ from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Rou
 from spsbench.methods.build import build
 from spsbench.methods.decoders.native import NativeDecoder
 from spsbench.methods.resolve import resolve, warp
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.models import cache as loading
 from spsbench.models import lazy
 from spsbench.models.cache import Loaded, ModelCache

@@ -7,13 +7,22 @@ from transformers import PreTrainedModel
 from spsbench.engines.eager import Eager
 from spsbench.errors import UsageError
 from spsbench.loop.decode import decode
+from spsbench.loop.drafter_context import Variant
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
-from spsbench.loop.site import Variant
 from spsbench.loop.types import Limits
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.skips import Bench, Skip, Text, best, joined, search, share_of_weights, worth
+from spsbench.methods.drafters.model import NoDrafter
+from spsbench.methods.layer_search import (
+    Bench,
+    Skip,
+    Text,
+    best,
+    joined,
+    search,
+    share_of_weights,
+    worth,
+)
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.spec import Spec
 from tests.tiny_models import laws, tiny

@@ -25,11 +25,9 @@ from spsbench.loop.types import (
     Scores,
     Verifier,
 )
+from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter, StringDrafter, common
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.drafters.slem import StringDrafter
-from spsbench.methods.drafters.tli import SharedTokensDrafter
-from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.translated import common
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps

@@ -11,9 +11,9 @@ from torch import Tensor
 from spsbench.engines.eager import EagerLM
 from spsbench.errors import UsageError
 from spsbench.hardware.load import Reading
+from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxRound
 from spsbench.loop.sampling import Warp
-from spsbench.loop.site import Drawn, Plan
 from spsbench.loop.types import Round, Scores
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps

@@ -15,7 +15,7 @@ from spsbench.audit.warping import laws_of
 from spsbench.loop.decode import never
 from spsbench.loop.types import LM, Drafter, Purpose, Schedule, Stop, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.settings.cell import WarpSettings
 
 # The law of outputs that must come out, apart from the loop.

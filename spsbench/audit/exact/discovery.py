@@ -31,9 +31,8 @@ from spsbench.audit.exact.queries import (
 )
 from spsbench.audit.exact.thresholds import Facts, Rule
 from spsbench.loop.types import Draft, Drawn, Purpose, Verifier
-from spsbench.methods.verifiers.chosen import chosen_laws
-from spsbench.methods.verifiers.gbv import best_path, even
-from spsbench.methods.verifiers.shape import shape_of
+from spsbench.methods.verifiers.gbv import best_path, chosen_laws, even
+from spsbench.methods.verifiers.tree_tables import shape_of
 
 GRID = tuple(i / 12 for i in range(12))
 MOST = 24  # changes along one uniform: more cannot be walked

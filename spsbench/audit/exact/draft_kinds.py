@@ -29,7 +29,7 @@ from spsbench.loop.types import (
     Schedule,
     Scores,
 )
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 
 # Cases of one round at larger K: what a walk over whole texts cannot reach.
 

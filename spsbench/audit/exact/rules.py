@@ -29,7 +29,7 @@ from spsbench.audit.exact.reach import Reach, reach_of
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.audit.exact.thresholds import Facts, Rule
 from spsbench.errors import UsageError
-from spsbench.loop.site import Weights
+from spsbench.loop.drafter_context import Weights
 from spsbench.loop.types import (
     LM,
     Draft,
@@ -42,7 +42,7 @@ from spsbench.loop.types import (
     Verifier,
 )
 from spsbench.methods.resolve import plan_of, usual
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import is_ours, make
 from spsbench.registry import entries
 from spsbench.settings.cell import CONSTANT

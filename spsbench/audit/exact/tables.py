@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import UsageError
-from spsbench.loop.planning import plan_of
-from spsbench.loop.site import (
+from spsbench.loop.drafter_context import (
     Cache,
     HeadWeights,
     Made,
@@ -29,6 +28,7 @@ from spsbench.loop.site import (
     Variant,
     Weights,
 )
+from spsbench.loop.guards import plan_of
 from spsbench.loop.types import LM, Drafter, Scores
 from spsbench.plugins import make
 from spsbench.spec import Spec

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.errors import DataError
 from spsbench.loop.types import Context, Draft, Noise, Purpose, Scores, Step, Verdict
-from spsbench.methods.build import LoadedStand
+from spsbench.methods.build import LoadedDecoderContext
 from spsbench.methods.resolve import warp as warp_of
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell
@@ -64,7 +64,7 @@ def along(
     The target is fed as in rounds that keep everything, so that its passes, and the hidden states
     that it hands on, are those of its engine.
     """
-    stand = LoadedStand(cell, loaded)
+    stand = LoadedDecoderContext(cell, loaded)
     drafter, warp = stand.drafter(), warp_of(cell)
     target = stand.target(drafter.layers)
     target.commit(0)

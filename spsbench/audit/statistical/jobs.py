@@ -34,10 +34,10 @@ from spsbench.benchmark.generation import Generation
 from spsbench.errors import UnavailableError
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.memory import ram
-from spsbench.loop.site import Drawn, Weights
-from spsbench.methods.drafters.slem import StringDrafter
+from spsbench.loop.drafter_context import Drawn, Weights
+from spsbench.methods.build import LoadedDrafterContext
+from spsbench.methods.drafters.cross_tokenizer import StringDrafter
 from spsbench.methods.resolve import plan_of, resolve
-from spsbench.methods.site import LoadedSite
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.plugins import make
 from spsbench.settings.cell import WARP, Cell, WarpSettings
@@ -96,11 +96,11 @@ def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
         scorer = Scorer(loaded.draft, loaded.vocab_size, own=own)
         return DraftLaw(scorer, cell.sampling.warp)
     if loaded.vocabularies is not None:  # its text says what it would write next
-        foreign = LoadedSite(cell, loaded, StringDrafter.plan())
+        foreign = LoadedDrafterContext(cell, loaded, StringDrafter.plan())
         return Proposal(lambda: StringDrafter.open(foreign))
     plan = plan_of(cell.method.drafter)
     if plan.drawn is Drawn.POINT and plan.weights is Weights.NONE and not plan.target:
-        site = LoadedSite(cell, loaded, plan)
+        site = LoadedDrafterContext(cell, loaded, plan)
         return Proposal(lambda: make("drafters", cell.method.drafter, site))
     return Likeliest()
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.cuda.static import SIZES, StaticRunner
 from spsbench.engines.eager import EagerLM
 from spsbench.engines.limits import slides
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import send
 
 
 @dataclass(slots=True)

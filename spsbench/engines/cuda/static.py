@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from spsbench.engines.cuda.cache import BufferCache, rows_for
 from spsbench.engines.cuda.lean import lean
 from spsbench.engines.cuda.recorder import Recorder, Recording
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import send
 from spsbench.loop.trees import block_visible, places
 
 SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens fed: one, two, and K + 1 for K a power of two

@@ -17,7 +17,7 @@ from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.replay.layer_replay import Replay, attach
 from spsbench.engines.session.engine_config import choice_of, prepared, remember
 from spsbench.errors import UsageError
-from spsbench.loop.site import Variant
+from spsbench.loop.drafter_context import Variant
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks")
 PER_LAYER = ("layer_types",)  # lists of a configuration with an entry a layer

@@ -12,31 +12,82 @@ the median of the later rounds is given as the prefill, as the native loop's is 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import pairwise
 from statistics import median
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 from spsbench.engines.limits import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import cut, token_budget
-from spsbench.loop.decoder import Decoder, Stand
-from spsbench.loop.prompts import token_ids
+from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.sampling import Warp
+from spsbench.loop.text import token_ids
 from spsbench.loop.types import Limits, NoiseStream, Purpose, Round, Stop
-from spsbench.methods.decoders.blocks import Block, Blocks, Ends
+
+_LENT: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
+
+
+class Block(NamedTuple):
+    """What one round of transformers' loop brought; the first is the prompt."""
+
+    tokens: list[int]
+    came: float  # time.perf_counter()
+    drafted: int  # tokens that were tried; what came of them are `tokens`
+
+
+class Blocks:
+    """A streamer that keeps each block of tokens, and the hook that counts what was drafted."""
+
+    def __init__(self, prompt: int) -> None:
+        self.blocks: list[Block] = []
+        self._length = prompt  # tokens of the text so far
+        self._scored = 1
+
+    def watch(self, model: PreTrainedModel, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """A pre-hook of the target: how many rows it is asked to score.
+
+        Of a round's passes the last counts: a model that is its own assistant drafted before.
+        """
+        keep = kwargs.get("logits_to_keep")
+        if keep is None:  # not every model can leave rows out; then the rows fed must tell
+            fed = kwargs["input_ids"].shape[1]
+            keep = fed - self._length + 1 if fed >= self._length else fed
+        self._scored = int(keep)
+
+    def put(self, tokens: Tensor) -> None:
+        """One block."""
+        block = Block(tokens.flatten().tolist(), time.perf_counter(), self._scored - 1)
+        self._length += len(block.tokens) if self.blocks else 0
+        self.blocks.append(block)
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+
+class Ends(LogitsProcessor):  # type: ignore[misc]
+    """Lets prompt lookup draft up to the end of the context: it has no bound of its own there.
+
+    transformers asks the processors, with a score of 1 for every token, whether a looked-up token
+    is forbidden; in a text as long as the context all are. Real scores pass as they are.
+    """
+
+    def __init__(self, context: int) -> None:
+        self._context = context
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Scores of the token after `input_ids` [1, n]."""
+        asked = input_ids.shape[1] >= self._context and bool((scores[scores.isfinite()] == 1).all())
+        return torch.full_like(scores, -torch.inf) if asked else scores
 
 
 class HfDecoder(Decoder):
@@ -60,9 +111,9 @@ class HfDecoder(Decoder):
     rules = MappingProxyType({"model": "sps", "none": "sps", "ngram": "match"})
 
     @classmethod
-    def open(cls, stand: Stand) -> Self:
+    def open(cls, context: DecoderContext) -> Self:
         """Over the models as they are; prompt lookup is transformers' own."""
-        method = stand.cell.method
+        method = context.cell.method
         asked = dict(method.drafter.args)
         if ours := asked.keys() & {"match", "source"}:
             raise UsageError(
@@ -70,15 +121,15 @@ class HfDecoder(Decoder):
                 f"{' or '.join(sorted(ours))}. Use --decoder native"
             )
         lookup = asked.get("n", 2) if method.drafter.name == "ngram" else 0
-        translated = stand.draft_tokenizer is not None
+        translated = context.draft_tokenizer is not None
         return cls(
-            stand.target_model,
-            stand.draft_model,
+            context.target_model,
+            context.draft_model,
             method.k or 0,
-            stand.vocab_size,
+            context.vocab_size,
             int(lookup),
-            stand.tokenizer if translated else None,
-            stand.draft_tokenizer,
+            context.tokenizer if translated else None,
+            context.draft_tokenizer,
         )
 
     def __init__(
@@ -214,9 +265,6 @@ def instead(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
 def cards(model: PreTrainedModel) -> list[torch.device]:
     """The CUDA devices that `model` draws on; asked for all, torch would take memory on each."""
     return [model.device] if model.device.type == "cuda" else []
-
-
-_LENT: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
 
 
 def lent(draft: PreTrainedModel) -> PreTrainedModel:

@@ -7,7 +7,7 @@ from typing import Self
 from torch import Tensor
 
 from spsbench.loop.decode import decode
-from spsbench.loop.decoder import Decoder, Stand
+from spsbench.loop.decoder import Decoder, DecoderContext
 from spsbench.loop.types import LM, Drafter, Limits, NoiseStream, Round, Schedule, Stop, Verifier
 
 MOST = 20  # tokens after each that may be recorded
@@ -30,7 +30,7 @@ class NativeDecoder(Decoder):
     likeliest: int = 0
 
     @classmethod
-    def open(cls, stand: Stand, laws: bool = False, likeliest: int = 0) -> Self:
+    def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
         """Over the cell's own parts.
 
         Raises:
@@ -38,9 +38,9 @@ class NativeDecoder(Decoder):
         """
         if not 0 <= likeliest <= MOST or (likeliest and not laws):
             raise ValueError(f"likeliest is {likeliest}: expected 0 to {MOST}, with laws=true")
-        drafter = stand.drafter()
-        target = stand.target(drafter.layers)
-        return cls(target, drafter, stand.verifier(), stand.schedule(), laws, likeliest)
+        drafter = context.drafter()
+        target = context.target(drafter.layers)
+        return cls(target, drafter, context.verifier(), context.schedule(), laws, likeliest)
 
     def __call__(
         self,

@@ -1,22 +1,59 @@
-"""Blockwise parallel decoding: the first speculative method (Stern et al. 2018, arXiv 1811.03115).
+"""Blockwise parallel decoding, the first speculative method (Stern et al. 2018, arXiv 1811.03115).
 
-The paper accepts what is the likeliest token of the target; by `match` or `sps` any temperature
-is exact.
+Head i is a feed-forward layer with a residual connection over the last hidden state; all share one
+vocabulary projection, the target's own as a rule (section 4). The paper's p_1 is the target itself.
+The paper accepts the target's likeliest token; by `match` or `sps` any temperature is exact.
 """
 
-from spsbench.loop.site import Site
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.loop.drafter_context import DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.blockwise import BlockwiseNetwork
 from spsbench.methods.heads.network import over_layers
-from spsbench.methods.heads.parallel import ParallelFrontier
+from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
+from spsbench.models.heads.description import BlockwiseShape
 
 
 class Blockwise(HeadDrafter):
     """Opens as a chain or a tree over Blockwise's network; see `headed.Drawing`."""
 
     @classmethod
-    def frontier(cls, site: Site) -> ParallelFrontier:
+    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
         """Over the target's last hidden state."""
-        head, target = site.head(), site.target()
-        network = site.network(lambda: over_layers(BlockwiseNetwork, head, target))
-        return ParallelFrontier(network, target, site.cache())
+        head, target = context.head(), context.target()
+        network = context.network(lambda: over_layers(BlockwiseNetwork, head, target))
+        return ParallelFrontier(network, target, context.cache())
+
+
+class BlockwiseHead(nn.Module):
+    """`up` [F, H], `down` [H, F]."""
+
+    def __init__(self, shape: BlockwiseShape) -> None:
+        super().__init__()
+        self.up = nn.Linear(shape.width, shape.inner)
+        self.down = nn.Linear(shape.inner, shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, H] -> [n, H]."""
+        made: Tensor = x + self.down(torch.relu(self.up(x)))
+        return made
+
+
+class BlockwiseNetwork(Marginal):
+    """`count` heads over one hidden state [H]."""
+
+    def __init__(self, shape: BlockwiseShape, layers: int) -> None:
+        super().__init__()
+        self.layers = (layers,)  # of the target: the last hidden state is the normed one
+        self.deepest = shape.count
+        self.heads = nn.ModuleList(BlockwiseHead(shape) for _ in range(shape.count))
+        if shape.own_head:
+            self.lm_head = nn.Linear(shape.width, shape.vocab, bias=False)
+
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+        """[count, V]: the vocabulary projection is read once for all heads."""
+        rows = torch.cat([self.heads[i](newest[None]) for i in range(count)])
+        return self.ranked(rows, by.head)

@@ -6,9 +6,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import sample, unsharpened
-from spsbench.loop.site import Site, Weights
-from spsbench.loop.transfer import send
+from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.sampling import sample, send, unsharpened
 from spsbench.loop.types import (
     LM,
     Context,
@@ -51,9 +50,9 @@ class ChainsDrafter(Drafter):
         return Plan(Drawn.POINT if share else Drawn.IID, True, cls.weights)
 
     @classmethod
-    def open(cls, site: Site, n: int = 3, share: bool = False) -> Self:
+    def open(cls, context: DrafterContext, n: int = 3, share: bool = False) -> Self:
         """Over a session with the draft model."""
-        return cls(site.session(), n, share)
+        return cls(context.session(), n, share)
 
     def __init__(self, lm: LM, n: int = 3, share: bool = False) -> None:
         if not 1 <= n <= MOST:

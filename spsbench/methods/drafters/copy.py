@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from spsbench.loop.site import Site
+from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 
 Decode = Callable[[Sequence[int]], str]
@@ -29,9 +29,11 @@ class CopyDrafter(Drafter):
     drawn = Drawn.POINT
 
     @classmethod
-    def open(cls, site: Site, after: str = "", before: str = "", least: int = 1) -> Self:
+    def open(
+        cls, context: DrafterContext, after: str = "", before: str = "", least: int = 1
+    ) -> Self:
         """With the target's tokenizer, which finds the markers."""
-        return cls(after, before, least, decoder_of(site.tokenizer))
+        return cls(after, before, least, decoder_of(context.tokenizer))
 
     def __init__(
         self, after: str = "", before: str = "", least: int = 1, decode: Decode | None = None

@@ -1,26 +1,67 @@
-"""EAGLE-1, EAGLE-2 and HASS: one layer guesses the target's next feature (arXiv 2401.15077).
+"""EAGLE-1, EAGLE-2 and HASS: a layer predicts the target's next feature (arXiv 2401.15077).
 
-The three have the same network and differ in how it is trained and how its tree is shaped.
+One decoder layer over `fc([embedding of token j + 1; feature of token j])`, where the feature is
+the target's last hidden state after its final norm; its output goes through the target's head. The
+three methods have the same network and differ in its training and in the shape of their trees.
 """
 
-from spsbench.loop.site import Site
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.loop.drafter_context import Cache, DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.eagle import EagleNetwork
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.network import filled, on_meta, without_copy
+from spsbench.methods.heads.layers import Layer, Rotary
+from spsbench.methods.heads.network import HeadNetwork, Rows, filled, on_meta, without_copy
+from spsbench.models.heads.description import EagleShape
 
 
 class Eagle(HeadDrafter):
     """Opens as a chain or a tree over a head of EAGLE-1's shape; see `headed.Drawing`."""
 
     @classmethod
-    def frontier(cls, site: Site) -> HeadFrontier:
+    def frontier(cls, context: DrafterContext) -> HeadFrontier:
         """Over a head and the target that it was trained for."""
-        head, target = site.head(), site.target()
+        head, target = context.head(), context.target()
         layers = target.config.num_hidden_layers
 
         def make() -> EagleNetwork:
             shape, tensors = without_copy(head.description.shape, head.tensors, target)
             return filled(on_meta(lambda: EagleNetwork(shape, layers)), tensors)
 
-        return HeadFrontier(site.network(make), target, site.cache())
+        return HeadFrontier(context.network(make), target, context.cache())
+
+
+class EagleNetwork(HeadNetwork):
+    """`[m, H]` features and `[m, H]` embeddings through `fc` [H, 2H] and its layers."""
+
+    def __init__(self, shape: EagleShape, layers: int) -> None:
+        super().__init__()
+        layer = shape.layer
+        self.layers = (layers,)  # of the target: the last hidden state is the normed one
+        self.fc = nn.Linear(2 * layer.width, layer.width, bias=shape.fc_bias)
+        self.stack = nn.ModuleList(Layer(layer, i, normed=i > 0) for i in range(shape.depth))
+        self.rotary = Rotary(layer)
+        if shape.own_embedding:
+            self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
+
+    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
+        """The one hidden state as it is."""
+        return hidden[0]
+
+    def step(
+        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+    ) -> Tensor:
+        """As `HeadNetwork.step`."""
+        x: Tensor = self.fc(torch.cat([embedded, features], -1))
+        places = self.rotary(positions, x.dtype)
+        for layer in self.stack:
+            x = layer(x, places, cache, sees)
+        return x
+
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        """By the target's head, without another norm."""
+        return head(features)

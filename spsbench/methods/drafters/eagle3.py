@@ -1,14 +1,24 @@
-"""EAGLE-3 and 3.1: a layer over three hidden states, with a head of its own (arXiv 2503.01840)."""
+"""EAGLE-3, 3.1 and its dialects (Li et al. 2025, arXiv 2503.01840, section 3.1).
 
+`fc` makes one feature of n hidden states of the target. The first layer attends over
+`[norm(embedding); norm(feature)]`, 2H wide, and adds to the feature. A head of its own ranks the
+commonest tokens only.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from spsbench.errors import UsageError
-from spsbench.loop.site import Plan, Site
+from spsbench.loop.drafter_context import Cache, DrafterContext, Plan
 from spsbench.loop.types import Drafter
 from spsbench.methods.drafters.headed import Drawing, HeadDrafter
-from spsbench.methods.heads.eagle3 import Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.network import over_weights
+from spsbench.methods.heads.layers import Attention, Layer, Mlp, Rotary
+from spsbench.methods.heads.network import HeadNetwork, Rows, over_weights
+from spsbench.models.heads.description import Eagle3Shape, LayerShape
 from spsbench.models.heads.formats.eagle3 import counted
 
 CHOICES = ("", "raw", "normed")
@@ -41,7 +51,7 @@ class Eagle3(HeadDrafter):
     @classmethod
     def open(  # type: ignore[override]
         cls,
-        site: Site,
+        context: DrafterContext,
         sampled: bool = True,
         shape: str | int = "",
         siblings: str = "distinct",
@@ -55,11 +65,89 @@ class Eagle3(HeadDrafter):
     ) -> Drafter:
         """As `Drawing` says; the shape has the answers by now."""
         drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(site))
+        return drawing.over(cls.frontier(context))
 
     @classmethod
-    def frontier(cls, site: Site) -> HeadFrontier:
+    def frontier(cls, context: DrafterContext) -> HeadFrontier:
         """Over a head and the target that it was trained for."""
-        head, target = site.head(), site.target()
-        network = site.network(lambda: over_weights(Eagle3Network, head, target))
-        return HeadFrontier(network, target, site.cache())
+        head, target = context.head(), context.target()
+        network = context.network(lambda: over_weights(Eagle3Network, head, target))
+        return HeadFrontier(network, target, context.cache())
+
+
+class FirstLayer(nn.Module):
+    """The layer that reads embeddings beside features; the residual is the feature alone."""
+
+    def __init__(self, shape: LayerShape, normed_residual: bool) -> None:
+        super().__init__()
+        self.normed_residual = normed_residual
+        self.hidden_norm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.input_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.self_attn = Attention(shape, 2 * shape.width, 0)
+        self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
+        self.mlp = Mlp(shape)
+
+    def forward(
+        self,
+        features: Tensor,
+        embedded: Tensor,
+        places: tuple[Tensor, Tensor],
+        cache: Cache,
+        sees: Any,
+    ) -> Tensor:
+        """[m, H] features and embeddings -> [m, H]."""
+        normed = self.hidden_norm(features)
+        residual = normed if self.normed_residual else features
+        both = torch.cat([self.input_layernorm(embedded), normed], -1)
+        x = residual + self.self_attn(both, places, cache, sees)
+        made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return made
+
+
+class Eagle3Network(HeadNetwork):
+    """`fc` [H, n * Ht], a first layer of 2H, plain layers, a norm and a head [Vd, H]."""
+
+    def __init__(self, shape: Eagle3Shape) -> None:
+        super().__init__()
+        layer, read = shape.layer, len(shape.features) * shape.target_width
+        self.shape, self.layers = shape, shape.features
+        self.fc = nn.Linear(read, layer.width, bias=False)
+        first = FirstLayer(layer, shape.normed_residual)
+        self.stack = nn.ModuleList([first, *(Layer(layer, i) for i in range(1, shape.depth))])
+        self.rotary = Rotary(layer)
+        self.norm = nn.RMSNorm(layer.width, eps=layer.eps)
+        if shape.norm_each:
+            kind = [nn.RMSNorm(shape.target_width, eps=layer.eps) for _ in shape.features]
+            self.fc_norm = nn.ModuleList(kind)
+        if shape.norm_all:
+            self.input_norm = nn.RMSNorm(read, eps=layer.eps)
+        if shape.mask_token is not None:
+            self.mask_hidden = nn.Parameter(torch.empty(1, 1, read))
+        if shape.own_head:
+            self.lm_head = nn.Linear(layer.width, shape.draft_vocab, bias=False)
+        if shape.own_embedding:
+            self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
+
+    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
+        """N times [m, Ht] -> [m, H]; the norms before `fc` are those of 3.1, or of gpt-oss."""
+        if self.shape.norm_each:
+            hidden = [norm(part) for norm, part in zip(self.fc_norm, hidden, strict=True)]
+        joined = torch.cat(list(hidden), -1)
+        made: Tensor = self.fc(self.input_norm(joined) if self.shape.norm_all else joined)
+        return made
+
+    def step(
+        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+    ) -> Tensor:
+        """As `HeadNetwork.step`; fed back before the norm, by heads of 3.1 after it."""
+        places = self.rotary(positions, features.dtype)
+        first, *rest = self.stack
+        x: Tensor = first(features, embedded, places, cache, sees)
+        for layer in rest:
+            x = layer(x, places, cache, sees)
+        return self.norm(x) if self.shape.normed_feedback else x
+
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        """By its own head, else by the target's rows of its vocabulary."""
+        plain = self.shape.normed_feedback or not self.shape.norm_output
+        return self.ranked(features if plain else self.norm(features), head)

@@ -1,21 +1,215 @@
 """Falcon: semi-autoregressive drafting, a block of k tokens a pass (arXiv 2412.12639).
 
-The laws of a block are marginals, given the text and the blocks before it: that of a slot knows
-nothing of what is drawn in the slots before it in its own block. They are the laws that tokens are
-drawn from, so every rule that accepts the kind of draft is exact with them. The paper accepts the
-target's likeliest tokens along a tree of the likeliest per slot; `siblings=top`, or `width`, with
-`match` are that.
+Two layers of LSTM over `[embedding of token j + 1; feature of token j]` make a row of width H. The
+last k rows of a text are a block: in a decoder layer they see all of the text and each other, later
+ones too (the relaxed causal mask), and row j predicts the feature of token j + k (sections 3.1 and
+3.2). The predicted features and k tokens are the next block. Keys and values of the one decoder
+layer are made of the LSTM's rows, which do not depend on where a block begins: they are cached.
+
+A node at depth d of a draft is slot (d - 1) mod k of a block. Nodes within a block share its laws,
+whatever was drawn in it before them: marginals, given the text and the blocks before, from which
+their tokens are drawn, so every rule that accepts the kind of draft is exact. Below every k-th
+depth each path has a block of its own. The paper accepts the target's likeliest tokens along a
+tree of the likeliest per slot: `siblings=top`, or `width`, with `match`.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from spsbench.loop.site import Plan, Site
-from spsbench.loop.types import Drafter
+import torch
+from torch import Tensor, nn
+
+from spsbench.loop.drafter_context import Cache, DrafterContext, Plan, TargetParts
+from spsbench.loop.sampling import send
+from spsbench.loop.trees import depths, visible
+from spsbench.loop.types import Context, Drafter, Scores
 from spsbench.methods.drafters.headed import Drawing, HeadDrafter
-from spsbench.methods.heads.blocks import BlockFrontier
-from spsbench.methods.heads.falcon import FalconNetwork
-from spsbench.methods.heads.network import filled, on_meta, without_copy
+from spsbench.methods.heads.layers import Attention, Layer, Rotary
+from spsbench.methods.heads.network import Ranking, Rows, filled, on_meta, without_copy
+from spsbench.methods.heads.reader import HiddenReader
+from spsbench.models.heads.description import FalconShape
 from spsbench.models.heads.formats.falcon import answered
+
+State = tuple[Tensor, Tensor]
+"""Of the LSTM, each [2, B, H]: outputs and cells of both layers."""
+
+Held = tuple[Tensor, Tensor]
+"""Keys and values of all rows so far, each [1, kv_heads, n, head_dim]."""
+
+TEXT = -1  # the block that the text ends in
+
+
+class FalconNetwork(Ranking):
+    """`lstm` [2H -> H], then a layer without a norm before its attention; the target's head.
+
+    Attributes:
+        layers: of the target: the last hidden state, which is the normed one.
+        block: k, the tokens that a pass foretells.
+    """
+
+    def __init__(self, shape: FalconShape, layers: int) -> None:
+        super().__init__()
+        width = shape.layer.width
+        self.shape, self.layers, self.block = shape, (layers,), shape.block
+        self.lstm = nn.LSTM(2 * width, width, num_layers=2, bias=shape.bias)
+        self.layer = Layer(shape.layer, 0, normed=False)
+        self.rotary = Rotary(shape.layer)
+        if shape.own_embedding:
+            self.embed_tokens = nn.Embedding(shape.vocab, width)
+
+    def start(self, count: int) -> State:
+        """Before the first row of `count` texts."""
+        weight = next(self.lstm.parameters())
+        zeros = weight.new_zeros(2, count, self.shape.layer.width)
+        return zeros, zeros
+
+    def rows(self, features: Tensor, embedded: Tensor, state: State) -> tuple[Tensor, State]:
+        """[T, B, H] features and embeddings of B texts, after `state` -> [T, B, H], the next state.
+
+        Without recurrence every row begins at nothing, and the state stays.
+        """
+        both = torch.cat([embedded, features], -1)
+        if not self.shape.recurrent:
+            alone: Tensor = self.lstm(both.flatten(0, 1)[None])[0]
+            return alone.view(features.shape), state
+        made, after = self.lstm(both, state)
+        return made, after
+
+    def note(self, rows: Tensor, positions: Tensor, cache: Cache) -> Held:
+        """Keys and values of [m, H] rows go into `cache`; all of them."""
+        attention: Attention = self.layer.self_attn
+        return attention.note(rows, self.rotary(positions, rows.dtype), cache)
+
+    def foretell(self, rows: Tensor, positions: Tensor, held: Held, sees: Tensor | None) -> Tensor:
+        """[n, H] rows that have been noted -> [n, H] features, each k tokens further on.
+
+        Args:
+            rows: of blocks.
+            positions: [n] where they stand.
+            held: keys and values of everything.
+            sees: [n, all] bool, what each row sees; None: everything.
+        """
+        places = self.rotary(positions, rows.dtype)
+        x = rows + self.layer.self_attn.look(rows, places, held, sees)
+        made: Tensor = x + self.layer.mlp(self.layer.post_attention_layernorm(x))
+        return made
+
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        """[n, H] features -> [n, V] logits of the token after, by the target's head."""
+        return head(features)
+
+
+class Block(NamedTuple):
+    """What is foretold after some text and blocks."""
+
+    features: Tensor  # [k, H]
+    logits: Tensor  # [k, V]
+    state: State  # of the LSTM after its rows
+
+
+class Place(NamedTuple):
+    """Where a node is."""
+
+    block: int  # that foretold it, or TEXT
+    path: tuple[Tensor, ...]  # the tokens since, its own the last
+
+
+class BlockFrontier(HiddenReader):
+    """The cache of such a head: rows of the text, then k rows for each drafted block."""
+
+    network: FalconNetwork
+
+    def __init__(self, network: FalconNetwork, target: TargetParts, cache: Cache) -> None:
+        self._state = network.start(1)  # after the rows of the text
+        self._last = self._state[0][0, :0]  # [<= k, H] its last rows
+        self._held: Any = None
+        super().__init__(network, target, cache)
+
+    @torch.inference_mode()
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Read the prompt: every token but the last has features by now."""
+        self._state = self.network.start(1)
+        self._last = self._state[0][0, :0]
+        super().begin(prompt, prefill)
+
+    def depth(self, context: Context, k: int) -> int:
+        """Nothing before the text has the rows of a block."""
+        return 0 if len(context.tokens) <= self.network.block else k
+
+    @torch.inference_mode()
+    def root(self, context: Context) -> Tensor:
+        """[1, V] logits after the text."""
+        network, k = self.network, self.network.block
+        places = torch.arange(self._read - k, self._read, device=self._target.device)
+        made = network.foretell(self._last, places, self._held, None)
+        self._blocks[TEXT] = Block(made, self._logits(made), self._state)
+        return self._blocks[TEXT].logits[:1]
+
+    @torch.inference_mode()
+    def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """[n, V] logits after each of some nodes of one depth; a pass below every k-th depth."""
+        fed = send(tokens, self._target.device)
+        for i, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
+            above = self._at[parent]
+            self._at[node] = Place(above.block, (*above.path, fed[i]))
+        if len(self._at[nodes[0]].path) == self.network.block:
+            self._grow(nodes)
+        found = [self._at[node] for node in nodes]
+        return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in found])
+
+    def _grow(self, nodes: Sequence[int]) -> None:
+        """A block for each of some nodes that end one, all in one pass."""
+        network, n, k = self.network, len(nodes), self.network.block
+        found = [self._at[node] for node in nodes]
+        before = [self._blocks[at.block] for at in found]
+        features = torch.stack([block.features for block in before], 1)  # [k, n, H]
+        tokens = torch.stack([token for at in found for token in at.path])
+        embedded = self._embed(tokens).view(n, k, -1).transpose(0, 1)
+        outputs, cells = (
+            torch.cat(part, 1) for part in zip(*(b.state for b in before), strict=True)
+        )
+        rows, (outputs, cells) = network.rows(features, embedded, (outputs, cells))
+        rows = rows.transpose(0, 1).flatten(0, 1)  # [n * k, H], a block after the other
+        first = len(self._above)
+        self._above += [at.block for at in found]
+        places, sees = self._places(n)
+        held = network.note(rows, places, self._cache)
+        made = network.foretell(rows, places, held, sees)
+        logits = self._logits(made)
+        for i, node in enumerate(nodes):
+            own = slice(i * k, (i + 1) * k)
+            state = outputs[:, i : i + 1], cells[:, i : i + 1]
+            self._blocks[first + i] = Block(made[own], logits[own], state)
+            self._at[node] = Place(first + i, ())
+
+    def _places(self, n: int) -> tuple[Tensor, Tensor]:
+        """Of the last n blocks where their rows stand [n * k], and what these see [n * k, all]."""
+        k, above = self.network.block, torch.tensor(self._above)
+        start = self._read + k * depths(above)[-n:]
+        places = (start[:, None] + torch.arange(k)).flatten()
+        sees = torch.ones(n * k, self._read + k * len(above), dtype=torch.bool)
+        theirs = visible(above)[-n:].repeat_interleave(k, 0).repeat_interleave(k, 1)
+        sees[:, self._read :] = theirs
+        device = self._target.device
+        return send(places, device), send(sees, device)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._blocks: dict[int, Block] = {}
+        self._above: list[int] = []  # of each drafted block, the one before it
+        self._at = {-1: Place(TEXT, ())}
+
+    def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
+        network, embedded = self.network, self._embed(tokens)
+        rows, self._state = network.rows(hidden[0][:, None], embedded[:, None], self._state)
+        made = rows[:, 0]
+        self._held = network.note(made, places, self._cache)
+        self._last = torch.cat([self._last, made])[-network.block :]
+        return made[-1]
+
+    def _logits(self, features: Tensor) -> Tensor:
+        """[n, H] -> [n, V] logits."""
+        return self._spread(self.network.scores(features, self._their_head))
 
 
 class Falcon(HeadDrafter):
@@ -34,7 +228,7 @@ class Falcon(HeadDrafter):
     @classmethod
     def open(  # type: ignore[override]
         cls,
-        site: Site,
+        context: DrafterContext,
         sampled: bool = True,
         shape: str | int = "",
         siblings: str = "distinct",
@@ -46,16 +240,16 @@ class Falcon(HeadDrafter):
     ) -> Drafter:
         """As `Drawing` says; the shape has the answer by now."""
         drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(site))
+        return drawing.over(cls.frontier(context))
 
     @classmethod
-    def frontier(cls, site: Site) -> BlockFrontier:
+    def frontier(cls, context: DrafterContext) -> BlockFrontier:
         """Over the target's last hidden state."""
-        head, target = site.head(), site.target()
+        head, target = context.head(), context.target()
         layers = target.config.num_hidden_layers
 
         def make() -> FalconNetwork:
             shape, tensors = without_copy(head.description.shape, head.tensors, target)
             return filled(on_meta(lambda: FalconNetwork(shape, layers)), tensors)
 
-        return BlockFrontier(site.network(make), target, site.cache())
+        return BlockFrontier(context.network(make), target, context.cache())

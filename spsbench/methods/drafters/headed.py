@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.loop.drafter_context import DrafterContext, Drawn, Plan, Weights
 from spsbench.loop.sampling import sample
-from spsbench.loop.site import Drawn, Plan, Site, Weights
 from spsbench.loop.types import Context, Draft, Drafter, GoOn, Noise, Purpose, Scores
-from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as
+from spsbench.methods.drafters.shaped import ShapedDrafter, drawn_as, parents_of
 from spsbench.methods.drafters.topk import TopkDrafter
-from spsbench.methods.drafters.tree import parents_of
 from spsbench.methods.heads.reader import HiddenReader
 
 
@@ -80,13 +79,13 @@ class HeadDrafter(Drafter):
 
     @classmethod
     @abstractmethod
-    def frontier(cls, site: Site) -> HiddenReader:
+    def frontier(cls, context: DrafterContext) -> HiddenReader:
         """Over the head and the target that it was trained for."""
 
     @classmethod
     def open(  # type: ignore[override]
         cls,
-        site: Site,
+        context: DrafterContext,
         sampled: bool = True,
         shape: str | int = "",
         siblings: str = "distinct",
@@ -97,7 +96,7 @@ class HeadDrafter(Drafter):
     ) -> Drafter:
         """As `Drawing` says."""
         drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
-        return drawing.over(cls.frontier(site))
+        return drawing.over(cls.frontier(context))
 
 
 class HeadChain(Drafter):

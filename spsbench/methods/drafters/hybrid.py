@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import UsageError
-from spsbench.loop.planning import plan_of
-from spsbench.loop.site import Site, Weights
-from spsbench.loop.transfer import send
+from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.guards import plan_of
+from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Purpose, Scores
 from spsbench.plugins import make
 from spsbench.spec import Spec
@@ -50,10 +50,12 @@ class HybridDrafter(Drafter):
         )
 
     @classmethod
-    def open(cls, site: Site, first: str = "suffix", then: str = "model", least: int = 3) -> Self:
-        """Both at one site."""
-        made = [make("drafters", part(text), site) for text in (first, then)]
-        return cls(*made, least=least, vocab_size=site.vocab_size)
+    def open(
+        cls, context: DrafterContext, first: str = "suffix", then: str = "model", least: int = 3
+    ) -> Self:
+        """Both at one context."""
+        made = [make("drafters", part(text), context) for text in (first, then)]
+        return cls(*made, least=least, vocab_size=context.vocab_size)
 
     def __init__(self, first: Drafter, then: Drafter, *, least: int, vocab_size: int) -> None:
         self._first, self._then, self._least = first, then, least

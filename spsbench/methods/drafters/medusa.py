@@ -1,27 +1,33 @@
-"""Medusa: heads that each foretell one token further (arXiv 2401.10774).
+"""Medusa: heads that each predict one token further (Cai et al. 2024, arXiv 2401.10774).
 
-Its laws are marginals: that of a depth knows nothing of the tokens drafted before it. They are the
-laws that tokens are drawn from all the same, so exact rules may follow where Medusa's own accepts
-what is typical.
+Head i reads the last hidden state of the newest token that has one, token j, and predicts token
+j + 2 + i: residual blocks x + SiLU(W x + b), then a vocabulary projection of its own.
+
+The laws are marginals: that of a depth does not depend on the tokens drafted before it. Tokens are
+drawn from them all the same, so exact rules apply where Medusa's own accepts what is typical.
 """
 
-from torch import Tensor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from spsbench.errors import DataError
-from spsbench.loop.site import Site
+from spsbench.loop.drafter_context import DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.medusa import MedusaNetwork
 from spsbench.methods.heads.network import filled, on_meta
-from spsbench.methods.heads.parallel import ParallelFrontier
+from spsbench.methods.heads.parallel import Around, Marginal, ParallelFrontier
+from spsbench.models.heads.description import MedusaShape
 
 
 class Medusa(HeadDrafter):
     """Opens as a chain or a tree over Medusa's network; see `headed.Drawing`."""
 
     @classmethod
-    def frontier(cls, site: Site) -> ParallelFrontier:
+    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
         """Over the target's last hidden state."""
-        head, target = site.head(), site.target()
+        head, target = context.head(), context.target()
         shape, layers = head.description.shape, target.config.num_hidden_layers
 
         def make() -> MedusaNetwork:
@@ -31,7 +37,39 @@ class Medusa(HeadDrafter):
             network.ids = None if ids is None else mapped(ids, target.vocab_size)
             return network
 
-        return ParallelFrontier(site.network(make), target, site.cache())
+        return ParallelFrontier(context.network(make), target, context.cache())
+
+
+class MedusaHead(nn.Module):
+    """Blocks [H, H], then `lm_head` [Vd, H]; each block has weights of its own."""
+
+    def __init__(self, shape: MedusaShape) -> None:
+        super().__init__()
+        wide = shape.width
+        blocks = [nn.Linear(wide, wide, bias=shape.bias) for _ in range(shape.depth)]
+        self.blocks = nn.ModuleList(blocks)
+        self.lm_head = nn.Linear(wide, shape.draft_vocab, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, H] -> [n, Vd] logits."""
+        for block in self.blocks:
+            x = x + silu(block(x))
+        logits: Tensor = self.lm_head(x)
+        return logits
+
+
+class MedusaNetwork(Marginal):
+    """`count` heads over one hidden state [H]."""
+
+    def __init__(self, shape: MedusaShape, layers: int) -> None:
+        super().__init__()
+        self.layers = (layers,)  # of the target: the last hidden state is the normed one
+        self.deepest = shape.count
+        self.heads = nn.ModuleList(MedusaHead(shape) for _ in range(shape.count))
+
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+        """[count, Vd] the logits of the first heads."""
+        return torch.cat([self.heads[i](newest[None]) for i in range(count)])
 
 
 def mapped(ids: Tensor, vocab: int) -> Tensor:

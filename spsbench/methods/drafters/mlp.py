@@ -1,18 +1,98 @@
-"""MLP speculators: a small recurrent state over the last hidden state (arXiv 2404.19124)."""
+"""MLP speculators: a small recurrent state over the last hidden state (arXiv 2404.19124).
 
-from spsbench.loop.site import Site
+The state starts as the target's last hidden state and takes in one token a depth: the pending token
+first, then the drafted ones. So its laws depend on the whole draft, unlike Medusa's.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from spsbench.loop.drafter_context import DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
-from spsbench.methods.heads.mlp import MlpNetwork
 from spsbench.methods.heads.network import over_layers
-from spsbench.methods.heads.parallel import ParallelFrontier
+from spsbench.methods.heads.parallel import Around, ParallelFrontier, ParallelNetwork
+from spsbench.models.heads.description import MlpShape
+
+EPS = 1e-6
 
 
 class Mlp(HeadDrafter):
     """Opens as a chain or a tree over Mlp's network; see `headed.Drawing`."""
 
     @classmethod
-    def frontier(cls, site: Site) -> ParallelFrontier:
+    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
         """Over the target's last hidden state."""
-        head, target = site.head(), site.target()
-        network = site.network(lambda: over_layers(MlpNetwork, head, target))
-        return ParallelFrontier(network, target, site.cache())
+        head, target = context.head(), context.target()
+        network = context.network(lambda: over_layers(MlpNetwork, head, target))
+        return ParallelFrontier(network, target, context.cache())
+
+
+class ScaledNorm(nn.Module):
+    """RMS norm, a weight and a bias."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, D] -> [n, D]."""
+        return normed(x) * self.weight + self.bias
+
+
+class MlpNetwork(ParallelNetwork):
+    """`n_predict` stages of `emb` [V, D], `proj` [D, H or D], `ln` [D] and `head` [V, D].
+
+    Of a head with tied weights stages share them: the first `proj` alone is of another shape.
+    """
+
+    def __init__(self, shape: MlpShape, layers: int) -> None:
+        super().__init__()
+        self.layers = (layers,)  # of the target: the last hidden state is the normed one
+        self.shape, self.deepest = shape, shape.count
+        own, inner = (1 if shape.tied else shape.count), shape.inner
+        firsts = min(2, shape.count) if shape.tied else shape.count
+        self.emb = nn.ModuleList(nn.Embedding(shape.vocab, inner) for _ in range(own))
+        self.proj = nn.ModuleList(
+            nn.Linear(inner if i else shape.width, inner, bias=False) for i in range(firsts)
+        )
+        self.head = nn.ModuleList(nn.Linear(inner, shape.vocab, bias=False) for _ in range(own))
+        self.ln = nn.ModuleList(ScaledNorm(inner) for _ in range(own))
+        old = 0.5 ** (0.5 / shape.count)  # the weight of the state beside that of a token
+        self._weight = math.sqrt((1 - old**2) * (inner / 2)) / old
+
+    def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
+        """[1, H] the state that stage 0 projects."""
+        return normed(newest[None]) / math.sqrt(2) if self.shape.scaled else newest[None]
+
+    def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
+        """[D] after the pending token."""
+        return self.stage(0, seen, token[None])[0]
+
+    def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
+        """[n, V] by the head of this stage."""
+        logits: Tensor = nth(self.head, depth)(states)
+        return logits
+
+    def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
+        """[n, D] after the tokens."""
+        return self.stage(depth + 1, states, tokens)
+
+    def stage(self, i: int, x: Tensor, tokens: Tensor) -> Tensor:
+        """[n, .] a state, and [n] the token after it -> [n, D] by stage `i`."""
+        x = nth(self.proj, i)(x) + self._weight * nth(self.emb, i)(tokens)
+        return gelu(nth(self.ln, i)(x))
+
+
+def nth(stages: nn.ModuleList, i: int) -> nn.Module:
+    """Stage `i`, or the last one that there is, which all after it share."""
+    return stages[min(i, len(stages) - 1)]
+
+
+def normed(x: Tensor) -> Tensor:
+    """[n, D] with a mean square of 1."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)

@@ -1,13 +1,14 @@
-"""A smaller language model drafts, one token at a time (Chen et al. 2023, Algorithm 2)."""
+"""A smaller language model drafts token by token (Chen et al. 2023, Algorithm 2), or nothing does."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.sampling import sample, unsharpened
-from spsbench.loop.site import Site, Weights
 from spsbench.loop.types import (
     LM,
     Along,
@@ -29,9 +30,9 @@ class ModelDrafter(Drafter):
     weights = Weights.MODEL
 
     @classmethod
-    def open(cls, site: Site) -> Self:
+    def open(cls, context: DrafterContext) -> Self:
         """Over a session with the draft model."""
-        return cls(site.session())
+        return cls(context.session())
 
     def __init__(self, lm: LM) -> None:
         self.lm = lm
@@ -74,3 +75,17 @@ class ModelDrafter(Drafter):
         logits = lm.append(fed, keep=len(tokens) - begin).logits
         laws = warp(logits)
         return Along(laws, unsharpened(warp, logits, laws))
+
+
+@dataclass(frozen=True)
+class NoDrafter(Drafter):
+    """Leaves every token to the target, and costs nothing."""
+
+    drawn = Drawn.IID  # vacuously: every verifier may follow
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Nothing to prepare."""
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """No tokens."""
+        return Draft(torch.empty(0, dtype=torch.int64), None)

@@ -1,18 +1,64 @@
-"""MTP: the layer that a target was trained with, to foretell one token more (arXiv 2412.19437)."""
+"""MTP: a target's own layer for predicting one token more (DeepSeek-V3, arXiv 2412.19437).
 
-from spsbench.loop.site import Site
+A decoder layer over `fc` of the normed embedding of token j + 1 and the normed feature of token j.
+Its normed output is the next feature: one layer is used for all depths, as in FastMTP
+(arXiv 2509.18362). Embeddings and head are the target's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spsbench.loop.drafter_context import Cache, DrafterContext
 from spsbench.methods.drafters.headed import HeadDrafter
 from spsbench.methods.heads.frontier import HeadFrontier
-from spsbench.methods.heads.mtp import MtpNetwork
-from spsbench.methods.heads.network import over_layers
+from spsbench.methods.heads.layers import Layer, Rotary
+from spsbench.methods.heads.network import HeadNetwork, Rows, over_layers
+from spsbench.models.heads.description import MtpShape
 
 
 class Mtp(HeadDrafter):
     """Opens as a chain or a tree over such a layer, one for all depths; see `headed.Drawing`."""
 
     @classmethod
-    def frontier(cls, site: Site) -> HeadFrontier:
+    def frontier(cls, context: DrafterContext) -> HeadFrontier:
         """Over the target's last hidden state."""
-        head, target = site.head(), site.target()
-        network = site.network(lambda: over_layers(MtpNetwork, head, target))
-        return HeadFrontier(network, target, site.cache())
+        head, target = context.head(), context.target()
+        network = context.network(lambda: over_layers(MtpNetwork, head, target))
+        return HeadFrontier(network, target, context.cache())
+
+
+class MtpNetwork(HeadNetwork):
+    """`fc` [H, 2H], a layer, and three norms."""
+
+    def __init__(self, shape: MtpShape, layers: int) -> None:
+        super().__init__()
+        layer = shape.layer
+        self.shape, self.layers = shape, (layers,)  # the last hidden state is the normed one
+        self.norm_embedded = nn.RMSNorm(layer.width, eps=layer.eps)
+        self.norm_feature = nn.RMSNorm(layer.width, eps=layer.eps)
+        self.fc = nn.Linear(2 * layer.width, layer.width, bias=False)
+        self.layer = Layer(layer, 0)
+        self.norm = nn.RMSNorm(layer.width, eps=layer.eps)
+        self.rotary = Rotary(layer)
+
+    def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
+        """The one hidden state as it is."""
+        return hidden[0]
+
+    def step(
+        self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
+    ) -> Tensor:
+        """As `HeadNetwork.step`; normed, as the target's feature is."""
+        if self.shape.hidden_first:  # MiMo: the first token's row has no embedding
+            embedded = embedded.masked_fill(positions[:, None] == 0, 0.0)
+        both = [self.norm_embedded(embedded), self.norm_feature(features)]
+        x = self.fc(torch.cat(both[::-1] if self.shape.hidden_first else both, -1))
+        made: Tensor = self.norm(self.layer(x, self.rotary(positions, x.dtype), cache, sees))
+        return made
+
+    def scores(self, features: Tensor, head: Rows) -> Tensor:
+        """By the target's head, without another norm."""
+        return head(features)

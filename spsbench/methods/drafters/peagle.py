@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import Cache, Plan, Site, TargetParts
+from spsbench.loop.drafter_context import Cache, DrafterContext, Plan, TargetParts
 from spsbench.loop.types import Context
-from spsbench.methods.drafters.eagle3 import Eagle3
+from spsbench.methods.drafters.eagle3 import Eagle3, Eagle3Network
 from spsbench.methods.drafters.headed import Drawing
-from spsbench.methods.heads.eagle3 import Eagle3Network
 from spsbench.methods.heads.frontier import HeadFrontier
 from spsbench.methods.heads.network import over_weights
 from spsbench.models.heads.formats.eagle3 import counted
@@ -79,8 +78,8 @@ class PEagle(Eagle3):
         return Drawing(**arguments).plan
 
     @classmethod
-    def frontier(cls, site: Site) -> ParallelFrontier:
+    def frontier(cls, context: DrafterContext) -> ParallelFrontier:
         """Over a head and the target that it was trained for."""
-        head, target = site.head(), site.target()
-        network = site.network(lambda: over_weights(Eagle3Network, head, target))
-        return ParallelFrontier(network, target, site.cache())
+        head, target = context.head(), context.target()
+        network = context.network(lambda: over_weights(Eagle3Network, head, target))
+        return ParallelFrontier(network, target, context.cache())

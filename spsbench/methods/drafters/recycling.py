@@ -11,9 +11,9 @@ from typing import Self
 
 import torch
 
-from spsbench.loop.site import Site
+from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores, Step
-from spsbench.methods.drafters.lookup.growth import Followers, chain, tree, within
+from spsbench.methods.drafters.text_index import Followers, chain, tree, within
 
 PRIOR = (0.4, 0.14, 0.08, 0.05, 0.04, 0.03, 0.02, 0.02)  # hits by rank, before any were counted
 WEIGHT = 16  # counted tokens that weigh as much as the prior
@@ -60,9 +60,11 @@ class RecyclingDrafter(Drafter):
         return Plan(Drawn.POINT, tree=cls(width, nodes).tree)
 
     @classmethod
-    def open(cls, site: Site, width: int = 8, nodes: int = 0, shared: bool = False) -> Self:
-        """With the rows that the site remembers, if they are to be `shared`."""
-        return cls(width, nodes, site.memory(EarlierRows) if shared else None)
+    def open(
+        cls, context: DrafterContext, width: int = 8, nodes: int = 0, shared: bool = False
+    ) -> Self:
+        """With the rows that the context remembers, if they are to be `shared`."""
+        return cls(width, nodes, context.memory(EarlierRows) if shared else None)
 
     def __init__(self, width: int = 8, nodes: int = 0, earlier: EarlierRows | None = None) -> None:
         if width < 1:

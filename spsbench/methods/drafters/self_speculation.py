@@ -6,7 +6,7 @@ spared is a matter of the model: `methods.skips` searches.
 
 from typing import Self
 
-from spsbench.loop.site import Plan, Site, Variant
+from spsbench.loop.drafter_context import DrafterContext, Plan, Variant
 from spsbench.loop.types import Drawn
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.settings.models import QUANTISED
@@ -31,7 +31,7 @@ class SelfDrafter(ModelDrafter):
     @classmethod
     def open(
         cls,
-        site: Site,
+        context: DrafterContext,
         skip: Numbers = EVERY_OTHER,
         attention: Numbers = "",
         mlp: Numbers = "",
@@ -39,14 +39,14 @@ class SelfDrafter(ModelDrafter):
         """Over a session with a view of the target.
 
         Args:
-            site: of a loaded target.
+            context: of a loaded target.
             skip: layers left out, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
                 `half` is every other one but the first and the last two, a guess; `none` leaves the
                 layers whole.
             attention, mlp: layers of which that half alone is left out.
         """
-        count = int(site.target().config.num_hidden_layers)
-        return cls(site.variant(variant_of(count, skip, attention, mlp)))
+        count = int(context.target().config.num_hidden_layers)
+        return cls(context.variant(variant_of(count, skip, attention, mlp)))
 
 
 def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> Variant:

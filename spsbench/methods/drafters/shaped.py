@@ -8,31 +8,32 @@ never on values.
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import unsharpened
-from spsbench.loop.siblings import independent, without_replacement
-from spsbench.loop.site import Weights
-from spsbench.loop.transfer import send
+from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.sampling import independent, send, unsharpened, without_replacement
 from spsbench.loop.trees import levels_of
-from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.loop.types import (
+    LM,
+    Context,
+    Draft,
+    Drafter,
+    Drawn,
+    GoOn,
+    Noise,
+    Plan,
+    Purpose,
+    Scores,
+)
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
 SIBLINGS = {"iid": Drawn.IID, "distinct": Drawn.DISTINCT, "top": Drawn.POINT}
 """How the children of a node may be drawn."""
 
-
-def drawn_as(siblings: str) -> Drawn:
-    """What a word for it means.
-
-    Raises:
-        ValueError: another word.
-    """
-    if siblings not in SIBLINGS:
-        raise ValueError(f"siblings is {siblings!r}: expected one of {', '.join(SIBLINGS)}")
-    return SIBLINGS[siblings]
+MOST = 512  # nodes
 
 
 class ShapedDrafter(Drafter):
@@ -131,3 +132,61 @@ class ShapedDrafter(Drafter):
         uniforms = u[send(torch.tensor(padded), u.device)]
         draw = independent if self.drawn is Drawn.IID else without_replacement
         return draw(law, uniforms)
+
+
+class TreeDrafter(ShapedDrafter):
+    """`3x2x1`: three children of the text, two of each of those, one of each of these.
+
+    Args:
+        shape: the children of a node at each depth.
+        siblings: `top`, the likeliest ones by rule; `iid`, drawn independently; `distinct`, drawn
+            without replacement (section 4.3 of SpecInfer; EAGLE-1 and Sequoia draw so).
+    """
+
+    @classmethod
+    def plan(
+        cls, *args: Any, shape: str | int = "3x2x1", siblings: str = "top", **more: Any
+    ) -> Plan:
+        """How its siblings are drawn is in its arguments."""
+        parents_of(shape)
+        return Plan(drawn_as(siblings), True, cls.weights)
+
+    @classmethod
+    def open(
+        cls, context: DrafterContext, shape: str | int = "3x2x1", siblings: str = "top"
+    ) -> Self:
+        """Over a session with the draft model."""
+        return cls(context.session(), shape, siblings)
+
+    def __init__(self, lm: LM, shape: str | int = "3x2x1", siblings: str = "top") -> None:
+        super().__init__(lm, parents_of(shape), drawn_as(siblings))
+
+
+def drawn_as(siblings: str) -> Drawn:
+    """What a word for it means.
+
+    Raises:
+        ValueError: another word.
+    """
+    if siblings not in SIBLINGS:
+        raise ValueError(f"siblings is {siblings!r}: expected one of {', '.join(SIBLINGS)}")
+    return SIBLINGS[siblings]
+
+
+def parents_of(shape: str | int) -> list[int]:
+    """The parents of the nodes of a tree of these widths, level by level.
+
+    Raises:
+        ValueError: no widths from 1, or more than `MOST` nodes.
+    """
+    widths = str(shape).split("x")
+    if not all(width.isdecimal() and int(width) > 0 for width in widths):
+        raise ValueError(f"shape is {shape!r}: expected widths from 1, as in 3x2x1")
+    parents, level = list[int](), [-1]
+    for width in map(int, widths):
+        if len(parents) + len(level) * width > MOST:
+            raise ValueError(f"shape is {shape!r}: expected at most {MOST} nodes")
+        first = len(parents)
+        parents += [above for above in level for _ in range(width)]
+        level = list(range(first, len(parents)))
+    return parents

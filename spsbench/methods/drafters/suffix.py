@@ -9,11 +9,18 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Self
 
-from spsbench.loop.site import Site
+from spsbench.loop.drafter_context import DrafterContext
 from spsbench.loop.types import Context, Draft, Drafter, Drawn, GoOn, Noise, Plan, Scores
-from spsbench.methods.drafters.lookup.automaton import ROOT, SuffixAutomaton
-from spsbench.methods.drafters.lookup.earlier import EarlierTexts
-from spsbench.methods.drafters.lookup.growth import NOTHING, Grown, chain, tree, within
+from spsbench.methods.drafters.text_index import (
+    NOTHING,
+    ROOT,
+    EarlierTexts,
+    Grown,
+    SuffixAutomaton,
+    chain,
+    tree,
+    within,
+)
 
 SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest first
 
@@ -48,7 +55,7 @@ class SuffixDrafter(Drafter):
     @classmethod
     def open(
         cls,
-        site: Site,
+        context: DrafterContext,
         factor: float = 1.0,
         offset: int = 0,
         least: float = 0.1,
@@ -56,8 +63,8 @@ class SuffixDrafter(Drafter):
         nodes: int = 0,
         shared: bool = False,
     ) -> Self:
-        """With what the site remembers of earlier generations, if it is to be `shared`."""
-        earlier = site.memory(EarlierTexts) if shared else None
+        """With what the context remembers of earlier generations, if it is to be `shared`."""
+        earlier = context.memory(EarlierTexts) if shared else None
         return cls(factor, offset, least, min_n, nodes, earlier)
 
     def __init__(

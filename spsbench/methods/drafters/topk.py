@@ -6,8 +6,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from spsbench.loop.drafter_context import DrafterContext, Weights
 from spsbench.loop.sampling import unsharpened
-from spsbench.loop.site import Site, Weights
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Scores
 from spsbench.methods.drafters.frontier import Frontier, frontier_over
 
@@ -41,9 +41,9 @@ class TopkDrafter(Drafter):
     weights = Weights.MODEL
 
     @classmethod
-    def open(cls, site: Site, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:
+    def open(cls, context: DrafterContext, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:
         """Over a session with the draft model."""
-        return cls(site.session(), width, depth, nodes)
+        return cls(context.session(), width, depth, nodes)
 
     def __init__(self, lm: LM | Frontier, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
         for name, value, least in ("width", width, 1), ("depth", depth, 0), ("nodes", nodes, 1):

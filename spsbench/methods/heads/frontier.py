@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import Cache, TargetParts
-from spsbench.loop.transfer import send
+from spsbench.loop.drafter_context import Cache, TargetParts
+from spsbench.loop.sampling import send
 from spsbench.loop.trees import block_visible, depths
 from spsbench.loop.types import Context
 from spsbench.methods.heads.network import HeadNetwork

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from spsbench.loop.site import Cache
+from spsbench.loop.drafter_context import Cache
 from spsbench.models.heads.description import LayerShape
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.errors import DataError
-from spsbench.loop.site import Cache, HeadWeights, TargetParts
+from spsbench.loop.drafter_context import Cache, HeadWeights, TargetParts
 from spsbench.models.heads.description import BlockShape, Eagle3Shape, EagleShape, FalconShape
 
 Rows = Callable[[Tensor], Tensor]

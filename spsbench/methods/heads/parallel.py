@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import Cache, TargetParts
-from spsbench.loop.transfer import send
+from spsbench.loop.drafter_context import Cache, TargetParts
+from spsbench.loop.sampling import send
 from spsbench.loop.types import Context
 from spsbench.methods.heads.network import Ranking, Rows
 from spsbench.methods.heads.reader import HiddenReader

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import Cache, TargetParts
-from spsbench.loop.transfer import send
+from spsbench.loop.drafter_context import Cache, TargetParts
+from spsbench.loop.sampling import send
 from spsbench.loop.types import Context, Scores, Step
 from spsbench.methods.drafters.frontier import Frontier
 

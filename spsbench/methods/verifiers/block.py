@@ -8,17 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import residual, row, sample
-from spsbench.loop.transfer import at_hand, send
+from spsbench.loop.sampling import at_hand, residual, row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.ladder import excesses
-from spsbench.methods.verifiers.shape import shape_of, verdict_at
 from spsbench.methods.verifiers.sps import (
     chain_law,
     law_of,
     ratios,
     refuses_unless_sampled_chain,
 )
+from spsbench.methods.verifiers.tree_rejection import excesses
+from spsbench.methods.verifiers.tree_tables import shape_of, verdict_at
 
 Laws = Callable[[int], tuple[Tensor, Tensor | None]]
 """A slot -> q and p there, both [V]; no p after the last token."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Verdict
-from spsbench.methods.checks import check_share
 from spsbench.methods.verifiers.sps import Sps, chain_laws, refuses_unless_sampled_chain
+from spsbench.plugins import check_share
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import residual, row, sample
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import residual, row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 from spsbench.methods.verifiers.sps import chain_laws, refuses_unless_sampled_chain
 

@@ -11,10 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import row, sample
-from spsbench.loop.transfer import at_hand
+from spsbench.loop.sampling import at_hand, row, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.shape import (
+from spsbench.methods.verifiers.tree_tables import (
     path_to,
     shape_of,
     tables,

@@ -12,12 +12,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from spsbench.loop.sampling import row, sample
-from spsbench.loop.transfer import at_hand, send
+from spsbench.loop.sampling import at_hand, row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.ladder import Ladder
 from spsbench.methods.verifiers.rungs import Tree
-from spsbench.methods.verifiers.shape import (
+from spsbench.methods.verifiers.tree_rejection import Ladder
+from spsbench.methods.verifiers.tree_tables import (
     Shape,
     path_to,
     shape_of,

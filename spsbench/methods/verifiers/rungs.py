@@ -8,7 +8,7 @@ for the chance of a first child, nor for a test that no weight could pass.
 from torch import Tensor, empty_like, finfo, sub
 
 from spsbench.loop.types import Draft, Drawn
-from spsbench.methods.verifiers.shape import Shape, numbers
+from spsbench.methods.verifiers.tree_tables import Shape, numbers
 
 
 class Tree:

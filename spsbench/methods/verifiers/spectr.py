@@ -16,11 +16,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import pieces, residual, row, sample
-from spsbench.loop.transfer import at_hand, send
+from spsbench.loop.sampling import at_hand, pieces, residual, row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.verifiers.ladder import taken
-from spsbench.methods.verifiers.shape import (
+from spsbench.methods.verifiers.sps import WHENCE
+from spsbench.methods.verifiers.tree_rejection import taken
+from spsbench.methods.verifiers.tree_tables import (
     Shape,
     numbers,
     path_to,
@@ -28,7 +28,6 @@ from spsbench.methods.verifiers.shape import (
     tables,
     verdict_at,
 )
-from spsbench.methods.verifiers.sps import WHENCE
 
 STEPS = 6  # towards rho from above: each is a number that is exact, and smaller
 

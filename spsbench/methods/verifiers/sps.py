@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.loop.sampling import residual, row, sample
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import residual, row, sample, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
 

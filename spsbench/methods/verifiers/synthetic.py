@@ -6,10 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import row
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import row, send
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
-from spsbench.methods.checks import check_share
+from spsbench.plugins import check_share
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.loop.site import OwnWeights
+from spsbench.loop.drafter_context import OwnWeights
 from spsbench.models.config import read_config
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.folder import locate

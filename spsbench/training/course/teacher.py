@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spsbench.loop.site import TargetParts
+from spsbench.loop.drafter_context import TargetParts
 from spsbench.training.losses.laws import Foretold, Laws
 from spsbench.training.students.student import Batch, Guess, Lesson
 

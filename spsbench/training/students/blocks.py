@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.methods.heads.falcon import FalconNetwork, State
+from spsbench.methods.drafters.falcon import FalconNetwork, State
 from spsbench.training.students.growing import Growing
 
 

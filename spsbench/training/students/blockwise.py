@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import TargetParts
-from spsbench.methods.heads.blockwise import BlockwiseNetwork
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.methods.drafters.blockwise import BlockwiseNetwork
 from spsbench.models.heads.description import BlockwiseShape
 from spsbench.training.students.chained import Chained
 from spsbench.training.students.layers import begun, head_of, layer_of

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from spsbench.loop.site import TargetParts
-from spsbench.methods.heads.eagle import EagleNetwork
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.methods.drafters.eagle import EagleNetwork
 from spsbench.models.heads.description import EagleShape
 from spsbench.training.students.layers import begun, layer_config, layer_of
 from spsbench.training.students.unrolled import Unrolled

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import TargetParts
-from spsbench.methods.heads.eagle3 import Eagle3Network
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.methods.drafters.eagle3 import Eagle3Network
 from spsbench.models.heads.description import Eagle3Shape
 from spsbench.models.heads.formats.eagle3 import IDS, default_features
 from spsbench.training.students.known import known_tokens

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.loop.site import TargetParts
-from spsbench.methods.heads.falcon import FalconNetwork
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.methods.drafters.falcon import FalconNetwork
 from spsbench.models.heads.description import FalconShape
 from spsbench.training.losses.feature import feature
 from spsbench.training.losses.glancing import glanced

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.errors import UsageError
-from spsbench.loop.site import TargetParts
+from spsbench.loop.drafter_context import TargetParts
 from spsbench.models.heads.description import LayerShape
 
 SPREAD = 0.02

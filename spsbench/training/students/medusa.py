@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from spsbench.loop.site import TargetParts
-from spsbench.methods.heads.medusa import MedusaNetwork
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.methods.drafters.medusa import MedusaNetwork
 from spsbench.models.heads.description import MedusaShape
 from spsbench.training.students.chained import Chained
 from spsbench.training.students.known import known_tokens

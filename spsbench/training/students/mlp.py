@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.site import TargetParts
-from spsbench.methods.heads.mlp import MlpNetwork, normed, nth
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.methods.drafters.mlp import MlpNetwork, normed, nth
 from spsbench.models.heads.description import MlpShape
 from spsbench.training.students.chained import Chained, ahead
 from spsbench.training.students.layers import layer_of

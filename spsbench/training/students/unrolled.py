@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from spsbench.loop.site import TargetParts
+from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.heads.network import HeadNetwork
 from spsbench.training.losses.feature import feature
 from spsbench.training.students import recomputed

@@ -18,8 +18,8 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits, Round
 from spsbench.methods.decoders.hf import HfDecoder, cards, config_of
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.drafters.model import NoDrafter
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
 
 PROMPT = [1, 5, 2, 7]

@@ -7,7 +7,7 @@ import torch
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Draft, Drafter, Scores, Step
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 
 NOISE = PhiloxStream(0).round(0)
 PREFILL = Scores(torch.empty(0, 9), {})

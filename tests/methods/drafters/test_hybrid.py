@@ -11,13 +11,13 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import Proof, prove
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.errors import UsageError
-from spsbench.loop.planning import plan_of
-from spsbench.loop.site import Drawn, Plan, Weights
+from spsbench.loop.drafter_context import Drawn, Plan, Weights
+from spsbench.loop.guards import plan_of
 from spsbench.loop.types import LM, Context, Draft, Drafter, GoOn, Noise, Purpose, Verifier
 from spsbench.methods.drafters.hybrid import HybridDrafter
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.drafters.suffix import SuffixDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps

@@ -12,7 +12,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, sample
 from spsbench.loop.types import Context, Drawn, Purpose, Scores
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 
 PAIR = Pair(4, 8, ("plain",))
 PREFILL = Scores(torch.empty(0, 4), {})

@@ -10,7 +10,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Drawn, Scores
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 
 NOISE = PhiloxStream(0).round(0)
 PREFILL = Scores(torch.empty(0, 9), {})

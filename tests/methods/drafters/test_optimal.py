@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 
 from spsbench.audit.exact.tables import Pair, TableLM
-from spsbench.methods.drafters.optimal import Measured, Table, best_shape
-from spsbench.methods.drafters.sequoia import SequoiaDrafter, chances, read
+from spsbench.methods.drafters.sequoia import (
+    Measured,
+    SequoiaDrafter,
+    Table,
+    best_shape,
+    chances,
+    read,
+)
 
 ACCEPT = (0.5, 0.4, 0.6)
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from spsbench.methods.drafters.lookup.earlier import EarlierTexts
 from spsbench.methods.drafters.suffix import SuffixDrafter
+from spsbench.methods.drafters.text_index import EarlierTexts
 from tests.methods.drafters.asked import PREFILL, asked, tokens_of
 
 

@@ -18,17 +18,16 @@ from spsbench.engines.eager import EagerLM
 from spsbench.engines.session.session import FastLM
 from spsbench.errors import PlugInError, UsageError
 from spsbench.loop.decode import decode
+from spsbench.loop.guards import plan_of
 from spsbench.loop.noise import PhiloxStream
-from spsbench.loop.planning import plan_of
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, Limits, Round, Scores, Verifier
 from spsbench.methods.drafters.chains import ChainsDrafter
 from spsbench.methods.drafters.frontier import Frontier
-from spsbench.methods.drafters.none import NoDrafter
-from spsbench.methods.drafters.shaped import ShapedDrafter
+from spsbench.methods.drafters.model import NoDrafter
+from spsbench.methods.drafters.shaped import ShapedDrafter, TreeDrafter, parents_of
 from spsbench.methods.drafters.topk import TopkDrafter
-from spsbench.methods.drafters.tree import TreeDrafter, parents_of
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
 from spsbench.plugins import make as make_plug_in

@@ -3,7 +3,7 @@
 import torch
 
 from spsbench.loop.types import Round
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 
 
 def test_k_never_changes() -> None:

@@ -9,11 +9,15 @@ import torch
 
 from spsbench.errors import UsageError
 from spsbench.loop.types import Round, Schedule
-from spsbench.methods.schedules.ema import Ema
-from spsbench.methods.schedules.entropy import Entropy
-from spsbench.methods.schedules.folding import Fold, RunningAcceptance, outcome
-from spsbench.methods.schedules.goodput import Goodput
-from spsbench.methods.schedules.heuristic import Heuristic
+from spsbench.methods.schedules.by_distribution import Entropy
+from spsbench.methods.schedules.by_history import (
+    Ema,
+    Fold,
+    Goodput,
+    Heuristic,
+    RunningAcceptance,
+    outcome,
+)
 from spsbench.planning.forecast.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec

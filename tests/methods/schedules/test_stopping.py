@@ -15,9 +15,7 @@ from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp, unsharpened
 from spsbench.loop.types import Limits, Round, Schedule, Scores
 from spsbench.methods.drafters.model import ModelDrafter
-from spsbench.methods.schedules.confidence import Confidence
-from spsbench.methods.schedules.disco import Disco
-from spsbench.methods.schedules.entropy import Entropy
+from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.planning.forecast.disco import Classifier, fit, read_classifier, write_classifier
 

@@ -13,14 +13,11 @@ from spsbench.audit.exact.tables import Pair
 from spsbench.errors import UsageError
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.types import Draft, Drawn, Guarantee
-from spsbench.methods.schedules.constant import Constant
-from spsbench.methods.verifiers.allowing import longest
-from spsbench.methods.verifiers.distance import Distance
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.ensemble import Ensemble
 from spsbench.methods.verifiers.lenient import Lenient
+from spsbench.methods.verifiers.set_acceptance import Distance, TopK, Typical, longest
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.methods.verifiers.topk import TopK
-from spsbench.methods.verifiers.typical import Typical
 from spsbench.plugins import make
 from spsbench.registry import entries
 from spsbench.reports.remarks import _warnings

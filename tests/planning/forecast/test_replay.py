@@ -13,7 +13,7 @@ from spsbench.audit.exact.enumeration import Walk, following
 from spsbench.audit.exact.tables import KINDS, Pair
 from spsbench.loop.types import Round
 from spsbench.methods.drafters.ngram import NgramDrafter
-from spsbench.methods.schedules.constant import Constant
+from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps

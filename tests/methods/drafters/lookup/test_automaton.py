@@ -5,9 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from spsbench.methods.drafters.lookup.automaton import ROOT, SuffixAutomaton
-from spsbench.methods.drafters.lookup.earlier import EarlierTexts
-from spsbench.methods.drafters.lookup.growth import chain, tree, within
+from spsbench.methods.drafters.text_index import (
+    ROOT,
+    EarlierTexts,
+    SuffixAutomaton,
+    chain,
+    tree,
+    within,
+)
 
 Texts = list[list[int]]
 

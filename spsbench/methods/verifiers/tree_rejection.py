@@ -19,10 +19,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import pieces
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import pieces, send
 from spsbench.loop.types import Draft, Drawn
-from spsbench.methods.verifiers.shape import Shape, numbers
+from spsbench.methods.verifiers.tree_tables import Shape, numbers
 
 
 class Ladder:

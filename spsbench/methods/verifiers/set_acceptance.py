@@ -1,4 +1,4 @@
-"""What the rules share that let a set of tokens pass: no coin is thrown for a draft token.
+"""Rules that keep a token in a set of the target's: typical, top-k and distance acceptance.
 
 Their law, for a slot whose set of allowed tokens is T: a drawn draft gives p on T, and 1 - p(T) of
 q; a draft by rule is emitted with certainty if it is in T, else a token of q is. q may be left as
@@ -7,6 +7,7 @@ far behind as T allows: nothing bounds the ratio of the output to q.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from spsbench.loop.sampling import row, sample
 from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
+from spsbench.plugins import check_share
 
 
 class Allowing(ABC):
@@ -77,3 +79,70 @@ def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[fl
         path.insert(0, node)
         node = parents[node]
     return path
+
+
+@dataclass(frozen=True)
+class Typical(Allowing):
+    """Keep x while q(x) > min(epsilon, delta exp(-H(q))); then draw from q.
+
+    Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set, where a
+    token of chance `epsilon` may come every time that the draft proposes it. H in nats. The
+    defaults are Medusa's; where it then takes the target's likeliest token, this draws one from q.
+    At temperature 0 it is greedy decoding.
+    """
+
+    epsilon: float = 0.09
+    delta: float = 0.3
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            check_share(name, getattr(self, name))
+
+    def allowed(self, q: Tensor) -> Tensor:
+        """Tokens above the smaller of the two thresholds."""
+        spread: Tensor = torch.special.entr(q).sum(-1, keepdim=True)
+        least = (self.delta * (-spread).exp()).clamp(max=self.epsilon)
+        return q > least
+
+
+@dataclass(frozen=True)
+class TopK(Allowing):
+    """Keep x while it is one of the target's `n` likeliest tokens; then draw from q.
+
+    Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set. Tokens as
+    likely as the n-th are in it, those of no probability never. The rule sees the law after the
+    warp: at temperature 0 that holds one token, and this is greedy decoding. To let the second best
+    pass as the paper does, ask for a low temperature instead.
+    """
+
+    n: int = 2
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"n is {self.n}: expected 1 or more")
+
+    def allowed(self, q: Tensor) -> Tensor:
+        """The likeliest, if they can come at all."""
+        least = q.topk(min(self.n, q.shape[-1])).values[..., -1:]
+        return (q >= least) & (q > 0)
+
+
+@dataclass(frozen=True)
+class Distance(Allowing):
+    """Keep x while its id is at most `e` from that of q's likeliest token; then draw from q.
+
+    Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set, whatever
+    q says of it. It is for vocabularies whose ids are values of a signal, as the paper's pixels
+    are; ids of words are no distance, and text comes out wrong. `e` 0 keeps the likeliest alone.
+    """
+
+    e: int = 1
+
+    def __post_init__(self) -> None:
+        if self.e < 0:
+            raise ValueError(f"e is {self.e}: expected 0 or more")
+
+    def allowed(self, q: Tensor) -> Tensor:
+        """Ids around the likeliest."""
+        ids = torch.arange(q.shape[-1], device=q.device)
+        return (ids - q.argmax(-1, keepdim=True)).abs() <= self.e

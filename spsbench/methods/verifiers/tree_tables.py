@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.loop.sampling import row
-from spsbench.loop.transfer import send
+from spsbench.loop.sampling import row, send
 from spsbench.loop.trees import levels_of
 from spsbench.loop.types import Draft, Verdict
 

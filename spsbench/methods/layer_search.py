@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.session.layer_skip import layers_of, view
 from spsbench.errors import UsageError
-from spsbench.loop.site import Variant
+from spsbench.loop.drafter_context import Variant
 from spsbench.loop.types import LM, Engine
 
 Warping = Callable[[Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""What a drafter needs, and the place where it is given it."""
+"""The needs of a drafter (`Plan`), and the context that provides for them where it is opened."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -96,12 +96,12 @@ class Cache(Protocol):
         """Keep the first `length` tokens, and after them those at `rows`."""
 
 
-class Site(Protocol):
-    """Where a drafter is opened. What its plan does not name is not given: asking raises."""
+class DrafterContext(Protocol):
+    """Models, weights and caches for a drafter. Asking for what its plan does not name raises."""
 
     vocab_size: int
     tokenizer: Any  # the target's; None over tables
-    vocabularies: Any  # `models.translation.overlap.Vocabularies` where there are two, else None
+    vocabularies: Any  # `models.translation.vocabulary.Vocabularies` where there are two, else None
 
     def session(self) -> Any:
         """A session (`LM`) with the draft model; for `Weights.MODEL`."""

@@ -1,0 +1,244 @@
+"""Draft models with another tokenizer: by the tokens that both have (TLI), or by strings (SLEM)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from spsbench.errors import DataError
+from spsbench.loop.drafter_context import DrafterContext, Weights
+from spsbench.loop.sampling import sample
+from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Purpose, Scores
+from spsbench.models.translation.translator import ByText, SameTokens, Translator
+from spsbench.models.translation.vocabulary import Vocabularies
+
+MOST = 4  # of the draft's own tokens for each of the target's
+
+
+class SharedTokensDrafter(Drafter):
+    """Samples from `lm`, as far as its tokens are the target's, under the target's warp.
+
+    Args:
+        lm: a session with the draft model, in its own vocabulary.
+        translator: between the two vocabularies.
+        pairs: target's id -> draft's id of each token that both have, in order.
+        vocab_size: of the target.
+    """
+
+    drawn = Drawn.IID
+    weights = Weights.MODEL
+    translates = True
+
+    @classmethod
+    def open(cls, context: DrafterContext) -> Self:
+        """Over a session with the draft model.
+
+        Raises:
+            DataError: no token in common.
+        """
+        both: Vocabularies | None = context.vocabularies
+        pairs: Mapping[int, int] = {token: token for token in range(context.vocab_size)}
+        if both is not None:
+            pairs = both.overlap.pairs
+        if not pairs:
+            raise DataError(
+                "no token of the draft model is one of the target's (tokenizers): expected some in "
+                "common. Draft by strings with --drafter slem, or with --drafter ngram"
+            )
+        return cls(context.session(), translator_of(both), pairs, context.vocab_size)
+
+    def __init__(
+        self, lm: LM, translator: Translator, pairs: Mapping[int, int], vocab_size: int
+    ) -> None:
+        self._text = OwnTokens(lm, translator)
+        self._own, self._vocab_size = pairs, vocab_size
+        self._tables: tuple[Tensor, Tensor] | None = None  # the pairs, where the logits are
+        self._seen = self._fed = 0  # tokens of the text in the last round, drafted ones fed then
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Prefill the draft model with the prompt in its own tokens, unless it does not fit."""
+        self._text.begin(prompt)
+        self._seen, self._fed = len(prompt), 0
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """Slot i uses DRAFT's uniform i. The first pass also feeds what the loop has added."""
+        x = context.tokens
+        # A round adds what it accepted and one more: so much is known without a look at it.
+        fed = 0 if context.last is None else self._fed  # asked outside a loop: nothing is known
+        accepted = x[self._seen : max(self._seen, len(x) - 1)][:fed]
+        feed = self._text.align(x, [self._own[token] for token in accepted])
+        self._seen, self._fed = len(x), 0
+        tokens: list[Tensor] = []
+        laws: list[Tensor] = []
+        if feed is not None and k > 0:
+            k = self._text.room(self._text.length, k)
+            u = noise.uniform(Purpose.DRAFT, k)
+            for i in range(k):
+                law = context.warp(self._restricted(self._text.logits(feed)))[0]
+                self._fed = i
+                if not go_on(law):
+                    break
+                tokens.append(sample(law, u[i])[None])
+                laws.append(law)
+                feed = self._in_draft(tokens[-1])
+        if not tokens:
+            return Draft(torch.empty(0, dtype=torch.int64), None)
+        return Draft(torch.cat(tokens), torch.stack(laws))
+
+    def _restricted(self, logits: Tensor) -> Tensor:
+        """[1, V of the draft] -> [1, V of the target], with no weight where there is no pair."""
+        ours, theirs = self._pairs(logits.device)
+        wide = logits.new_full((1, self._vocab_size), -torch.inf)
+        wide[:, ours] = logits[:, theirs]
+        return wide
+
+    def _in_draft(self, token: Tensor) -> Tensor:
+        """[1] the draft's id of a token that both have."""
+        ours, theirs = self._pairs(token.device)
+        return theirs.index_select(0, torch.searchsorted(ours, token))
+
+    def _pairs(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Ids of the target in order, and the draft's beside them."""
+        if self._tables is None:
+            ids = list(self._own), list(self._own.values())
+            self._tables = torch.tensor(ids[0], device=device), torch.tensor(ids[1], device=device)
+        return self._tables
+
+
+class StringDrafter(Drafter):
+    """What `lm` writes, in the target's tokens.
+
+    Args:
+        lm: a session with the draft model, in its own vocabulary.
+        translator: between the two vocabularies.
+        sampled: draw under the target's warp instead of taking the likeliest tokens. A draft by
+            rule is kept with the probability that the target gives it, whoever made it: the
+            likeliest is kept more often.
+    """
+
+    drawn = Drawn.POINT
+    weights = Weights.MODEL
+    translates = True
+
+    @classmethod
+    def open(cls, context: DrafterContext, sampled: bool = False) -> Self:
+        """Over a session with the draft model."""
+        return cls(context.session(), translator_of(context.vocabularies), sampled)
+
+    def __init__(self, lm: LM, translator: Translator, sampled: bool = False) -> None:
+        self._text, self._sampled = OwnTokens(lm, translator), sampled
+        self._fed: list[int] = []  # the draft's tokens that were fed in the last round
+
+    def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
+        """Prefill the draft model with the prompt in its own tokens, unless it does not fit."""
+        self._text.begin(prompt)
+        self._fed = []
+
+    def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
+        """The draft's own tokens until they are `k` of the target's; drawn ones use DRAFT in order.
+
+        Each batch of tokens is read on the host: it takes a look at the text.
+        """
+        feed = self._text.align(context.tokens, self._fed)
+        self._fed = []
+        found: list[int] = []
+        own: list[int] = []
+        most = self._text.room(self._text.length, MOST * k) if feed is not None else 0
+        passes = 0
+        while feed is not None and len(found) < k and len(own) < most:
+            batch = min(k - len(found), most - len(own))
+            u = noise.uniform(Purpose.DRAFT, len(own) + batch) if self._sampled else None
+            drawn = []
+            for i in range(len(own), len(own) + batch):
+                logits = self._text.logits(feed)
+                passes += 1
+                law = context.warp(logits)[0]
+                if not go_on(law):
+                    most = 0
+                    break
+                feed = logits.argmax(-1) if u is None else sample(law, u[i])[None]
+                drawn.append(feed)
+            new = torch.cat(drawn).tolist() if drawn else []
+            own += new
+            found = self._text.translator.back(own)
+            if any(map(self._text.translator.ends, new)):
+                break
+        self._fed = own[: max(0, passes - 1)]
+        return Draft(torch.tensor(found[:k], dtype=torch.int64), None)
+
+
+def translator_of(both: Vocabularies | None) -> Translator:
+    """Between two vocabularies, or where there is but one."""
+    return SameTokens() if both is None else ByText(both.target, both.draft)
+
+
+class OwnTokens:
+    """A session whose cache follows the text in the draft's tokens.
+
+    What the cache holds is compared with the text's tokens, and fed from the first that differs:
+    a text is cut otherwise near its end when more of it is there, never far from it.
+    """
+
+    def __init__(self, lm: LM, translator: Translator) -> None:
+        self.lm, self.translator = lm, translator
+        self._cached: list[int] = []
+        self._pending: list[int] = []  # of the text, not fed yet
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Read a prompt, all but its newest token, unless it does not fit."""
+        self.translator.restart()
+        self.lm.commit(0)
+        self._cached, self._pending = [], []
+        ids = self.translator.follow(prompt)
+        if ids and self.room(len(ids), 1):
+            self.lm.append(torch.tensor(ids[:-1], dtype=torch.int64), keep=0)
+            self._cached = ids[:-1]
+
+    def align(self, tokens: Sequence[int], drafted: Sequence[int]) -> Tensor | None:
+        """Drop from the cache what the text is not: [m] what is to be fed next, at least one token.
+
+        None where the text cannot be written, or fills the draft's context.
+
+        Args:
+            tokens: of the target.
+            drafted: the draft's tokens that were fed after what `align` gave the last time.
+        """
+        self._cached += drafted
+        self._pending = []
+        ids = self.translator.follow(tokens)
+        if not ids or not self.room(len(ids), 1):
+            return None
+        kept = min(common(self._cached, ids), len(ids) - 1)
+        self.lm.commit(kept)
+        self._cached, self._pending = ids[:kept], ids[kept:]
+        return torch.tensor(ids[kept:], dtype=torch.int64)
+
+    def logits(self, feed: Tensor) -> Tensor:
+        """[1, V] after what `align` gave, or after tokens that are drafted."""
+        found = self.lm.append(feed, keep=1).logits
+        self._cached += self._pending
+        self._pending = []
+        return found
+
+    def room(self, length: int, k: int) -> int:
+        """How many of `k` tokens can be drafted after `length` of them; the last is never fed."""
+        limit = self.lm.limit
+        return k if limit is None else max(0, min(k, limit - length + 1))
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text."""
+        return len(self._cached) + len(self._pending)
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the longest common beginning, by slices: long texts are compared each round."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,241 @@
+"""Lookups in texts: suffix automata, earlier generations, and drafts of the tokens that followed.
+
+Automata after Blumer et al. 1985: states are sets of substrings that end at the same places; adding
+a token takes O(1) amortised, and the counts as many steps as there are lengths of the known end.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from spsbench.loop.types import Draft
+
+ROOT = 0
+
+
+class SuffixAutomaton:
+    """All substrings of the texts added so far; a substring never spans two texts.
+
+    Attributes:
+        last: the state of the whole text so far.
+    """
+
+    def __init__(self) -> None:
+        self._next: list[dict[int, int]] = [{}]
+        self._link = [-1]  # the state of the longest suffix that ends at more places
+        self._length = [0]  # of a state's longest substring
+        self._count = [0]  # places where it ends
+        self._newest = [0]  # the last of them, as a number that grows with every token
+        self._added = 0
+        self.last = ROOT
+
+    def begin(self) -> None:
+        """Begin another text."""
+        self.last = ROOT
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Go on with the text."""
+        for token in tokens:
+            self.last = self._extended(token)
+            self._added += 1
+            state = self.last
+            while state != ROOT:
+                self._count[state] += 1
+                self._newest[state] = self._added
+                state = self._link[state]
+
+    def followers(self, state: int) -> list[tuple[float, int, int]]:
+        """Share of each token that followed, the token, the state after it; likeliest first.
+
+        Of tokens that followed equally often, the one that last did comes first.
+        """
+        after = self._next[state].items()
+        total = sum(self._count[there] for _, there in after)
+        ranked = sorted(
+            after, key=lambda item: (-self._count[item[1]], -self._newest[item[1]], item[0])
+        )
+        return [(self._count[there] / total, token, there) for token, there in ranked]
+
+    def suffixes(self, state: int, length: int) -> Iterator[tuple[int, int]]:
+        """`state` of a text of `length`, then of its shorter and shorter ends, with their lengths.
+
+        Ends between two of these came at the same places as the longer one.
+        """
+        while state != ROOT and length > 0:
+            yield state, length
+            state = self._link[state]
+            length = self._length[state]
+
+    def earlier(self) -> tuple[int, int]:
+        """The longest end of the text that came before: its state, and its length."""
+        state = self.last if self._count[self.last] > 1 else max(self._link[self.last], ROOT)
+        return state, self._length[state]
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """From the longest end of another text that is in here to that after one more token."""
+        while state != ROOT and token not in self._next[state]:
+            state = self._link[state]
+            length = self._length[state]
+        if token not in self._next[state]:
+            return ROOT, 0
+        return self._next[state][token], length + 1
+
+    def _extended(self, token: int) -> int:
+        """The state of the text so far with `token` behind it."""
+        at = self.last
+        if token in self._next[at]:  # another text went the same way
+            return self._own(at, token)
+        made = self._state({}, -1, self._length[at] + 1, 0)
+        while at >= 0 and token not in self._next[at]:
+            self._next[at][token] = made
+            at = self._link[at]
+        self._link[made] = ROOT if at < 0 else self._own(at, token)
+        return made
+
+    def _own(self, at: int, token: int) -> int:
+        """The state whose longest substring is that of `at` with `token`: split off if need be."""
+        there = self._next[at][token]
+        length = self._length[at] + 1
+        if self._length[there] == length:
+            return there
+        split = self._state(dict(self._next[there]), self._link[there], length, there)
+        self._link[there] = split
+        while at >= 0 and self._next[at].get(token) == there:
+            self._next[at][token] = split
+            at = self._link[at]
+        return split
+
+    def _state(self, after: dict[int, int], link: int, length: int, like: int) -> int:
+        """A new state that came where `like` did (`ROOT`: nowhere)."""
+        self._next.append(after)
+        self._link.append(link)
+        self._length.append(length)
+        self._count.append(self._count[like])
+        self._newest.append(self._newest[like])
+        return len(self._next) - 1
+
+
+MOST = 100_000  # tokens that are kept: about 60 MB
+
+
+class EarlierTexts:
+    """An automaton of the outputs that were made for other prompts than the present one.
+
+    Answers to the same prompt are left out: a benchmark that repeats a prompt would else find its
+    own answer. The oldest outputs are forgotten when there are more than `most` tokens.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self.automaton = SuffixAutomaton()
+        self._most = most
+        self._texts: list[tuple[tuple[int, ...], Sequence[int]]] = []  # prompt, and with output
+        self._indexed: list[int] = []  # which of them are in the automaton
+        self._prompt: tuple[int, ...] = ()
+        self._seen: Sequence[int] = ()  # the text that is being made
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Keep the text made so far, and look up for `prompt` from now on."""
+        if len(self._seen) > len(self._prompt):
+            self._texts.append((self._prompt, list(self._seen)))
+        self._seen, self._prompt = (), tuple(prompt)
+        dropped = self._forget()
+        wanted = [i for i, (of, _) in enumerate(self._texts) if of != self._prompt]
+        if dropped or self._indexed != wanted[: len(self._indexed)]:
+            self.automaton, self._indexed = SuffixAutomaton(), []
+        for index in wanted[len(self._indexed) :]:
+            of, text = self._texts[index]
+            self.automaton.begin()
+            self.automaton.add(text[len(of) :])
+        self._indexed = wanted
+
+    def watch(self, text: Sequence[int]) -> None:
+        """Prompt and output so far; it may grow after the call, and is read when it is done."""
+        self._seen = text
+
+    def _forget(self) -> bool:
+        """Drop the oldest texts above the limit; down to half of it, so that this is rare."""
+        sizes = [len(text) - len(of) for of, text in self._texts]
+        if sum(sizes) <= self._most:
+            return False
+        while sum(sizes) > self._most // 2:
+            sizes.pop(0)
+            self._texts.pop(0)
+        return True
+
+
+Place = TypeVar("Place")
+
+
+class Grown(NamedTuple):
+    """Tokens in the order in which they were added, parents before children."""
+
+    tokens: list[int]
+    parents: list[int] | None  # None: each follows the one before
+    expected: float  # sum of the chances of all paths: tokens that would be kept if they were right
+
+    def draft(self) -> Draft:
+        """As the loop takes it: drawn by rule."""
+        parents = None if self.parents is None else torch.tensor(self.parents, dtype=torch.int64)
+        return Draft(torch.tensor(self.tokens, dtype=torch.int64), None, parents)
+
+
+NOTHING = Grown([], None, 0.0)
+
+Followers = Callable[[Place], Iterable[tuple[float, int, Place]]]
+"""A place -> chance of each token that may follow, the token, the place after it; likeliest first.
+
+Tokens of one place are distinct.
+"""
+
+
+def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0.0) -> Grown:
+    """Follow the likeliest token up to `depth` times, while the chance of them all is `least`."""
+    tokens: list[int] = []
+    place, chance, expected = root, 1.0, 0.0
+    for _ in range(depth):
+        best = next(iter(followers(place)), None)
+        if best is None or chance * best[0] < least:
+            break
+        chance *= best[0]
+        expected += chance
+        tokens.append(best[1])
+        place = best[2]
+    return Grown(tokens, None, expected)
+
+
+def tree(
+    root: Place, followers: Followers[Place], depth: int, nodes: int, least: float = 0.0
+) -> Grown:
+    """Add the likeliest path of all that could be added, until there are `nodes`.
+
+    Args:
+        depth: of the deepest node; 1 is a child of the context.
+        least: chance of a path below which it is not added.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    expected, order = 0.0, count()
+    ahead: list[tuple[float, int, int, int, int, Place]] = []
+
+    def offer(place: Place, parent: int, level: int, chance: float) -> None:
+        for share, token, there in followers(place) if level <= depth else ():
+            if chance * share < least:
+                return  # they come likeliest first
+            heapq.heappush(ahead, (-chance * share, next(order), token, parent, level, there))
+
+    offer(root, -1, 1, 1.0)
+    while ahead and len(tokens) < nodes:
+        minus, _, token, parent, level, there = heapq.heappop(ahead)
+        tokens.append(token)
+        parents.append(parent)
+        expected -= minus
+        offer(there, len(tokens) - 1, level + 1, -minus)
+    return Grown(tokens, parents, expected)
+
+
+def within(nodes: int, fitting: int | None) -> int:
+    """The smaller of what was asked for and what fits the target's context (None = any)."""
+    return nodes if fitting is None else min(nodes, fitting)

@@ -1,0 +1,129 @@
+"""Schedules that stop a draft by the law of its next slot: confidence, entropy, a classifier.
+
+transformers' `assistant_confidence_threshold` looks at the probability of the token that was drawn,
+and stops after it. These schedules look at the law before anything is drawn from it, so a weak slot
+is not drafted at all and the rule stays exact (invariant 4).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spsbench.loop.types import Round, Schedule
+from spsbench.methods.schedules.by_history import Fold, outcome
+from spsbench.planning.forecast.disco import Classifier, read_classifier
+from spsbench.plugins import check_most, check_positive, check_share
+
+
+@dataclass(frozen=True)
+class Confidence(Schedule):
+    """Draft while the law's greatest probability is `t` or more, up to `most` tokens.
+
+    Host reads: one a drafted token, and one for the slot that is refused.
+    """
+
+    t: float = 0.4
+    most: int = 20
+
+    def __post_init__(self) -> None:
+        check_share("t", self.t)
+        check_most(self.most)
+
+    def k(self, history: Sequence[Round]) -> int:
+        """The bound."""
+        return self.most
+
+    def go_on(self, p: Tensor) -> Tensor:
+        """Whether `p` is peaked; a law that is no number goes on, and is reported by the loop."""
+        return (p.amax() < self.t).logical_not()
+
+
+RECENT = 0.5  # the weight of the rounds before, in the acceptance that moves the threshold
+
+
+@dataclass
+class Entropy(Schedule):
+    """Draft while 1 - sqrt(gamma H(p)) is at least a threshold, up to `most` tokens.
+
+    The threshold begins at `t`, and after every round that drafted it goes up by `step` where fewer
+    than `target` of the recent tested tokens were kept, else down. `step` 0 leaves it alone.
+    H in nats. Host reads: one a drafted token, and one for the slot that is refused.
+    """
+
+    t: float = 0.4
+    gamma: float = 0.2
+    target: float = 0.8
+    step: float = 0.01
+    most: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("t", "target", "step"):
+            check_share(name, getattr(self, name))
+        check_positive("gamma", self.gamma)
+        check_most(self.most)
+        self._state: Fold[tuple[float, float]] = Fold((self.t, self.target), self._after)
+        self._threshold = self.t
+
+    def k(self, history: Sequence[Round]) -> int:
+        """The bound; the round's threshold is settled here."""
+        self._threshold, _ = self._state(history)
+        return self.most
+
+    def go_on(self, p: Tensor) -> Tensor:
+        """Whether `p` is sure enough; one that is no number goes on, and the loop reports it."""
+        return (1 - (self.gamma * entropy(p)).sqrt() < self._threshold).logical_not()
+
+    def _after(self, state: tuple[float, float], turn: Round) -> tuple[float, float]:
+        threshold, recent = state
+        kept, tested = outcome(turn)
+        if tested == 0:
+            return state
+        recent = RECENT * recent + (1 - RECENT) * kept / tested
+        moved = threshold + (self.step if recent < self.target else -self.step)
+        return min(max(moved, 0.0), 1.0), recent
+
+
+def entropy(p: Tensor) -> Tensor:
+    """[..., V] -> [...] in nats; a token of probability 0 adds nothing."""
+    found: Tensor = torch.special.entr(p).sum(-1)
+    return found
+
+
+@dataclass
+class Disco(Schedule):
+    """Draft while the chance of keeping the slot and those before it is `t` or more.
+
+    The chance of a slot is the logistic function of `bias + entropy * H(p) + peak * max p`, H in
+    nats; the defaults were fitted on the bundled pair (docs/schedules.md), `path` holds others.
+    Host reads: one a drafted token, and one for the slot that is refused.
+    """
+
+    path: str = ""
+    t: float = 0.35
+    bias: float = 0.66
+    entropy: float = -0.06
+    peak: float = 1.29
+    most: int = 20
+
+    def __post_init__(self) -> None:
+        check_share("t", self.t)
+        check_most(self.most)
+        self._by = Classifier(self.bias, self.entropy, self.peak)
+        if self.path:
+            self._by = read_classifier(Path(self.path).expanduser())
+        self._reached: Tensor | None = None  # the chance that all slots so far are kept
+
+    def k(self, history: Sequence[Round]) -> int:
+        """The bound; a new round begins."""
+        self._reached = None
+        return self.most
+
+    def go_on(self, p: Tensor) -> Tensor:
+        """Whether the slot is worth it; a law that is no number goes on, and is reported."""
+        by = self._by
+        chance = torch.sigmoid(by.bias + by.entropy * entropy(p) + by.peak * p.amax())
+        self._reached = chance if self._reached is None else self._reached * chance
+        return (self._reached < self.t).logical_not()

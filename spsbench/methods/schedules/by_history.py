@@ -1,0 +1,201 @@
+"""Schedules that choose K from past rounds: constant, heuristic, running acceptance, goodput."""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from spsbench.loop.types import Round, Schedule
+from spsbench.planning.forecast.costs import PLAIN
+from spsbench.planning.forecast.costs_file import read_costs
+from spsbench.plugins import check_inside, check_most, check_positive
+
+S = TypeVar("S")
+PRIOR = 4.0  # tokens
+UP, DOWN = 2, 1
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """K tokens a round, 0 is auto-regressive sampling; of a tree K is the depth.
+
+    `most` bounds the nodes of a tree; None = as many as its drafter likes.
+    """
+
+    lookahead: int = 4
+    most: int | None = None
+
+    def k(self, history: Sequence[Round]) -> int:
+        """The same K whatever happened."""
+        return self.lookahead
+
+    def nodes(self, history: Sequence[Round]) -> int | None:
+        """The same number whatever happened."""
+        return self.most
+
+
+class Fold(Generic[S]):
+    """`step(... step(step(start, first round), second round) ...)` of a history that grows."""
+
+    def __init__(self, start: S, step: Callable[[S, Round], S]) -> None:
+        self._start, self._step = start, step
+        self._of: Sequence[Round] | None = None
+        self._newest: Round | None = None  # of those that are folded
+        self._seen, self._state = 0, start
+
+    def __call__(self, history: Sequence[Round]) -> S:
+        """The state after all of `history`."""
+        if not self._goes_on(history):
+            self._of, self._seen, self._state = history, 0, self._start
+        for turn in history[self._seen :]:
+            self._state = self._step(self._state, turn)
+        self._seen = len(history)
+        self._newest = history[-1] if history else None
+        return self._state
+
+    def _goes_on(self, history: Sequence[Round]) -> bool:
+        """Whether it is the list that was folded, perhaps longer."""
+        if history is not self._of or len(history) < self._seen:
+            return False
+        return self._seen == 0 or history[self._seen - 1] is self._newest
+
+
+def outcome(turn: Round) -> tuple[int, int]:
+    """Draft tokens that a round kept, and those that its rule looked at.
+
+    Counts, because they are right for every rule; the overlap of the laws is what `sps` keeps on
+    the mean, and no other rule. A rule that does not test one by one is taken to have stopped at
+    the first token that it did not keep.
+    """
+    tested = turn.tested if turn.tested >= 0 else min(turn.accepted + 1, turn.drafted)
+    return turn.accepted, tested
+
+
+class RunningAcceptance:
+    """The share of tested tokens that were kept, the newest rounds counting most.
+
+    Every round, with a draft or without, multiplies the weight of those before it by `decay`; a
+    prior of 4 tokens of which `alpha` were kept never fades. So an estimate that nothing is
+    drafted on drifts back to the prior, and is tried again.
+    """
+
+    def __init__(self, decay: float, alpha: float) -> None:
+        self._alpha, self._decay = alpha, decay
+        self._sums: Fold[tuple[float, float]] = Fold((0.0, 0.0), self._add)
+
+    def __call__(self, history: Sequence[Round]) -> float:
+        """The estimate after `history`, above 0 and below 1 as the prior is."""
+        kept, tested = self._sums(history)
+        return (self._alpha * PRIOR + kept) / (PRIOR + tested)
+
+    def _add(self, sums: tuple[float, float], turn: Round) -> tuple[float, float]:
+        kept, tested = outcome(turn)
+        return self._decay * sums[0] + kept, self._decay * sums[1] + tested
+
+
+@dataclass
+class Heuristic(Schedule):
+    """K from the past alone, between 1 and `most`; no host read."""
+
+    start: int = 5
+    most: int = 20
+
+    def __post_init__(self) -> None:
+        check_most(self.most)
+        if not 1 <= self.start <= self.most:
+            raise ValueError(f"start is {self.start}: expected 1 to most, which is {self.most}")
+        self._k: Fold[int] = Fold(self.start, self._after)
+
+    def k(self, history: Sequence[Round]) -> int:
+        """What the rounds so far have made of `start`."""
+        return self._k(history)
+
+    def memory(self, history: Sequence[Round]) -> Hashable:
+        """All of the past that it will ever look at, for a replay: K itself."""
+        return self._k(history)
+
+    def _after(self, k: int, turn: Round) -> int:
+        if turn.drafted == 0:
+            return k  # a look-up that found nothing says nothing about K
+        return min(k + UP, self.most) if turn.full else max(k - DOWN, 1)
+
+
+@dataclass
+class Ema(Schedule):
+    """The largest K with alpha ** K >= `least`, at least 1 and at most `most`; no host read.
+
+    alpha is an exponential moving average over the rounds (`RunningAcceptance`), so it does not
+    depend on the K that it was seen at, unlike the mean number of kept tokens.
+    """
+
+    least: float = 0.3
+    decay: float = 0.9
+    alpha: float = 0.7
+    most: int = 20
+
+    def __post_init__(self) -> None:
+        check_most(self.most)
+        for name in ("least", "decay", "alpha"):
+            check_inside(name, getattr(self, name))
+        self._acceptance = RunningAcceptance(self.decay, self.alpha)
+
+    def k(self, history: Sequence[Round]) -> int:
+        """From the estimate so far."""
+        alpha = self._acceptance(history)
+        return max(1, min(self.most, math.floor(math.log(self.least) / math.log(alpha))))
+
+
+@dataclass
+class Goodput(Schedule):
+    """The best K of 0 to `most` at the running acceptance; no host read.
+
+    Costs are in passes of the target over one token: `draft` of a draft token, `row` of each
+    further token that the target scores, `fixed` of a round with a draft whatever its length; or
+    those of a table that was measured (`costs=FILE`), of its `arm` (a drafter's name, needed where
+    it has several) at a `context`. While K is 0 nothing is learned, and the estimate drifts back
+    to `alpha`: then it is tried again.
+    """
+
+    costs: str = ""
+    arm: str = ""
+    context: int = 256
+    draft: float = 0.25
+    row: float = 0.03
+    fixed: float = 0.0
+    decay: float = 0.9
+    alpha: float = 0.7
+    most: int = 20
+
+    def __post_init__(self) -> None:
+        check_most(self.most)
+        for name in ("context", "draft", "row", "fixed"):
+            check_positive(name, getattr(self, name))
+        for name in ("decay", "alpha"):
+            check_inside(name, getattr(self, name))
+        self._acceptance = RunningAcceptance(self.decay, self.alpha)
+        self._costs = self._measured() if self.costs else self._given()
+
+    def k(self, history: Sequence[Round]) -> int:
+        """From the estimate so far; the smaller of two that are equally good."""
+        alpha, tokens, best, chosen = self._acceptance(history), 0.0, 0.0, 0
+        for k, cost in enumerate(self._costs):  # of a round of each K
+            tokens += alpha**k
+            if tokens / cost > best:
+                best, chosen = tokens / cost, k
+        return chosen
+
+    def _given(self) -> list[float]:
+        each = self.draft + self.row
+        return [1.0, *(1.0 + self.fixed + k * each for k in range(1, self.most + 1))]
+
+    def _measured(self) -> list[float]:
+        table = read_costs(Path(self.costs).expanduser())
+        arms = [name for name in table.arms if name != PLAIN]
+        if self.arm not in arms and (self.arm or len(arms) != 1):
+            raise ValueError(
+                f"arm is {self.arm!r}: expected one of {', '.join(arms) or 'none'}, the drafters "
+                f"in {self.costs}"
+            )
+        asked = [(PLAIN, 0), *((self.arm or arms[0], k) for k in range(1, self.most + 1))]
+        return [table.round_seconds(name, k, self.context).total.value for name, k in asked]

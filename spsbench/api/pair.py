@@ -58,7 +58,7 @@ class Pair:
         if access.threads is not None:
             torch.set_num_threads(access.threads)
         self.model_cache = ModelCache.under(access)
-        self.cell = settled(make_cell(**followed(asked, access)), self.model_cache)
+        self.cell = settled(make_cell(**followed(asked, access)), self.model_cache.vocabularies)
         self.loaded = self.model_cache.load(self.cell)
         if access.threads is None:
             _make_way(self.loaded.target)
@@ -240,7 +240,8 @@ class Pair:
                 return self.cell, self.loaded
             with no_lines():
                 cell = settled(
-                    make_cell(**followed({**given, **own}, self.access)), self.model_cache
+                    make_cell(**followed({**given, **own}, self.access)),
+                    self.model_cache.vocabularies,
                 )
             return cell, self.model_cache.load(cell)
 

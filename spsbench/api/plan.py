@@ -109,7 +109,7 @@ def plan(
     cells = cells_of(
         chosen,
         planning.k,
-        settle=lambda cell: settled(cell, model_cache),
+        settle=lambda cell: settled(cell, model_cache.vocabularies),
         heads=heads_in(chosen.get("draft") or (), chosen.get("draft_revision"), access),
     )
     if fit is not None and not planning.trace:

@@ -168,7 +168,7 @@ class Conduct:
 
     def _resolved(self, experiment: Experiment) -> Experiment:
         """With every cell checked; each line about tokenizers is said once."""
-        return resolved(experiment, lambda cell: settled(cell, self.model_cache))
+        return resolved(experiment, lambda cell: settled(cell, self.model_cache.vocabularies))
 
     def _prepare(
         self, experiment: Experiment

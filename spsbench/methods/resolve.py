@@ -1,21 +1,19 @@
 """Every name, argument and pairing of a cell, checked before a model is touched."""
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from spsbench.errors import UsageError
 from spsbench.loop.decoder import Decoder
 from spsbench.loop.drafter_context import Drawn, Plan, Weights
 from spsbench.loop.guards import plan_of as plan_of
 from spsbench.loop.sampling import Warp
+from spsbench.models.translation.vocabulary import Vocabularies
 from spsbench.plugins import arguments, make, plug_in
 from spsbench.settings.cell import AUTO, Cell
 from spsbench.settings.cell_from_options import draft_of
 from spsbench.settings.models import DEFAULT_DRAFT
 from spsbench.spec import Spec
-
-if TYPE_CHECKING:
-    from spsbench.models.cache import ModelCache
 
 log = logging.getLogger(__name__)
 LARGE = 0.5  # share of a sample text's tokens that both have
@@ -58,7 +56,7 @@ def resolve(cell: Cell) -> Cell:
     return cell
 
 
-def settled(cell: Cell, model_cache: "ModelCache") -> Cell:
+def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> Cell:
     """The resolved cell; where `model` would draft in another vocabulary, by tokens or by strings.
 
     By shared tokens where the cell samples and they are many, else by strings. A rule that was
@@ -71,7 +69,7 @@ def settled(cell: Cell, model_cache: "ModelCache") -> Cell:
     decoder = plug_in("decoders", cell.method.decoder)
     if found.method.drafter != MODEL or decoder.rules is not None:
         return found
-    both = model_cache.vocabularies(found)
+    both = vocabularies(found)
     if both is None:
         return found
     asked = cell.method.verifier

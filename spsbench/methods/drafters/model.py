@@ -1,4 +1,4 @@
-"""A smaller language model drafts token by token (Chen et al. 2023, Algorithm 2), or nothing does."""
+"""A smaller language model drafts token by token (Chen et al. 2023, Algorithm 2)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

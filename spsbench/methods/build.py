@@ -90,7 +90,7 @@ class LoadedDecoderContext:
 
 
 class LoadedDrafterContext:
-    """`loop.context.Site` for the models of a cell."""
+    """`DrafterContext` for the models of a cell."""
 
     def __init__(self, cell: Cell, loaded: Loaded, plan: Plan) -> None:
         self.vocab_size = loaded.vocab_size

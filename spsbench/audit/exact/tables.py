@@ -198,7 +198,7 @@ class TableLM:
 
 
 class TableSite:
-    """`loop.site.Site` over the table of a draft model."""
+    """`DrafterContext` over the table of a draft model."""
 
     def __init__(self, lm: LM, plan: Plan) -> None:
         self.vocab_size = lm.vocab_size

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from spsbench.api.golden import HeadFound
 from spsbench.api.verified import Held
-from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, of_greedy, tests
+from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, tests
 from spsbench.audit.statistical.betting import alarm
 from spsbench.audit.statistical.golden import Golden
-from spsbench.audit.statistical.greedy import Greedy
+from spsbench.audit.statistical.greedy import Greedy, of_greedy
 from spsbench.cli.publish import publish as show
 from spsbench.cli.publish import save_plot
 from spsbench.cli.terminal import one_line, say, write

@@ -23,7 +23,6 @@ from spsbench.audit.statistical.betting import (
     inject,
 )
 from spsbench.audit.statistical.examine import Impossible
-from spsbench.audit.statistical.greedy import Greedy
 
 POINTS = 400  # of a curve that is kept
 
@@ -256,24 +255,4 @@ def of_arm(arm: AuditArm) -> dict[str, Any]:
         "impossible": [asdict(each) for each in arm.impossible[:SHOWN]],
         "impossible_count": len(arm.impossible),
         "curve": arm.thinned(),
-    }
-
-
-def of_greedy(found: Greedy) -> dict[str, Any]:
-    """A greedy audit."""
-    return {
-        "verdict": found.verdict.value,
-        "line": found.line,
-        "counts": {kind.value: count for kind, count in found.counts.items()},
-        "controls": {"ars_repeats": found.repeated, "planted_bug_caught": found.planted},
-        "prompts": [
-            {
-                "name": each.name,
-                "kind": each.kind.value,
-                "divergence": each.divergence._asdict() if each.divergence else None,
-                "logits": each.logits,
-            }
-            for each in found.compared
-        ],
-        "seconds": found.seconds,
     }

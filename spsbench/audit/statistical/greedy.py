@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -185,3 +185,23 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
         found = wrong_token(loaded, first.prompt, first.tokens, max(first.drafted, default=0))
         result.planted = found is None or found.kind is GreedyKind.BUG
     return result
+
+
+def of_greedy(found: Greedy) -> dict[str, Any]:
+    """A greedy audit."""
+    return {
+        "verdict": found.verdict.value,
+        "line": found.line,
+        "counts": {kind.value: count for kind, count in found.counts.items()},
+        "controls": {"ars_repeats": found.repeated, "planted_bug_caught": found.planted},
+        "prompts": [
+            {
+                "name": each.name,
+                "kind": each.kind.value,
+                "divergence": each.divergence._asdict() if each.divergence else None,
+                "logits": each.logits,
+            }
+            for each in found.compared
+        ],
+        "seconds": found.seconds,
+    }

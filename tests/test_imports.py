@@ -1,0 +1,48 @@
+"""Modules of the package: all can be imported, none needs itself, none hides a public function."""
+
+import ast
+import importlib
+import pkgutil
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import spsbench
+
+ROOT = Path(spsbench.__file__).parent
+FUNCTIONS = ("bench", "generate", "load")
+
+
+def modules() -> list[str]:
+    found = (each.name for each in pkgutil.walk_packages([str(ROOT)], "spsbench."))
+    return [name for name in found if not name.endswith("__main__")]
+
+
+def imported_first(module: str, known: set[str]) -> set[str]:
+    """The modules that `module` imports before its own functions are called."""
+    path = ROOT.parent.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    found: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            parts = {f"{node.module}.{each.name}" for each in node.names}
+            found |= parts & known or {node.module}
+    return found & known - {module}
+
+
+def test_imports_have_no_circle() -> None:
+    known = set(modules())
+    graph = {module: imported_first(module, known) for module in known}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a circle of imports: {' <- '.join(error.args[1])}") from error
+
+
+def test_public_functions_stay_callable_after_every_import() -> None:
+    for module in modules():
+        importlib.import_module(module)
+    assert all(callable(getattr(spsbench, name)) for name in FUNCTIONS)
+    assert isinstance(spsbench.Pair, type)
+    assert not {module.split(".")[1] for module in modules()} & {*FUNCTIONS, "Pair"}

@@ -83,7 +83,7 @@ def work(folder: Path) -> None:
     import torch
     from transformers import LlamaForCausalLM  # noqa: F401 (an import that all of them pay)
 
-    from spsbench.api.ranks import follow
+    from spsbench.api.prepare import follow
     from spsbench.distributed.tensor_parallel import channel, end
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks

@@ -26,7 +26,7 @@ def work(folder: Path) -> None:
     """One rank."""
     import torch
 
-    from spsbench.api.ranks import follow
+    from spsbench.api.prepare import follow
     from spsbench.distributed.tensor_parallel import channel, end
     from spsbench.engines.eager import Eager
     from spsbench.hardware.ranks import ranks

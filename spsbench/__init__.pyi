@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Unpack
 
 from spsbench.api.pair import Pair
-from spsbench.api.prompts import Prompt
 from spsbench.api.run import Run
-from spsbench.api.text import Text
+from spsbench.api.text import Prompt, Text
 from spsbench.benchmark.pace import Pace
 from spsbench.errors import (
     CannotCreateError,

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from spsbench.api.heads import followed_in
 from spsbench.api.load import access_of
-from spsbench.api.prepare import prepare_tables
+from spsbench.api.prepare import followed_in, prepare_tables
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
 from spsbench.models.chat import sampling_lookup, template_lookup
 from spsbench.settings.execution import HERE, Access, Crew, Place

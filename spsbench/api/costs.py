@@ -1,24 +1,28 @@
-"""What a pair of models costs on this machine, and what drafts of other shapes would."""
+"""Costs of a pair on this machine, of drafts of other shapes, and layers that can be left out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from spsbench.api.pair import Pair
-from spsbench.api.prompts import Prompt, ids_of
+from spsbench.api.text import Prompt, ids_of
+from spsbench.audit.statistical.pair import prompts_of
+from spsbench.errors import DataError
+from spsbench.messages import ignore
+from spsbench.methods.layer_search import Bench, Skip, Text, search
+from spsbench.methods.layer_search import best as best
+from spsbench.methods.resolve import warp
 from spsbench.planning.forecast.costs import Costs
 from spsbench.planning.forecast.shape import Shape, ShapeCost
 from spsbench.planning.measure import CONTEXTS, SECONDS, Pace, measure
 from spsbench.planning.shapes import CONTEXT, measure_shapes
 from spsbench.planning.shapes import SECONDS as OF_SHAPES
+from spsbench.plugins import make
+from spsbench.spec import Spec
 
 ANY = 4096  # tokens of a text that stands for any
 
 Watch = Callable[[Pace], None]
-
-
-def unseen(pace: Pace) -> None:
-    """Nobody is told."""
 
 
 def measure_costs(
@@ -27,9 +31,9 @@ def measure_costs(
     prompt: Prompt | None = None,
     contexts: Sequence[int] = CONTEXTS,
     seconds: float = SECONDS,
-    watch: Watch = unseen,
+    watch: Watch = ignore,
 ) -> Costs:
-    """The costs of the pair's own method, or of `methods`, each as options of a call.
+    """Measure the costs of the pair's own method, or of `methods`, each as options of a call.
 
     `measure_costs(pair, {"verifier": "block"}, {"drafter": "ngram"})`.
 
@@ -54,9 +58,9 @@ def measure_draft_shapes(
     *,
     context: int = CONTEXT,
     seconds: float = OF_SHAPES,
-    watch: Watch = unseen,
+    watch: Watch = ignore,
 ) -> tuple[Costs, list[ShapeCost]]:
-    """The costs of drafts of some shapes beside the pair's target, and of its own draft model.
+    """Measure drafts of some shapes beside the pair's target, and of its own draft model.
 
     Raises:
         SpsError: a shape that this kind of model cannot have.
@@ -76,3 +80,43 @@ def _text(pair: Pair, prompt: Prompt | None) -> list[int]:
     if prompt is not None:
         return list(ids_of(pair.loaded, prompt, chat=False, system=None))
     return Random(0).choices(range(pair.loaded.vocab_size), k=ANY)
+
+
+def prompts_for(pair: Any, task: Spec, most: int) -> list[Prompt]:
+    """The first prompts of a task, as token ids.
+
+    Raises:
+        DataError: none that fits the context.
+    """
+    cell, loaded = pair.configured()
+    found: list[Prompt] = [prompt.ids for prompt in prompts_of(cell, loaded, [task], most)]
+    if not found:
+        raise DataError(f"no prompt fits the context ({task}): expected one. Name another task")
+    return found
+
+
+def spare_layers(
+    pair: Any,
+    prompts: Sequence[Prompt],
+    *,
+    sublayers: bool = False,
+    candidates: int = 4,
+    **asked: Any,
+) -> list[Skip]:
+    """Let the target write after each prompt, then search on these texts: see `methods.skips`.
+
+    Raises:
+        SpsError: options that cannot be meant, or no text.
+    """
+    plain = {**asked, "k": 0}
+    cell, loaded = pair.configured(**plain)
+    texts = []
+    for number, prompt in enumerate(prompts):
+        ids = ids_of(loaded, prompt, chat=False, system=None)
+        generation = pair.generation(ids, sample=str(number), **plain)
+        for _ in generation:
+            pass
+        texts.append(Text([*ids, *generation.record.tokens], len(ids)))
+    engine = make("engines", cell.models.target.engine)
+    bench = Bench(loaded.target, engine, texts, warp(cell), loaded.vocab_size)
+    return list(search(bench, sublayers=sublayers, candidates=candidates))

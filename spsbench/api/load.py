@@ -4,8 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from spsbench.api.heads import followed
-from spsbench.api.prepare import prepare
+from spsbench.api.prepare import followed, prepare
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, lines_to
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access

@@ -7,12 +7,10 @@ from typing import Any, Unpack
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.api.comparison import Comparison, compare
-from spsbench.api.heads import followed
-from spsbench.api.prompts import Prompt, fitted, ids_of, is_chat
+from spsbench.api.prepare import followed
 from spsbench.api.run import Run
-from spsbench.api.text import Text
-from spsbench.api.verified import Held
+from spsbench.api.text import Comparison, Prompt, Text, compare, fitted, ids_of, is_chat
+from spsbench.api.verify import Held
 from spsbench.benchmark.arms import Show, arm, run_both
 from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.pace import Pace
@@ -220,7 +218,7 @@ class Pair:
             The best set found of each size: its `alpha`, `cost`, `gain` and, as text, the spec of
             the drafter. `methods.skips.best` picks one.
         """
-        from spsbench.api.spare import spare_layers
+        from spsbench.api.costs import spare_layers
 
         return spare_layers(self, prompts, sublayers=sublayers, candidates=candidates, **asked)
 

@@ -1,27 +1,93 @@
-"""`spsbench.planning`: whether to speculate, with what, and what it gains."""
+"""Plans: whether to speculate, with what, and what it gains; schedules fitted on traces; links."""
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spsbench.api.bench import hands_of
-from spsbench.api.fit import check_fit
-from spsbench.api.heads import heads_in
-from spsbench.api.load import access_of
-from spsbench.api.prepare import prepare_cells
-from spsbench.errors import UsageError
+from spsbench.api.load import access_of, load
+from spsbench.api.prepare import heads_in, prepare_cells
+from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
 from spsbench.models.chat import sampling_lookup, template_lookup
+from spsbench.planning.forecast.disco import Fitted, fit_along, write_classifier
+from spsbench.planning.forecast.link import HERE as THIS_MACHINE
+from spsbench.planning.forecast.link import Link, parse_link
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
-from spsbench.settings.execution import HERE, Crew, Place
+from spsbench.settings.execution import HERE, Access, Crew, Place
 from spsbench.settings.experiment import may_need_hub, task_spec
+from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_record
 from spsbench.settings.sweep import Sweep, describe_defaults, in_chat, own_defaults
 from spsbench.spec import Spec
-from spsbench.store.traces import check_traces
+from spsbench.store.traces import check_traces, read_traces
+
+ARGUMENTS = ("out", "draft")
+
+
+def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
+    """Fit what `spec` names on the traces in files or runs, and write it to its `out`.
+
+    Args:
+        spec: `disco:out=FILE`, with `draft=NAME` where several drafts were traced.
+        paths: files of traces, or runs that have some.
+
+    Raises:
+        UsageError: nothing that can be fitted, no file to write, or no such draft.
+        SpsError: traces that cannot be used, a file that cannot be written.
+    """
+    out = check_fit(spec)
+    traces = read_traces(paths)
+    name = _draft([n for n, draft in traces.drafts.items() if draft.sampled], spec)
+    fitted = fit_along(along for _, along in traces.of(name))
+    write_classifier(out, fitted)
+    return fitted
+
+
+def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
+    """The file that a fit writes, checked before there are traces.
+
+    Args:
+        drafts: those that the traces will hold, of the sampled ones; None: not known yet.
+
+    Raises:
+        UsageError: nothing that can be fitted, no file to write, or no such draft.
+        MissingError, PermissionDeniedError: a file that cannot be written.
+    """
+    given = {name: str(value) for name, value in spec.args}
+    unknown = [name for name in given if name not in ARGUMENTS]
+    if spec.name != "disco" or unknown or "out" not in given:
+        raise UsageError(f"--fit {spec}: expected disco:out=FILE, or disco:out=FILE,draft=NAME")
+    out = Path(given["out"]).expanduser()
+    if out.is_dir() or not out.parent.is_dir():
+        raise MissingError(
+            f"cannot write {out} (--fit): expected a file in a folder that is there. Check it"
+        )
+    if not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise PermissionDeniedError(
+            f"cannot write {out} (--fit, permission denied): expected a place that can be "
+            "written. Name another"
+        )
+    if drafts is not None:
+        _draft(drafts, spec)
+    return out
+
+
+def _draft(sampled: Sequence[str], spec: Spec) -> str:
+    asked = dict(spec.args).get("draft")
+    if asked is None and len(sampled) == 1:
+        return sampled[0]
+    if asked is None or str(asked) not in sampled:
+        raise UsageError(
+            f"--fit {spec}: expected a draft that is sampled, which the traces hold: "
+            f"{', '.join(sampled) or 'there is none'}. Name it with draft=NAME"
+        )
+    return str(asked)
+
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +114,7 @@ def plan(
         say: receives each line that a user should know; without it they go to `logging` alone.
         watch: is told how far it is.
         stop: asked now and then whether to end.
-        fit: what `library.fit.fit_schedule` is to fit on the traces; refused before they are made
+        fit: what `fit_schedule` is to fit on the traces; refused before they are made
             where it cannot be.
 
     Returns:
@@ -192,3 +258,79 @@ def rough(asked: Mapping[str, Any]) -> list[Any]:
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
     cells = [make_cell(**plain, draft=draft) for draft in asked.get("draft") or ()]
     return cells or [make_cell(**of_target)]
+
+
+@takes_say
+def plan_ranks(
+    link: str,
+    ranks: int,
+    *,
+    plan: Path | None = None,
+    watch: Callable[[Any], None] = ignore,
+    **asked: Any,
+) -> tuple[Any, Link]:
+    """Predict a pair over up to `ranks` ranks: `plan_ranks("0.02ms:50GB/s", 8, target="nano")`.
+
+    Args:
+        link: a time, latency:bandwidth, the file of a measured one, or `here`.
+        plan: the folder of a finished plan; else `trace` and `costs` name files; else the pair's
+            costs are measured in this process, and what it would gain stays open.
+        say: receives each line that a user should know; without it they go to `logging` alone.
+        asked: options of `sps plan`.
+
+    Returns:
+        A `spsbench.planning.over_ranks.Forecasts`, and the link.
+
+    Raises:
+        SpsError: a link, files or models that cannot be used.
+    """
+    known = None if link == THIS_MACHINE else parse_link(link)
+    access, rest = access_of(asked)
+    planning = take_record(Planning, rest)
+    material = _material(plan, planning, access, rest, watch)
+    if known is None:
+        from spsbench.planning.reduces import between_ranks_here
+
+        known = between_ranks_here(min(ranks, max(2, os.cpu_count() or 2)))
+
+    from spsbench.models.folder import locate
+    from spsbench.planning.over_ranks import forecast_ranks
+
+    def found(model: ModelSpec) -> Path:
+        trusted = {"trust_remote_code": False, "allow_pickle": access.allow_pickle}
+        return locate(model, offline=access.offline, **trusted)
+
+    return forecast_ranks(material, ranks, known, found), known
+
+
+def _material(
+    plan: Path | None,
+    planning: Planning,
+    access: Access,
+    asked: dict[str, Any],
+    watch: Callable[[Any], None],
+) -> Any:
+    if plan is not None:
+        if asked:
+            raise UsageError(f"{', '.join(asked)} with the plan {plan}: expected it as it is")
+        from spsbench.planning.again import material
+
+        return material(plan, planning)[1]
+    if planning.trace:
+        if planning.costs is None:
+            raise UsageError("--trace without --costs (--link): expected both or none")
+
+        from spsbench.planning.again import material_of_files
+
+        return material_of_files(planning, options(asked))[1]
+    pair = load(**asked, offline=access.offline, threads=access.threads)
+
+    from spsbench.api.costs import measure_costs
+    from spsbench.planning.forecast.costs_file import read_costs
+    from spsbench.planning.material import Material
+
+    if planning.costs is None:
+        costs = measure_costs(pair, seconds=planning.cost_seconds, watch=watch)
+    else:
+        costs = read_costs(planning.costs)
+    return Material(costs=costs.scaled(**planning.factors), cells=[pair.cell])

@@ -1,28 +1,209 @@
-"""What must hold before torch and the Hugging Face libraries are imported."""
+"""Checks before torch is imported: the environment, packages, folders, heads and ranks."""
 
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-from spsbench.api.heads import HEADS, check_heads
-from spsbench.api.ranks import check_ranks
-from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.errors import DataError, MissingError, SpsError, UsageError
 from spsbench.hardware.disks import VARIABLE, bad_share
 from spsbench.hardware.environment import bad_temporary, bad_threads
-from spsbench.hardware.ranks import ranks
+from spsbench.hardware.ranks import RANK_TIMEOUT, MissingRanksError, ranks
 from spsbench.hardware.spinning import bound_spinning
 from spsbench.models import hub
-from spsbench.models.folder import check_folder, expanded, locate, named
+from spsbench.models.config import check_divisible, read_config
+from spsbench.models.folder import check_folder, expanded, local_folder, locate, named
 from spsbench.models.gguf.header import named_gguf, read_header
+from spsbench.models.heads.formats.table import FORMATS
+from spsbench.models.heads.reading import described, family_of
 from spsbench.plugins import is_ours
 from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import SELF
 from spsbench.settings.execution import Access
 from spsbench.settings.experiment import may_need_hub
-from spsbench.settings.models import ModelSpec
+from spsbench.settings.models import CHECKPOINT, ModelSpec
 from spsbench.settings.sweep import Sweep, cells_of
+
+HEADS = frozenset(each.family for each in FORMATS)
+"""Drafters that read a head in a known format."""
+
+
+def followed(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
+    """Options with the drafter of the head that `draft` names, where no drafter is named."""
+    draft = asked.get("draft")
+    if (
+        draft is None
+        or draft.startswith(SELF)
+        or asked.get("drafter") is not None
+        or asked.get("k") == 0
+    ):
+        return dict(asked)
+    family = family_at(ModelSpec(draft, asked.get("draft_revision")), access)
+    return {**asked, "drafter": family} if family else dict(asked)
+
+
+def followed_in(table: Sweep, access: Access) -> Sweep:
+    """The same for a table, each of whose drafts has a drafter of its own."""
+    if "drafter" in table.cells:
+        return table
+    revisions = table.cells.get("draft_revision", (None,))
+    return replace(table, heads=heads_in(table.cells.get("draft", ()), revisions[0], access))
+
+
+def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dict[str, str]:
+    """The drafters of those drafts that are heads."""
+    return {
+        draft: family
+        for draft in drafts
+        if not draft.startswith(SELF) and (family := family_at(ModelSpec(draft, revision), access))
+    }
+
+
+def family_at(draft: ModelSpec, access: Access) -> str | None:
+    """The drafter of a head; of a hub's repository its files are fetched for that.
+
+    None for what is no head, and for what cannot be looked at: that is told when it is loaded.
+
+    Raises:
+        DataError: a head of a kind that is not known.
+    """
+    try:
+        folder = found_folder(draft, access)
+    except (SpsError, OSError):
+        return None
+    return None if folder is None else family_of(folder)
+
+
+def found_folder(draft: ModelSpec, access: Access) -> Path | None:
+    """Where a draft lies, once it is fetched; None for a file that is no folder."""
+    if named_gguf(draft.id):
+        return None
+    local = local_folder(draft.id)
+    if local is not None:
+        return local
+    return locate(
+        draft,
+        offline=access.offline,
+        allow_pickle=access.allow_pickle,
+        trust_remote_code=draft.trust_remote_code,
+    )
+
+
+def check_heads(cells: Iterable[Cell], access: Access) -> None:
+    """Check the heads that lie in local folders against their targets, before torch is imported.
+
+    Raises:
+        SpsError: no head, a damaged one, or one for another drafter or target.
+    """
+    seen = set()
+    for cell in cells:
+        models, drafter = cell.models, cell.method.drafter
+        if models.draft is None or drafter.name not in HEADS or models.draft.random:
+            continue
+        if (models, drafter) in seen:
+            continue
+        seen.add((models, drafter))
+        draft = local_folder(models.draft.id)
+        target = None if named_gguf(models.target.id) else local_folder(models.target.id)
+        if draft is None:
+            continue
+        described(
+            draft,
+            {} if target is None else read_config(target),
+            names=(models.target.id, models.draft.id),
+            family=drafter.name,
+            answers=dict(drafter.args),
+            allow_pickle=access.allow_pickle,
+        )
+
+
+def check_ranks(models: Iterable[ModelSpec], timeout: float = RANK_TIMEOUT) -> None:
+    """Join the ranks that share a model, or refuse where they are not there.
+
+    Args:
+        models: of all cells.
+        timeout: seconds after which a rank that does not answer is lost.
+
+    Raises:
+        MissingRanksError: there is one process alone.
+        UsageError: models that are shared by different numbers of ranks, or have no weights.
+        DataError: a model in a folder whose heads do not divide by its ranks.
+        LostRankError: not all ranks come.
+    """
+    shared = [model for model in models if model.ranks > 1]
+    if len(sizes := {model.ranks for model in shared}) > 1:
+        given = " and ".join(map(str, sorted(sizes)))
+        raise UsageError(
+            f"models over {given} ranks: expected the same number for all. Change --parallel"
+        )
+    if odd := next((model for model in shared if model.weights != CHECKPOINT), None):
+        raise UsageError(
+            f"--parallel with --weights {odd.weights}: expected a checkpoint, of which each "
+            "rank reads its share. Leave one of them out"
+        )
+    for model in shared:
+        folder = None if named_gguf(model.id) else local_folder(model.id)
+        if folder is not None:
+            check_divisible(read_config(folder), model.ranks, folder)
+    if shared and ranks().size == 1:
+        raise MissingRanksError(str(shared[0]), shared[0].ranks, shared[0].device)
+    if shared:
+        from spsbench.distributed.process_group import connect
+
+        connect(timeout)
+
+
+def check_learners(parallel: str | None, device: str) -> None:
+    """Refuse `--parallel dp` where its processes are not there.
+
+    Raises:
+        MissingRanksError: there is one process alone.
+        UsageError: torchrun started another number of them, or none.
+    """
+    wanted = None if parallel in (None, "dp") else int(str(parallel).removeprefix("dp:"))
+    size = ranks().size
+    if size == 1 and wanted is not None:
+        raise MissingRanksError("a training", wanted, device)
+    if size == 1 and parallel == "dp":
+        raise UsageError(
+            "--parallel dp without torchrun: expected ranks that it started. Say how many to "
+            "start: --parallel dp:2"
+        )
+    if wanted is not None and wanted != size:
+        raise UsageError(
+            f"--parallel {parallel} under torchrun with {size} ranks: expected as many. Say "
+            "--parallel dp"
+        )
+
+
+def follow(within: float | None = None) -> None:
+    """Hold shares of rank 0's models and run its passes, on every rank but the first, to the end.
+
+    Args:
+        within: seconds to wait for rank 0's first model; None: as long as it takes.
+
+    Raises:
+        LostRankError: a rank has ended or stands still.
+        SpsError: a model that cannot be loaded here.
+    """
+    from spsbench.distributed.process_group import UNLIMITED
+    from spsbench.distributed.tensor_parallel import Follower
+    from spsbench.models.shares import load_share
+
+    Follower(load_share, UNLIMITED if within is None else within).serve()
+
+
+def dismiss() -> None:
+    """Let the other ranks go, from rank 0."""
+    from spsbench.distributed.tensor_parallel import end
+
+    end()
+
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,20 @@
-"""What a generation gives: its text, with where every piece of it came from."""
+"""Texts of a pair: generated, compared, and prompts as token ids that fit."""
 
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any, NamedTuple, cast
 
+from spsbench.audit.statistical.greedy import Divergence, first_divergence
 from spsbench.benchmark.arms import Arm, arm
-from spsbench.loop.text import Origin, Piece
-from spsbench.metrics.rates import Metrics
+from spsbench.engines.limits import context_of, rows_of
+from spsbench.errors import DataError, UsageError
+from spsbench.loop.text import Origin, Piece, PromptError, token_ids
+from spsbench.metrics.intervals import FEWEST, Estimate
+from spsbench.metrics.rates import Metrics, segments, speedup
+from spsbench.models.cache import Loaded
+from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Record, RoundRecord
 
@@ -85,3 +94,197 @@ class Text:
             f'<div style="white-space:pre-wrap;font-family:monospace">{"".join(parts)}</div>'
             f"<small>{', '.join(shown)}</small>"
         )
+
+
+SEGMENT = 8  # tokens that are timed together: the unit of the interval
+SHORTEST = 32  # tokens of a text below which a speed-up says nothing
+
+Segments = list[tuple[float, int]]
+"""(seconds, tokens) of each."""
+
+BUSY = (
+    "warning: other work kept this machine busy meanwhile: times are too long, and the speed-up is "
+    "of a machine that is shared. End the other work (top shows it) and try again"
+)
+
+
+class Comparison(NamedTuple):
+    """Two generations of one prompt."""
+
+    ars: Arm
+    sps: Arm
+    speedup: Estimate | None  # None: too short to tell
+    identical: bool | None  # None: sampled, so they differ by design
+    divergence: Divergence | None
+    loaded: bool = False  # other work kept the machine busy meanwhile
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """What a person is told."""
+        gained = self.speedup
+        if gained is None:
+            short, other = written(self.ars), written(self.sps)
+            told = (
+                f"speed-up: n/a (needs {SHORTEST} tokens in both texts; ArS wrote {short}, SpS "
+                f"{other})"
+            )
+        else:
+            told = f"speed-up over ArS: {gained.mean:.2f}x ({self._interval(gained)}, this prompt)"
+        return [told, *[BUSY] * self.loaded, sameness(self)]
+
+    def _interval(self, gained: Estimate) -> str:
+        if gained.low is not None and gained.high is not None:
+            return f"95% interval {gained.low:.2f} to {gained.high:.2f}"
+        there = len(paired(self.ars, self.sps)[0])
+        return (
+            f"no interval: needs {FEWEST} segments of {SEGMENT} tokens or more in both texts, "
+            f"which have {there}"
+        )
+
+
+def compare(
+    loaded: Loaded, prompt: Sequence[int], ars: Arm, sps: Arm, *, busy: bool = False
+) -> Comparison:
+    """The speed-up of `sps` over `ars`; at temperature 0 whether they wrote the same."""
+    identical, divergence = None, None
+    if sps.cell.sampling.temperature == 0:
+        identical = ars.record.tokens == sps.record.tokens
+    if identical is False:
+        drafted = max(r.drafted for r in sps.record.rounds)
+        texts = ars.record.tokens, sps.record.tokens
+        divergence = first_divergence(loaded.target, prompt, *texts, drafted)
+    return Comparison(ars, sps, gain(ars, sps), identical, divergence, busy)
+
+
+def gain(ars: Arm, sps: Arm) -> Estimate | None:
+    """The speed-up; None where a text is too short to tell.
+
+    Over segments in the order of time, so that both arms saw the same machine. Where there are too
+    few for an interval, over the whole texts: how rounds fall into segments changes nothing then.
+    """
+    if min(written(ars), written(sps)) < SHORTEST:
+        return None
+    ours, theirs = paired(ars, sps)
+    if len(ours) < FEWEST:
+        ours, theirs = whole(ars), whole(sps)
+    return speedup(ours, theirs)
+
+
+def whole(arm: Arm) -> Segments:
+    """The text as one segment."""
+    return [(sum(r.seconds for r in arm.record.rounds), written(arm))]
+
+
+def paired(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
+    """The segments of both arms, as many of each."""
+    ours, theirs = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
+    both = min(len(ours), len(theirs))
+    return ours[:both], theirs[:both]
+
+
+def written(arm: Arm) -> int:
+    """Tokens of its text."""
+    return sum(r.emitted for r in arm.record.rounds)
+
+
+def sameness(comparison: Comparison) -> str:
+    """Whether the two texts are the same, and what it means if not."""
+    if comparison.identical is None:
+        return "tokens: texts differ by design (same law)"
+    if comparison.identical:
+        return "tokens: identical to ArS"
+    found = comparison.divergence
+    if found is None:
+        return "tokens: one text is the beginning of the other"
+    meaning = {"tie": "a rounding tie", "bug": "a BUG: please report it"}[found.kind]
+    return (
+        f"tokens: first difference at token {found.position + 1}: {meaning} "
+        f"(logits {found.gap:.3g} apart, rounding {found.tolerance:.3g})"
+    )
+
+
+log = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""A text to continue, its token ids, or the messages of a conversation with role and content."""
+
+
+def is_chat(prompt: Prompt, chat: bool) -> bool:
+    """Whether a prompt is put into the model's chat template: a text under `chat`, or messages."""
+    return chat or (not isinstance(prompt, str) and _messages(prompt) is not None)
+
+
+def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) -> list[int]:
+    """The tokens of a prompt; `chat` puts a text into the model's template.
+
+    Raises:
+        UsageError: a system message without a conversation, or an empty text.
+        DataError: a model without a template, or token ids or messages that are none.
+    """
+    messages = _messages(prompt) if not isinstance(prompt, str) else None
+    if isinstance(prompt, str) and chat:
+        messages = [{"role": "user", "content": prompt}]
+    if messages is not None:
+        start = [{"role": "system", "content": system}] if system else []
+        instead = "Leave --chat out" if chat else "Give the prompt as a text, without --chat"
+        return encode_chat(loaded.tokenizer, [*start, *messages], instead=instead)
+    if isinstance(prompt, str) and not prompt:
+        raise UsageError(
+            "the prompt is empty: expected text, or token ids. Give at least one character"
+        )
+    if system is not None:
+        raise UsageError("--system without --chat: expected both or none")
+    if isinstance(prompt, str):
+        return encode(loaded.tokenizer, prompt)
+    return token_ids(cast("Sequence[int]", prompt), rows_of(loaded.target))
+
+
+def _messages(prompt: Any) -> list[dict[str, str]] | None:
+    """`prompt` as a conversation, or None where it is none: token ids, maybe."""
+    if isinstance(prompt, (Mapping, bytes)):
+        raise PromptError(
+            f"the prompt is of type {type(prompt).__name__}: expected text, a list of token ids, "
+            "or a list of messages. Put it in a list, or decode it"
+        )
+    if not isinstance(prompt, Sequence) or not any(isinstance(each, Mapping) for each in prompt):
+        return None
+    for at, each in enumerate(prompt):
+        if not isinstance(each, Mapping) or not {"role", "content"} <= each.keys():
+            raise PromptError(
+                f"message {at} of the prompt is none: expected role and content. Give it both"
+            )
+    return [{"role": str(each["role"]), "content": str(each["content"])} for each in prompt]
+
+
+def fitted(
+    cell: Cell,
+    loaded: Loaded,
+    prompt: list[int],
+    truncate: bool,
+) -> list[int]:
+    """`prompt`, if it fits the target's context with what is to come.
+
+    Raises:
+        DataError: it does not, and may or can not be truncated.
+    """
+    context, wanted = context_of(loaded.target), cell.sampling.max_new_tokens
+    if context is None or len(prompt) + wanted <= context:
+        return prompt
+    asked = f"the prompt has {len(prompt)} tokens and {wanted} are to be generated"
+    if wanted >= context:
+        raise DataError(
+            f"{asked}: expected fewer new tokens, the target's context holds {context} in all. "
+            "Lower --max-new-tokens"
+        )
+    if not truncate:
+        raise DataError(
+            f"{asked}: expected at most {context} in all, the target's context. "
+            "Lower --max-new-tokens, or drop the oldest tokens with --truncate left"
+        )
+    dropped = len(prompt) + wanted - context
+    log.info(
+        f"note: dropped the oldest {dropped} of {len(prompt)} prompt tokens to fit the context"
+    )
+    return prompt[dropped:]

@@ -8,8 +8,7 @@ from typing import Any
 
 from spsbench.api.bench import OF_PLACE
 from spsbench.api.load import access_of, load
-from spsbench.api.prepare import prepare
-from spsbench.api.ranks import check_learners
+from spsbench.api.prepare import check_learners, prepare
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
 from spsbench.settings.cell_from_options import make_cell

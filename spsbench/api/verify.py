@@ -1,25 +1,90 @@
-"""Audits: of a pair by texts made for it, of a run by its records, of rules by enumeration."""
+"""Audits: of a pair by texts made for it, of a run by its records, of a head by its acceptance."""
 
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from spsbench.api.verified import Held, advice_on
-from spsbench.audit.statistical.jobs import workers_for
+from spsbench.api.load import load
+from spsbench.audit.statistical.audit import AuditVerdict, Finding
+from spsbench.audit.statistical.golden import (
+    FAINT,
+    NEAR,
+    Golden,
+    Parting,
+    Passage,
+    along,
+    by_depth,
+    parting,
+)
+from spsbench.audit.statistical.greedy import Greedy
+from spsbench.audit.statistical.jobs import generate, plain_cell, workers_for
 from spsbench.audit.statistical.pair import TASKS, audit_pair, greedy_pair, prompts_of
-from spsbench.audit.statistical.replay import replay
+from spsbench.audit.statistical.replay import rates_in, replay
 from spsbench.benchmark.models import Models
 from spsbench.errors import DataError, UsageError
 from spsbench.messages import Say, lines_to, takes_say
+from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import ModelCache
+from spsbench.models.config import read_object
 from spsbench.settings.cell import Cell
-from spsbench.settings.commands import OF_REPLAY, Audit, Replay
+from spsbench.settings.commands import OF_REPLAY, Audit, GoldenAsked, Replay
 from spsbench.settings.execution import Access
 from spsbench.settings.options import convert_options, take_record
 from spsbench.spec import Spec
+from spsbench.store.atomic import replace_file
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The result of an audit of one configuration; true only if it held."""
+
+    name: str
+    settings: dict[str, Any]
+    result: Finding | Greedy
+    advice: str = ""  # of a bias: what may be its cause, and what tells causes apart
+
+    @property
+    def verdict(self) -> AuditVerdict:
+        """held, bias found, or not valid: its own controls failed, so that it says nothing."""
+        return self.result.verdict
+
+    @property
+    def line(self) -> str:
+        """The result in a sentence, with the size of the bias that would have been caught."""
+        return self.result.line
+
+    def __bool__(self) -> bool:
+        return self.verdict is AuditVerdict.HELD
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.line}"
+
+
+def advice_on(cell: Cell, result: Finding | Greedy) -> str:
+    """What may cause the bias that was found in `cell`, and which command tells causes apart.
+
+    Nothing where plain sampling is biased too, where tokens were impossible, or where another
+    library's loop made the text.
+    """
+    if not isinstance(result, Finding) or result.verdict is not AuditVerdict.BIAS:
+        return ""
+    if result.shared or result.sps.impossible or not cell.method.own_loop:
+        return ""
+    rule = f"sps verify rules --verifier {cell.method.verifier}"
+    return (
+        "A drafter that misreports p, a wrong residual and a row of q or p that is shifted by a "
+        f"token all look like this. `{rule}` finds a wrong residual or a shifted row of the rule, "
+        f"`{rule} --drafter {cell.method.drafter}` a drafter that misreports p: then it is BIASED "
+        "with this drafter alone. If both hold, look below them: at a row that the engine or its "
+        "cache shifts (compare with --engine eager), or at weights of the drafter, which tables "
+        "cannot stand for."
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -100,3 +165,172 @@ def named(cell: Cell) -> str:
     task = f"{cell.work.task}, " if cell.work.task else ""
     theirs = "" if cell.method.own_loop else f", {cell.method.decoder}"
     return f"{task}{cell.method}, temperature {cell.sampling.temperature:g}{theirs}"
+
+
+LIMIT = 256 << 20  # bytes of a golden file
+READABLE = {
+    "dtype": "float32",
+    "draft_dtype": "float32",
+    "engine": "eager",
+    "draft_engine": "eager",
+}
+"""How golden acceptance is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFound:
+    """What was expected of a head, and what was found."""
+
+    golden: Golden
+    path: Path
+    made: bool  # whether the file was written now
+    now: Golden | None = None  # the same texts, run otherwise
+    parted: Parting | None = None
+    log: tuple[float, ...] | None = None  # acceptance by depth of another engine
+    log_parts: int | None = None  # the first depth at which it parts
+
+    def __bool__(self) -> bool:
+        return self.parted is None and self.log_parts is None
+
+    @property
+    def line(self) -> str:
+        """The result in a sentence."""
+        if self.parted is not None:
+            p, (expected, found) = self.parted, self.parted.slots
+            return (
+                f"PARTED at depth {p.depth}: acceptance {p.found:.3f}, expected {p.expected:.3f}; "
+                f"widest in {p.passage} after {p.place} tokens, where the laws overlap "
+                f"{found.overlap:.3f} (token {found.likeliest}) instead of {expected.overlap:.3f} "
+                f"(token {expected.likeliest})"
+            )
+        if self.log is not None and self.log_parts is not None:
+            at = self.log_parts
+            expected_there = self.golden.depths[at - 1].acceptance
+            return (
+                f"PARTED at depth {at}: the log has acceptance {self.log[at - 1]:.3f}, expected "
+                f"{expected_there:.3f}"
+            )
+        kept = f"{self.golden.kept:.2f} of {len(self.golden.depths)} drafted tokens kept"
+        if self.now is None and self.log is None:
+            return f"golden: {kept} in expectation"
+        return f"held: acceptance within {NEAR:g} of the golden one at every depth ({kept})"
+
+
+@takes_say
+def verify_head(**asked: Any) -> HeadFound:
+    """Expected acceptance by depth of a target and its head.
+
+    The first time it is measured in float32 by the engine `eager` and written to `golden`; from
+    then on the pair is run as asked, along the same texts, and compared.
+
+    Args:
+        say: receives each line that a user should know; without it they go to `logging` alone.
+        asked: `golden`, `task`, `prompts`, `tokens`, `log`, and options of cells.
+
+    Raises:
+        SpsError: options that cannot be meant, or a golden file of another pair.
+    """
+    plan = take_record(GoldenAsked, asked)
+    asked = {name: value for name, value in asked.items() if value is not None}
+    path = Path(plan.golden)
+    made = not path.exists()
+    if made:
+        pair = load(**asked | READABLE)
+        golden = measured(pair, texts_of(pair, plan))
+        replace_file(path, (json.dumps(golden.to_json(), indent=1) + "\n").encode())
+    else:
+        golden = Golden.from_json(read_object(path, LIMIT), str(path))
+    rates = by_depth(rates_in(Path(plan.log))) if plan.log else None
+    parts = None if rates is None else log_parting(golden, rates)
+    now = parted = None
+    if not made or any(str(asked.get(name, READABLE[name])) != READABLE[name] for name in READABLE):
+        pair = load(**asked)
+        now = measured(pair, golden.passages)
+        check_same(golden, now, path)
+        parted = parting(golden, now)
+    if golden.depths and golden.depths[0].acceptance < FAINT:
+        log.info(
+            f"note: at depth 1 {golden.depths[0].acceptance:.3f} is kept, hardly more than chance: "
+            "is it a head of this target, and are its layers read as its writer counts them?"
+        )
+    given = None if rates is None else tuple(rates)
+    return HeadFound(golden, path, made, now, parted, given, parts)
+
+
+def texts_of(pair: Any, plan: GoldenAsked) -> list[Passage]:
+    """Prompts, and what the target alone makes of each."""
+    cell, loaded = pair.configured()
+    short = cell.but(max_new_tokens=plan.tokens)
+    tasks = [Spec.parse(name) for name in plan.task] or TASKS
+    found = prompts_of(short, loaded, tasks, plan.prompts)
+    if not found:
+        raise DataError("no prompt fits the context (--task): expected one. Name another task")
+    alone = plain_cell(short)
+    return [
+        Passage(p.name, p.ids, generate(alone, loaded, p.ids, p.name, 0).tokens, ()) for p in found
+    ]
+
+
+def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
+    """What is expected of a pair along some texts."""
+    cell, loaded = pair.configured()
+    if plan_of(cell.method.drafter).tree:
+        raise UsageError(
+            f"--drafter {cell.method.drafter}: expected one that drafts chains. Leave out its shape"
+        )
+    depth = cell.k
+    if not depth:
+        raise UsageError("--k: expected K of 1 or more, the depth that is looked at")
+    done = tuple(
+        Passage(
+            each.name,
+            each.prompt,
+            each.tokens,
+            tuple(map(tuple, along(cell, loaded, each.prompt, each.tokens, depth))),
+        )
+        for each in passages
+    )
+    target, draft = cell.models.target, cell.models.draft
+    dtypes = f"{loaded.target.dtype}".removeprefix("torch.")
+    head = "" if loaded.head is None else str(loaded.head.description)
+    return Golden(
+        target=str(target),
+        head=str(draft or cell.method.drafter),
+        kind=head,
+        drafter=str(cell.method.drafter),
+        digests=pair.digests(),
+        sampling={
+            **cell.sampling.recorded_warp,
+            "k": depth,
+        },
+        run={"dtype": dtypes, "engine": str(target.engine)},
+        passages=done,
+    )
+
+
+def check_same(golden: Golden, now: Golden, path: Path) -> None:
+    """A golden file is compared with the pair and the settings that it was made of.
+
+    Raises:
+        DataError: it is of another one.
+    """
+    for name in ("digests", "sampling", "drafter"):
+        one, two = getattr(golden, name), getattr(now, name)
+        if one != two:
+            raise DataError(
+                f"{path} is of another pair: {name} {one} there, {two} now. Name another file with "
+                "--golden, or remove it"
+            )
+
+
+def log_parting(golden: Golden, log: Sequence[float]) -> int | None:
+    """The first depth at which another engine's acceptance is another.
+
+    Its texts are others, so that more than rounding is allowed: four standard errors of a share
+    over the places of the golden texts, besides `NEAR`.
+    """
+    for each, found in zip(golden.depths, log, strict=False):
+        a = each.acceptance
+        if abs(a - found) > NEAR + 4 * (max(a * (1 - a), 0.01) / each.places) ** 0.5:
+            return each.depth
+    return None

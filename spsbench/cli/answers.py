@@ -13,10 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.api.comparison import Comparison
 from spsbench.api.pair import Pair
-from spsbench.api.prompts import ids_of
-from spsbench.api.text import Arm, Piece, arm
+from spsbench.api.text import Arm, Comparison, Piece, arm, ids_of
 from spsbench.cli.doctor import environment
 from spsbench.cli.screen import Screen
 from spsbench.cli.terminal import safe_text, say, write

@@ -117,8 +117,7 @@ def run_plan(
     Raises:
         SpsError: models, data, files or a folder that cannot be used.
     """
-    from spsbench.api.fit import check_fit
-    from spsbench.api.plan import drawn_again
+    from spsbench.api.plan import check_fit, drawn_again
     from spsbench.api.plan import plan as make_plan
     from spsbench.cli.publish import publish, save_plot
 
@@ -156,7 +155,7 @@ def fit_on(fit: Spec, traced: Sequence[Path]) -> int:
     Raises:
         SpsError: nothing to fit, traces that cannot be used, a file that cannot be written.
     """
-    from spsbench.api.fit import fit_schedule
+    from spsbench.api.plan import fit_schedule
 
     found = fit_schedule(fit, traced)
     out = dict(fit.args)["out"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from spsbench.api.ranks import dismiss, follow
+from spsbench.api.prepare import dismiss, follow
 from spsbench.cli.failures import debugging, described, exit_code
 from spsbench.cli.terminal import one_line
 from spsbench.errors import Exit

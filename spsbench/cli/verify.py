@@ -188,7 +188,7 @@ def head(
     check_packages()
 
     with announce_if_slow(LIBRARIES):
-        from spsbench.api.golden import verify_head
+        from spsbench.api.verify import verify_head
         from spsbench.cli.progress import alive
         from spsbench.cli.verify_output import publish_head
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.api.golden import HeadFound
-from spsbench.api.verified import Held
+from spsbench.api.verify import HeadFound, Held
 from spsbench.audit.statistical.audit import AuditVerdict, Finding, of_finding, tests
 from spsbench.audit.statistical.betting import alarm
 from spsbench.audit.statistical.golden import Golden

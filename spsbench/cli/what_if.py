@@ -112,7 +112,7 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
     from spsbench.cli.terminal import write
 
     with announce_if_slow(LIBRARIES):
-        from spsbench.api.link import plan_ranks
+        from spsbench.api.plan import plan_ranks
 
     with at_once(), shown() as watch:
         plan = None if what is None else Path(what)
@@ -229,7 +229,7 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
     with at_once():
         pair = load(**once)
 
-    from spsbench.api.spare import best, prompts_for, spare_layers
+    from spsbench.api.costs import best, prompts_for, spare_layers
     from spsbench.cli.progress import alive
     from spsbench.cli.publish import drawn
     from spsbench.cli.terminal import write

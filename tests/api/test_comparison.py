@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.api.comparison import BUSY, Comparison, gain
+from spsbench.api.text import BUSY, Comparison, gain
 from spsbench.benchmark.arms import Arm
 from spsbench.metrics.rates import metrics
 from spsbench.settings.cell_from_options import make_cell

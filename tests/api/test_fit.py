@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spsbench.api.fit import fit_schedule
+from spsbench.api.plan import fit_schedule
 from spsbench.errors import UsageError
 from spsbench.planning.forecast.disco import Classifier, read_classifier
 from spsbench.planning.forecast.traces import DraftOf, Drawn, Head, Proposed, Written

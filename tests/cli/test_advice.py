@@ -2,8 +2,7 @@
 
 import pytest
 
-from spsbench.api.comparison import Comparison
-from spsbench.api.text import Arm
+from spsbench.api.text import Arm, Comparison
 from spsbench.cli.answers import advice
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.rates import metrics

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from forked import FORK, be_rank, free_port
-from spsbench.api.ranks import follow
+from spsbench.api.prepare import follow
 from spsbench.distributed.process_group import LostRankError
 from spsbench.distributed.tensor_parallel import channel, end
 

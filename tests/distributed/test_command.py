@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forked import free_port, variables_of
-from spsbench.api.ranks import check_ranks
+from spsbench.api.prepare import check_ranks
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import MissingRanksError
 from spsbench.settings.cell_from_options import make_cell

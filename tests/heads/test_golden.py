@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.api.golden import verify_head
 from spsbench.api.load import load
+from spsbench.api.verify import verify_head
 from spsbench.audit.statistical.golden import along, by_depth
 from spsbench.audit.statistical.replay import rates_in
 from spsbench.errors import DataError

@@ -1,4 +1,4 @@
-"""The package of docs/plugins.md: installed as it stands there, and run."""
+"""The package of docs/plugins.md and plugins-other.md, installed and run."""
 
 import json
 import re
@@ -13,7 +13,8 @@ from spsbench.registry import KINDS
 from tests.cli.conftest import Pair, Ran
 from tests.installed import install
 
-TEXT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "\n".join((DOCS / page).read_text() for page in ("plugins.md", "plugins-other.md"))
 FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", TEXT, re.DOTALL))
 ENTRIES = tomllib.loads(re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[0])
 GROUPS = ENTRIES["project"]["entry-points"]

@@ -28,10 +28,9 @@ from spsbench.methods.verifiers.block import Block, Prefixes
 from spsbench.methods.verifiers.gbv import Gbv, best_path, by_ratio, mass_below, masses_below
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
-from spsbench.methods.verifiers.rungs import Rung, Tree
 from spsbench.methods.verifiers.spectr import SpecTr
 from spsbench.methods.verifiers.traversal import Traversal
-from spsbench.methods.verifiers.tree_rejection import Ladder
+from spsbench.methods.verifiers.tree_rejection import TreeRejection
 from spsbench.methods.verifiers.tree_tables import Shape, shape_of
 from spsbench.spec import Spec
 
@@ -102,12 +101,12 @@ def test_a_sample_of_sampled_trees(rule: Verifier, shape: str, drawn: Drawn, pai
     assert proof(rule, SHAPES[shape], drawn, pair).exact
 
 
-@pytest.mark.parametrize("rule", [Traversal(), Recursive(), SpecTr(), Gbv()], **by_name)
+@pytest.mark.parametrize("rule", [SpecTr(), Gbv()], **by_name)
 def test_the_tables_of_a_device_give_the_same_law(
     rule: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No value is at hand there, so that every verdict is read off tables."""
-    for name in "block", "gbv", "recursive", "spectr", "traversal":
+    for name in "block", "gbv", "spectr":
         monkeypatch.setattr(f"spsbench.methods.verifiers.{name}.at_hand", lambda values: None)
     if rule.refuses(Drawn.DISTINCT, True) is None:
         assert proof(rule, SHAPES["three siblings"], Drawn.DISTINCT, WIDER).exact
@@ -203,22 +202,32 @@ class KeepsTheWeight(Traversal):
     """A refused subtree leaves the weight of its parent as it was."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        refuse, settle = Ladder._refuse, Rung._settle
+        refuse = TreeRejection._refuse
 
-        def kept(self: Ladder, here: slice, *rest: object) -> None:
+        def kept(self: TreeRejection, here: slice, *rest: object) -> None:
             before = self.weight[here].clone()
             refuse(self, here, *rest)
             self.weight[here] = before
 
-        def kept_alone(self: Rung) -> None:
-            before = self.weight
-            settle(self)
-            self.weight = before
-
         with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(Ladder, "_refuse", kept)
-            planted.setattr(Rung, "_settle", kept_alone)
+            planted.setattr(TreeRejection, "_refuse", kept)
             return super().__call__(draft, q, noise)
+
+
+REFUSE = TreeRejection._refuse
+
+
+def against_its_own_law(
+    self: TreeRejection, here: slice, before: Tensor, nodes: Sequence[int], rank: int
+) -> None:
+    """Test one child of each row against the target's own law, and take nothing away."""
+    own, weight, scale = (
+        self.q[self.order[here]],
+        self.weight[here].clone(),
+        self.scale[here].clone(),
+    )
+    REFUSE(self, here, own, nodes, rank)
+    self.left[here], self.weight[here], self.scale[here] = own, weight, scale
 
 
 @dataclass(frozen=True)
@@ -227,7 +236,7 @@ class ForgetsTheRefused(Recursive):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(Rung, "refuse", lambda *given: None)
+            planted.setattr(TreeRejection, "_refuse", against_its_own_law)
             return super().__call__(draft, q, noise)
 
 
@@ -276,16 +285,12 @@ class OneCandidate(SpecTr):
             return super().__call__(draft, q, noise)
 
 
-LAWS_OF_SIBLINGS = (Tree, "law"), (Ladder, "_law")  # the same in both forms of a rule
-
-
 class FirstGivenBack:
     """The law of a third distinct sibling still holds the first token."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         with pytest.MonkeyPatch.context() as planted:
-            for form, name in LAWS_OF_SIBLINGS:
-                planted.setattr(form, name, with_the_first(getattr(form, name)))
+            planted.setattr(TreeRejection, "_law", with_the_first(TreeRejection._law))
             return super().__call__(draft, q, noise)  # type: ignore[misc]  # a rule is beside it
 
 
@@ -300,19 +305,17 @@ class ThirdHoldsTheFirstUpwards(FirstGivenBack, Traversal):
 
 
 def with_the_first(law: Callable[..., Any]) -> Callable[..., Any]:
-    """A law of a sibling, of either twin, with the first one's mass given back to a third."""
+    """A law of a sibling with the first one's mass given back to a third."""
 
-    def wrong(self: Any, nodes: Any, *rank: int) -> Any:
-        left, total = law(self, nodes, *rank)
-        some = [nodes] if isinstance(nodes, int) else nodes
-        family = [self.shape.children[self.shape.parents[node] + 1] for node in some]
-        if self.draft.drawn is not Drawn.DISTINCT or family[0].index(some[0]) < 2:
+    def wrong(self: TreeRejection, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
+        left, total = law(self, nodes, rank)
+        if self.draft.drawn is not Drawn.DISTINCT or rank < 2:
             return left, total
-        rows = self.draft.probs[list(some)]
+        family = [self.shape.children[self.shape.parents[node] + 1] for node in nodes]
+        rows = self.draft.probs[list(nodes)]
         first = self.draft.tokens[[siblings[0] for siblings in family]][:, None]
-        left = left.view(rows.shape).scatter(1, first, rows.gather(1, first))
-        total = left.sum(-1)
-        return (left[0], float(total)) if isinstance(nodes, int) else (left, total)
+        left = left.scatter(1, first, rows.gather(1, first))
+        return left, left.sum(-1)
 
     return wrong
 
@@ -382,14 +385,13 @@ class FullWeightBelow(Traversal):
     """A subtree begins with the weight 1, whatever the chance of its root."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        settle = Ladder.settle
+        settle = TreeRejection.settle
 
-        def whole(self: Ladder, first: int, rows: Sequence[int], weights: Tensor) -> None:
+        def whole(self: TreeRejection, first: int, rows: Sequence[int], weights: Tensor) -> None:
             settle(self, first, rows, torch.ones_like(weights))
 
         with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(Tree, "rung", lambda self, at, weight=1.0: Rung(self, at, 1.0))
-            planted.setattr(Ladder, "settle", whole)
+            planted.setattr(TreeRejection, "settle", whole)
             return super().__call__(draft, q, noise)
 
 
@@ -425,7 +427,7 @@ class SecondByRuleKept(Recursive):
         if draft.probs is not None:
             return super().__call__(draft, q, noise)
         with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(Rung, "refuse", lambda self, node: None)
+            planted.setattr(TreeRejection, "_refuse", against_its_own_law)
             return super().__call__(draft, q, noise)
 
 

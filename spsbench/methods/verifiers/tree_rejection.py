@@ -24,7 +24,7 @@ from spsbench.loop.types import Draft, Drawn
 from spsbench.methods.verifiers.tree_tables import Shape, numbers
 
 
-class Ladder:
+class TreeRejection:
     """The rows of mass of all nodes that have children, and every node's chance.
 
     A row stands as it is after the last child, up to its own scale: R = left / scale. So a child

@@ -44,6 +44,7 @@ def bench(
     dry_run: Annotated[
         bool, o.option(RUN, "--dry-run", help="Show the cells and an estimate, and end.")
     ] = False,
+    chart: o.Chart = True,
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -68,7 +69,9 @@ def bench(
 
     name = config.stem if config else experiment.parts[0].spec.short
     raise typer.Exit(
-        run_experiment(experiment, name, place, access, crew, form=form, dry_run=dry_run)
+        run_experiment(
+            experiment, name, place, access, crew, form=form, chart=chart, dry_run=dry_run
+        )
     )
 
 
@@ -116,6 +119,7 @@ def run_experiment(
     crew: Crew,
     *,
     form: str,
+    chart: bool,
     dry_run: bool,
 ) -> int:
     """Run `experiment` into its folder, or only estimate it; return the exit code.
@@ -140,9 +144,10 @@ def run_experiment(
     if made.report is None:
         say(f"stopped after {made.records} records. Go on with: {again(made.folder)}")
         return interrupt.code
-    from spsbench.cli.publish import publish
+    from spsbench.cli.publish import publish, show_chart
 
     publish(made.report, form)
+    show_chart(made.report, form, chart)
     say(f"records, scores and summary.json are in {made.folder}")
     if made.failed:
         say(f"{made.failed} samples failed; try them again with: {again(made.folder)}")

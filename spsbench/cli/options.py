@@ -142,6 +142,10 @@ ReportFormat = Annotated[
         help="table, md, csv, json, latex, html, parquet, or another of sps list reporters.",
     ),
 ]
+Chart = Annotated[
+    bool,
+    option(OUTPUT, "--chart/--no-chart", help="Draw the speed-ups below a table on a terminal."),
+]
 Json = Annotated[bool, option(OUTPUT, "--json", help="Short for --format json.")]
 Debug = Annotated[bool, option(OUTPUT, "--debug", help="Show the traceback of an error.")]
 Plot = Annotated[

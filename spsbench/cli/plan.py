@@ -65,6 +65,7 @@ def plan(
     spare: SpareLayers = False,
     show: ShowCosts = False,
     link: LinkOption = None,
+    chart: o.Chart = True,
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
@@ -96,11 +97,11 @@ def plan(
     if what is not None and (Path(what) / PLAN).is_file():
         places = [name for name in PLACES if asked.get(name) not in (None, False)]
         if not places:
-            code = run_plan(None, Path(what), asked, form=form, plot=plot, fit=fitting)
+            code = run_plan(None, Path(what), asked, form=form, chart=chart, plot=plot, fit=fitting)
             raise typer.Exit(code)
         if places != ["resume"]:
             raise UsageError(f"--{places[0]} with the plan {what}: expected it to be drawn again")
-    raise typer.Exit(run_plan(what, None, asked, form=form, plot=plot, fit=fitting))
+    raise typer.Exit(run_plan(what, None, asked, form=form, chart=chart, plot=plot, fit=fitting))
 
 
 def run_plan(
@@ -109,6 +110,7 @@ def run_plan(
     asked: Mapping[str, Any],
     *,
     form: str,
+    chart: bool,
     plot: Path | None,
     fit: Spec | None = None,
 ) -> int:
@@ -119,7 +121,7 @@ def run_plan(
     """
     from spsbench.api.plan import check_fit, drawn_again
     from spsbench.api.plan import plan as make_plan
-    from spsbench.cli.publish import publish, save_plot
+    from spsbench.cli.publish import publish, save_plot, show_chart
 
     if fit is not None:
         check_fit(fit)
@@ -133,6 +135,7 @@ def run_plan(
             say(stopped())
             return interrupt.code
     publish(made.report, form)
+    show_chart(made.report, form, chart)
     if plot is not None:
         save_plot(made.report.tables[0].figure, plot)
     if made.folder is not None:

@@ -13,6 +13,7 @@ from spsbench.metrics.compare import MARGINS, Change
 from spsbench.planning.forecast.grid import Grid
 from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
+from spsbench.reports.chart import chart
 from spsbench.reports.columns import full
 from spsbench.reports.figure import Figure
 from spsbench.reports.plots import png, svg
@@ -40,6 +41,14 @@ def publish(report: Report, form: str, out: Path | None = None) -> None:
         raise UsageError(f"--format {form} on a terminal: expected a file. Name one with --out")
     else:
         write_bytes(made)
+
+
+def show_chart(report: Report, form: str, wanted: bool) -> None:
+    """Draw the speed-ups of `report` below its table, on a terminal that is `wanted` to have it."""
+    if wanted and form == "table" and is_terminal(sys.stdout):
+        medium = screen()
+        for table in report.tables:
+            write(chart(table.rows, medium.width, plain=medium.plain))
 
 
 def rendered(report: Report, form: str) -> bytes | str:

@@ -8,8 +8,6 @@ from spsbench.reports.columns import full
 from spsbench.reports.quoting import visible
 from spsbench.settings.labels import Names
 
-FIGURES = "speedup", "terms.predicted"
-"""What a bar is as long as: the measured speed-up, else the one that a plan predicts."""
 SHADES, PLAIN_SHADES = "█▓░│", "#=-|"
 LABEL, BAR = 44, 48  # characters at most
 
@@ -31,7 +29,7 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
     names = Names(row.cell for row, _ in gains)
     labels = [visible(names.how(row.cell)) for row, _ in gains]
     wide = min(LABEL, max(map(len, labels)))
-    room = max(10, min(BAR, width - wide - 28))
+    room = max(10, min(BAR, width - wide - 38))
     scale = max(1.0, *(gain.high or gain.mean for _, gain in gains)) / room
 
     def lines() -> Iterator[str]:
@@ -40,14 +38,15 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
             if heading != (heading := names.work(row.cell)):
                 yield f"speed-up over plain sampling: {visible(heading)}"
             drawn = bar(gain, scale, room, PLAIN_SHADES if plain else SHADES)
-            yield f"  {label[:wide]:<{wide}}  {drawn}  {full(gain, 2, 'x')}"
+            note = "" if row.at_any_load("speedup")[0] else " predicted"
+            yield f"  {label[:wide]:<{wide}}  {drawn}  {full(gain, 2, 'x')}{note}"
 
     return "\n".join(lines()) + "\n"
 
 
 def speedup(row: Summary) -> Estimate | None:
-    """Return the measured speed-up of a row, under load or not, else the predicted one."""
-    return next((found for name in FIGURES if (found := row.at_any_load(name)[0])), None)
+    """Return the measured speed-up of a row, under load or not, else the one a plan predicts."""
+    return row.at_any_load("speedup")[0] or row.predicted_speedup
 
 
 def bar(gain: Estimate, scale: float, room: int, shades: str) -> str:

@@ -194,7 +194,7 @@ TREES = (
     [-1, -1, 0, 1, 2, 3],
     [-1, 0, 1, 2],
 )
-WALKS = [Traversal(), Recursive(), SpecTr(), Gbv(), Block(), Match()]
+WALKS = [SpecTr(), Gbv(), Block(), Match()]
 
 
 def settings_on_the_way(parents: list[int]) -> Tensor:

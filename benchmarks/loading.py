@@ -115,9 +115,7 @@ def run(program: str, *arguments: str, cache: Path | None = None) -> str:
 def without_choices(cache: Path) -> None:
     """Leave the compiled kernels alone, and remove all else."""
     kernels = cache / "spsbench" / "kernels"
-    others = (cache / "spsbench" / name for name in ("packings", "sound"))
-    found = (path for folder in others for path in folder.glob("*"))
-    for kept in (*kernels.glob("*.json"), *kernels.glob("judged-*"), *found):
+    for kept in kernels.glob("*.json"):
         kept.unlink()
 
 

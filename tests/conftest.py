@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from spsbench import messages
 from spsbench.engines.kernels.native import KINDS
-from spsbench.engines.packing import prefetch, tuning_cache
+from spsbench.engines.packing import tuning
 from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
@@ -45,5 +45,5 @@ def model() -> Callable[..., PreTrainedModel]:
 @pytest.fixture(autouse=True)
 def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was measured on this machine before, or is in a test, has a say in another."""
-    monkeypatch.setattr(tuning_cache, "place", lambda: tmp_path / "kept.json")
-    monkeypatch.setattr(prefetch, "_current", dict.fromkeys(KINDS, prefetch.USUAL))
+    monkeypatch.setattr(tuning, "place", lambda: tmp_path / "kept.json")
+    monkeypatch.setattr(tuning, "_current", dict.fromkeys(KINDS, tuning.USUAL))

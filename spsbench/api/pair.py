@@ -14,7 +14,7 @@ from spsbench.api.verify import Held
 from spsbench.benchmark.arms import Show, arm, run_both
 from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.pace import Pace
-from spsbench.engines.limits import context_of
+from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import choice_of
 from spsbench.hardware.load import loaded as is_loaded
 from spsbench.hardware.load import read_clocks

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, SpsError, UsageError
-from spsbench.hardware.disks import VARIABLE, bad_share
-from spsbench.hardware.environment import bad_temporary, bad_threads
+from spsbench.hardware.environment import bad_temporary, bad_threads, bound_spinning
 from spsbench.hardware.ranks import RANK_TIMEOUT, MissingRanksError, ranks
-from spsbench.hardware.spinning import bound_spinning
 from spsbench.models import hub
 from spsbench.models.config import check_divisible, read_config
 from spsbench.models.folder import check_folder, expanded, local_folder, locate, named
@@ -319,11 +317,6 @@ def check_environment() -> None:
         raise MissingError(
             f"TMPDIR is {temporary!r} (environment): expected an existing folder. "
             "Create it or unset TMPDIR"
-        )
-    if (share := bad_share()) is not None:
-        raise UsageError(
-            f"{VARIABLE} is {share!r} (environment): expected a number of GB from 0. "
-            "Set it so, or unset it"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from spsbench.audit.statistical.greedy import Divergence, first_divergence
 from spsbench.benchmark.arms import Arm, arm
-from spsbench.engines.limits import context_of, rows_of
+from spsbench.engines.eager import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.text import Origin, Piece, PromptError, token_ids
 from spsbench.metrics.intervals import FEWEST, Estimate

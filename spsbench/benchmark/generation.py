@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from spsbench.engines.limits import rows_of
+from spsbench.engines.eager import rows_of
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.text import Origin, Piece, StopStrings, Transcript, token_ids
 from spsbench.loop.types import Limits, Round

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from spsbench.cli.terminal import is_terminal, one_line
 from spsbench.hardware.crowd import BUSY, at_work
-from spsbench.hardware.disks import VARIABLE, allowed
 from spsbench.hardware.environment import (
     PACKAGES,
     bad_variables,
@@ -68,9 +67,6 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kernels", words
     for kind, reading in kernels["reading"].items():
         yield "weights", f"{kind}: {reading} (measured here)"
-    own = found["packings"]
-    sizes = f"{in_words(own['bytes'])} of at most {in_words(own['allowed'])}"
-    yield "packings", f"{own['models']} models' weights kept laid out, {sizes} ({VARIABLE})"
     disk, hub = found["disk"], found["hub"]
     yield "model cache", f"{disk['folder']}, {in_words(disk['free'])} free"
     answer = "answers" if hub["reachable"] else "cannot be reached"
@@ -122,12 +118,12 @@ def compiled_kernels() -> dict[str, Any]:
     unit = False
     try:
         from spsbench.engines.kernels.native import KINDS, library
-        from spsbench.engines.packing.prefetch import choose
-        from spsbench.engines.packing.tiles import has_unit
+        from spsbench.engines.packing.panels import has_unit
+        from spsbench.engines.packing.tuning import measured_prefetch
 
         found = library()
         if not isinstance(found, str):
-            reading = {kind: str(choose(dtype)) for dtype, kind in KINDS.items()}
+            reading = {kind: str(measured_prefetch(dtype)) for dtype, kind in KINDS.items()}
             unit = has_unit()
     except Exception as error:  # a broken torch: said elsewhere
         found = type(error).__name__
@@ -172,7 +168,6 @@ def examine() -> dict[str, Any]:
             "token_set": bool(os.environ.get("HF_TOKEN")),
         },
         "kernels": compiled_kernels(),
-        "packings": packings(),
         "sandbox": [[found.name, found.holds, found.words] for found in survey(ProgramLimits())],
         "bundled": {name: folder_size(folder) for name, folder in BUNDLED.items()},
         "fetched": {name: folder_size(fetched_folder(name)) for name in FETCHED},
@@ -180,17 +175,6 @@ def examine() -> dict[str, Any]:
         "cached": cached_models(cache),
         "warnings": warnings,
     }
-
-
-def packings() -> dict[str, int]:
-    """How many models' weights are kept laid out, their bytes, and what is allowed."""
-    try:
-        from spsbench.engines.packings import sizes
-
-        found = sizes()
-    except Exception:  # a broken torch: said elsewhere
-        found = []
-    return {"models": len(found), "bytes": sum(found), "allowed": allowed()}
 
 
 def nearest(folder: Path) -> Path:

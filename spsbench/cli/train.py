@@ -18,7 +18,7 @@ from spsbench.cli.bench import again
 from spsbench.cli.interrupt import raised
 from spsbench.cli.terminal import say, write
 from spsbench.errors import Exit
-from spsbench.hardware.memory_kept import keep_memory
+from spsbench.hardware.memory import keep_memory
 from spsbench.hardware.ranks import ranks
 from spsbench.hardware.sizes import clock
 from spsbench.settings.commands import OF_DRAFT, OF_HEAD, OF_TRAINED

@@ -31,7 +31,7 @@ from spsbench.distributed.process_group import (
 )
 from spsbench.engines.eager import KINDS, EagerLM
 from spsbench.engines.session.engine_config import Choice, remember
-from spsbench.engines.session.interrupts import held
+from spsbench.engines.session.session import held
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
 

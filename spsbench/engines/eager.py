@@ -8,15 +8,34 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from spsbench.engines.limits import context_of
 from spsbench.engines.packing.experts import count_experts_in, counts, mean, watched
 from spsbench.engines.quantization.layers import dequantise
 from spsbench.engines.session.longrope import bordered
-from spsbench.engines.session.windows import Masks, windows_of
+from spsbench.engines.session.masks import Masks, windows_of
 from spsbench.errors import SpsError
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import additive_mask, places
 from spsbench.loop.types import LM, Scores
+
+# What a model's configuration says of its limits.
+
+
+def context_of(model: PreTrainedModel) -> int | None:
+    """The tokens that fit the context of `model`; None = unlimited."""
+    limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return limit
+
+
+def rows_of(model: PreTrainedModel) -> int:
+    """Rows of its logits: the vocabulary, and what pads it."""
+    rows: int = model.config.get_text_config().vocab_size
+    return rows
+
+
+def slides(model: PreTrainedModel) -> bool:
+    """Whether its attention forgets: configurations without a window say None, or 0."""
+    return bool(getattr(model.config.get_text_config(), "sliding_window", None))
+
 
 PREFILL_CHUNK = 512  # tokens; bounds the activations of a long prompt
 

@@ -1,36 +1,70 @@
 """The default engine: transformers' own modules over a preallocated cache and packed weights.
 
-The tokens are those of `eager`; what differs is where keys, values and weights lie, how many
+The tokens are those of `eager`. What differs is where keys, values and weights lie, how many
 threads work, and that the Python of a layer runs once instead of at every step (docs/engines.md).
 """
 
+import ctypes
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from spsbench.engines.cuda import graphs
 from spsbench.engines.cuda.graphs import GraphLM
-from spsbench.engines.eager import KINDS, EagerLM, check_rollback
-from spsbench.engines.packing.worth import pack_linears
-from spsbench.engines.preparing import prepare, unsuitable
-from spsbench.engines.quantization.layers import dequantise
-from spsbench.engines.session.engine_config import Choice, remember
+from spsbench.engines.eager import (
+    KINDS,
+    EagerLM,
+    UnsupportedModelError,
+    check_rollback,
+    ordinary,
+)
+from spsbench.engines.packing.experts import (
+    PackedExperts,
+    count_experts_in,
+    expert_slots,
+    pack_experts,
+    places,
+)
+from spsbench.engines.packing.layouts import (
+    in_panels,
+    pack_linear_layers,
+    pack_network,
+    packed_bytes,
+    select_layouts,
+    shape_of,
+    unpackable,
+)
+from spsbench.engines.packing.linear_layers import Packed, restore, slots
+from spsbench.engines.packing.logit_check import LogitCheck
+from spsbench.engines.packing.memory import huge_pages
+from spsbench.engines.packing.panels import PANEL, PanelLinear
+from spsbench.engines.packing.tuning import select_prefetch
+from spsbench.engines.quantization.layers import OverCodes, dequantise, quantised_layers
+from spsbench.engines.quantization.panels import (
+    QuantisedPanels,
+    coded_bytes,
+    pack_codes,
+    refuse_codes,
+    select_code_layouts,
+)
+from spsbench.engines.replay.attention import NAME
+from spsbench.engines.replay.fused_modules import exchange_activations, exchange_norms
+from spsbench.engines.replay.layer_replay import attach
+from spsbench.engines.session.engine_config import Choice, choice_of, remember
 from spsbench.engines.session.longrope import bordered
+from spsbench.engines.session.masks import narrowed
 from spsbench.engines.session.session import FastLM
+from spsbench.engines.session.threads import with_threads
 from spsbench.loop.types import LM
 
 Kind = Callable[..., LM]
-
-
-def kind_of_session(model: PreTrainedModel) -> Kind:
-    """What runs `model`: here a device, or an attention, is given a runner of its own."""
-    if model in KINDS:
-        return KINDS[model]
-    if model.device.type == "cuda":
-        return GraphLM
-    return EagerLM if unsuitable(model) else FastLM
 
 
 class Fast:
@@ -39,7 +73,7 @@ class Fast:
     def session(
         self, model: PreTrainedModel, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
-        """A session with `model`: its own cache over shared weights."""
+        """Open a session with `model`: its own cache over shared weights."""
         lm = kind_of_session(model)(model, vocab_size=vocab_size, layers=layers)
         return bordered(lm, model)
 
@@ -50,7 +84,7 @@ class Fast:
         known: Mapping[str, Any] | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
-        """Pack `model` in place and choose its threads; what was chosen, as `Choice.to_json`.
+        """Pack `model` in place and choose its threads; return the choice as `Choice.to_json`.
 
         Raises:
             UnsupportedModelError: eager sessions cannot run it either.
@@ -58,7 +92,9 @@ class Fast:
         if model.device.type == "cuda" and model not in KINDS:
             dequantise(model)
             check_rollback(model)
-            return remember(model, of_graphs(model)).to_json()
+            reason = graphs.known(model).reason
+            cuda = Choice(engine="eager" if reason else "fast", reason=reason or "CUDA graphs")
+            return remember(model, cuda).to_json()
         before = None if known is None else Choice.from_json(known)
         choice = prepare(model, known=before, threads=threads)
         if choice.engine == "eager":
@@ -67,12 +103,211 @@ class Fast:
         return choice.to_json()
 
     def pack(self, module: nn.Module) -> None:
-        """Lay out the linear layers of a drafter's own network as those of models, in place."""
-        pack_linears(module)
+        """Pack the linear layers of a drafter's own network, in place."""
+        pack_network(module)
 
 
-def of_graphs(model: PreTrainedModel) -> Choice:
-    """What runs a model on CUDA: recorded passes, or `eager` and why."""
-    if reason := graphs.known(model).reason:
-        return Choice(engine="eager", reason=reason)
-    return Choice(engine="fast", reason="CUDA graphs")
+def kind_of_session(model: PreTrainedModel) -> Kind:
+    """Return the kind of session that runs `model`, by its device and its attention."""
+    if model in KINDS:
+        return KINDS[model]
+    if model.device.type == "cuda":
+        return GraphLM
+    chosen = choice_of(model)
+    return FastLM if chosen is None or chosen.engine == "fast" else EagerLM
+
+
+@torch.inference_mode()
+def prepare(
+    model: PreTrainedModel, *, known: Choice | None = None, threads: int | None = None
+) -> Choice:
+    """Pack the weights of `model` in place, capture its layers for replay, choose its threads.
+
+    The model's own forward pass stays the reference: what leaves its rounding is undone, and a
+    model that sessions of this engine cannot run goes to `eager`, with the reason.
+
+    Args:
+        model: any. A prepared model is kept apart from a plain one (`models.cache.ModelCache`): another
+            engine, or transformers' own `generate`, must not be timed over packed weights.
+        known: what an earlier run of this experiment chose, on this machine.
+        threads: what the user asked for; None: chosen here.
+    """
+    if choice := choice_of(model):
+        return choice
+    if refuse_codes(model, model.dtype):
+        dequantise(model)
+    linears = len(list(slots(model))) + len(quantised_layers(model))
+    try:
+        check = LogitCheck(model)
+    except Exception as error:  # foreign code may raise anything
+        return remember(model, Choice(engine="eager", reason=f"a plain pass fails ({error})"))
+    prefetch = select_prefetch(model.dtype, known.reading if known else None)
+    packing = pack_model(model, known)
+    lm = FastLM(model)
+    if not check.holds_in_session(lm) or fails_in_windows(model):
+        restore(model)
+        model.config._attn_implementation = packing.attention
+        check.refine(model)
+        packing = pack_in_steps(model, known, check)
+        if packing.problem:
+            return remember(model, Choice(engine="eager", reason=packing.problem))
+        lm = FastLM(model)
+        lm.append(ordinary(lm.vocab_size, 1), keep=1)
+    release_memory()
+    replay = attach(model)
+    choice = Choice(
+        engine="fast",
+        reason=packing.reason,
+        linears=linears,
+        packed=packing.layouts,
+        packed_linears=packing.count,
+        threads=known.threads if known else None,
+        reading=prefetch if in_panels(packing.layouts.values()) else "",
+        cache=lm.token_bytes,
+        row_bits=keeps_row_bits(model),
+    )
+    remember(model, choice, replay)
+    asked = known is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
+    if not asked and model.device.type == "cpu":
+        size = sum(weight.nbytes for weight in model.parameters())
+        choice = with_threads(choice, FastLM(model), size)
+        remember(model, choice, replay)
+    return choice
+
+
+@dataclass
+class Packing:
+    """What was done to a model."""
+
+    attention: str = ""  # the implementation that it had
+    layouts: dict[str, str] = field(default_factory=dict)  # shape -> layout
+    count: int = 0  # of packed layers
+    reason: str = ""  # why nothing is packed
+    problem: str = ""  # why sessions of this engine cannot run the model
+
+
+def pack_model(model: PreTrainedModel, known: Choice | None) -> Packing:
+    """Pack `model`, and exchange its activations, norms and attention for kernels, unchecked."""
+    packing = Packing(model.config._attn_implementation)
+    try:
+        pack_layers(model, known, packing)
+    except RuntimeError as error:  # torch's word for what this processor or its libraries lack
+        unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
+    packing.layouts |= _pack_experts(model, known)
+    exchange_activations(model)
+    exchange_norms(model)
+    if takes_own_attention(model):
+        model.config._attn_implementation = NAME
+    return packing
+
+
+def pack_in_steps(model: PreTrainedModel, known: Choice | None, check: LogitCheck) -> Packing:
+    """Do as `pack_model` does, but check each step, and undo what does not hold."""
+    packing = Packing(model.config._attn_implementation)
+    try:
+        pack_layers(model, known, packing)
+        if packing.count and not check.holds(model):
+            unpack(model, packing, "packed products differ from stock ones")
+    except RuntimeError as error:
+        unpack(model, packing, f"packing fails: {str(error).splitlines()[0]}")
+    if routed := _pack_experts(model, known):
+        if check.holds(model):
+            packing.layouts |= routed
+        else:
+            restore(model, PackedExperts)
+    exchange_activations(model)
+    exchange_norms(model)
+    own = takes_own_attention(model)
+    if own:
+        model.config._attn_implementation = NAME
+        own = check.holds(model) and fails_in_session(model) is None
+    if not own:
+        model.config._attn_implementation = packing.attention
+        packing.problem = fails_in_session(model) or ""
+    if packing.problem:
+        restore(model)
+        dequantise(model)
+    return packing
+
+
+def pack_layers(model: PreTrainedModel, known: Choice | None, packing: Packing) -> None:
+    """Pack the linear layers of `model` and its codes, and note what was packed."""
+    before = known.packed if known else None
+    coded = bool(quantised_layers(model))
+    refused = None if coded and not any(slots(model)) else unpackable(model)
+    packing.reason = refused or ""
+    chosen = {} if refused else select_layouts(slots(model), before)
+    codes = select_code_layouts(model, model.dtype, before)
+    size = packed_bytes(model) if in_panels(chosen.values()) else 0
+    with huge_pages(size + coded_bytes(model)):
+        counts = pack_linear_layers(model, chosen) | pack_codes(model, codes)
+    packing.layouts = {shape: (chosen | codes)[shape] for shape in counts}
+    packing.count = sum(counts.values())
+
+
+def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
+    """Give `model` its stock layers again, and note why."""
+    restore(model)
+    dequantise(model)
+    packing.layouts, packing.count, packing.reason = {}, 0, reason
+
+
+def _pack_experts(model: PreTrainedModel, known: Choice | None) -> dict[str, str]:
+    """Count experts, and pack them where kernels take them; return their shapes and layout."""
+    if not any(places(model)):
+        return {}
+    count_experts_in(model)
+    shapes = {shape_of(slot) for slot in expert_slots(model)}
+    if not shapes or (known is not None and not shapes <= known.packed.keys()):
+        return {}
+    pack_experts(model)
+    return dict.fromkeys(shapes, "panels")
+
+
+def takes_own_attention(model: PreTrainedModel) -> bool:
+    """Return whether attention may be exchanged: on a CPU, for `sdpa` or where there is no such.
+
+    A user's choice of another implementation stays.
+    """
+    only = not model._supports_sdpa and model._supports_attention_backend
+    usual = "eager" if only else "sdpa"
+    return model.device.type == "cpu" and bool(model.config._attn_implementation == usual)
+
+
+def fails_in_session(model: PreTrainedModel) -> str | None:
+    """Return why sessions of this engine cannot run `model`, else None."""
+    try:
+        check_rollback(model, FastLM)
+    except UnsupportedModelError as error:
+        return str(error)
+    return fails_in_windows(model)
+
+
+def fails_in_windows(model: PreTrainedModel) -> str | None:
+    """Return why sessions cannot run a model with sliding windows, by a window of a few tokens."""
+    try:
+        with narrowed(model) as windowed:
+            if windowed:
+                check_rollback(model, FastLM)
+    except UnsupportedModelError as error:
+        return str(error)
+    return None
+
+
+def keeps_row_bits(model: PreTrainedModel) -> bool:
+    """Return whether a token's logits have the same bits in a pass of any size.
+
+    True where all products and attention run in own kernels, which add up each row in one order,
+    and widths fill whole vectors: torch computes the rest of a vector by other functions.
+    """
+    kinds = nn.Linear, Conv1D, Packed, OverCodes, PackedExperts
+    products = [module for module in model.modules() if isinstance(module, kinds)]
+    own = [m for m in products if isinstance(m, (PanelLinear, QuantisedPanels))]
+    whole = all(module.in_features % PANEL == 0 for module in own)
+    return own == products and whole and model.config._attn_implementation == NAME
+
+
+def release_memory() -> None:
+    """Give back what the exchange of weights has freed: glibc keeps it for itself otherwise."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL("libc.so.6").malloc_trim(0)

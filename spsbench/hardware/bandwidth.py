@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spsbench.hardware.huge_pages import huge_mapping
+from spsbench.hardware.memory import huge_mapping
 
 LARGE = 256 * 2**20  # bytes a thread reads: several times the caches
 PASSES = 5

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,14 +57,3 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def keep_newest(paths: Iterable[Path], count: int) -> None:
-    """Remove files but the `count` that were changed last.
-
-    Raises:
-        OSError: one cannot be removed, or is gone before it was looked at.
-    """
-    newest = sorted(paths, key=lambda path: path.stat().st_mtime)
-    for old in newest[:-count]:
-        old.unlink(missing_ok=True)

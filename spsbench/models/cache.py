@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from spsbench.engines.eager import Eager, UnsupportedModelError
-from spsbench.engines.limits import context_of, rows_of
+from spsbench.engines.eager import Eager, UnsupportedModelError, context_of, rows_of
 from spsbench.engines.quantization.layers import format_of
 from spsbench.errors import DataError
 from spsbench.loop.drafter_context import OwnWeights, Weights
@@ -241,7 +240,7 @@ class ModelCache:
             raise DataError(
                 f"{error} ({found.folder}): expected a decoder-only transformer"
             ) from error
-        settle(model)  # what the engine has not laid out anew
+        settle(model)  # what the engine has not packed
         if chosen and self.choices.get(name) != chosen:
             self.choices[name] = chosen
             self.chosen()

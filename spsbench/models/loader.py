@@ -1,9 +1,6 @@
 """A checked folder to a model in memory, complete and with finite weights."""
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,17 +14,13 @@ from transformers import (
 )
 from transformers.distributed import DistributedConfig
 
-from spsbench.engines.origins import mark, stamp
 from spsbench.errors import DataError
-from spsbench.hardware.cache_home import keep_newest, own_folder
 from spsbench.models.config import check_shareable
 from spsbench.models.devices import check_dtype, choose, find_device, warn_of_memory
 from spsbench.models.lazy import lazy_tensors
 from spsbench.models.third_party import silent, translated
 from spsbench.models.weights import weight_files
 
-LARGE = 64 * 2**20  # bytes of weights
-MOST = 256  # models that were found sound
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # what aminmax reads
 
 
@@ -64,9 +57,6 @@ def load_model(
     check_dtype(dtype)
     files = weight_files(folder, allow_pickle=allow_pickle)
     with translated("the model", folder), silent():
-        read = [folder / "config.json", *files]
-        how = f"{dtype} {attention} {_code()}"
-        before = stamp(read, how)
         config = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
@@ -103,20 +93,8 @@ def load_model(
         model.requires_grad_(False)
         model = (model.to(place) if ranks == 1 else model).eval()
         model.config.name_or_path = str(folder)
-        # What is remembered of files is of them alone, and they must not have changed meanwhile.
-        plain = ranks == 1 and kind is not None and not trust_remote_code
-        plain = plain and stamp(read, how) == before
-        check_sound_once(model, folder, before if plain else None)
-        if plain:
-            mark(model, before)
+        check_sound(model, folder)
     return model
-
-
-@cache
-def _code() -> str:
-    """A digest of what reads weights and looks at them."""
-    paths = [Path(__file__).with_name(name) for name in ("lazy.py", "loader.py")]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def plain_class(config: transformers.PreTrainedConfig) -> Any:
@@ -175,26 +153,6 @@ def _small(tensor: torch.Tensor) -> bool:
     if tensor.device.type != "cpu":  # where each look waits
         return False
     return bool(torch.linalg.vector_norm(tensor) < LARGEST / 2)  # rounding is far below that
-
-
-def check_sound_once(model: PreTrainedModel, folder: Path, stamped: str | None) -> None:
-    """As `check_sound`; a large model whose files were found sound before is not read for it.
-
-    Args:
-        model: any.
-        folder: for the message.
-        stamped: its files as they are, of `origins.stamp`; None: nothing is known of them.
-    """
-    large = stamped is not None and sum(t.nbytes for _, t in _tensors(model)) > LARGE
-    places = own_folder("sound") if large else None
-    mark = None if places is None else places / str(stamped)
-    if mark is not None and mark.exists():
-        return
-    check_sound(model, folder)
-    if mark is not None:
-        with suppress(OSError):  # it will be read again
-            mark.touch()
-            keep_newest(mark.parent.iterdir(), MOST)
 
 
 @torch.inference_mode()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from spsbench.engines.limits import rows_of
+from spsbench.engines.eager import rows_of
 from spsbench.engines.quantization.layers import quantise
 from spsbench.errors import DataError, MissingError
 from spsbench.models.config import check_config, read_config
@@ -46,7 +46,10 @@ class Source(Protocol):
         """Refuse a draft whose tokenizer is not the target's."""
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """The model, on its device, in eval mode; `mapped`: of its files, until `lazy.settle`."""
+        """Return the model, on its device, in eval mode.
+
+        `mapped`: its tensors may be parts of its files, until `lazy.settle` copies them.
+        """
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
         """How many of their logits are tokens in both; padding rows are beyond."""

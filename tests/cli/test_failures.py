@@ -151,8 +151,6 @@ def test_an_interrupt(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) 
         ("OMP_NUM_THREADS", "many", Exit.USAGE),
         ("OMP_NUM_THREADS", "", Exit.USAGE),
         ("TMPDIR", "/no/such/folder", Exit.MISSING),
-        ("SPSBENCH_PACKINGS_GB", "-1", Exit.USAGE),
-        ("SPSBENCH_PACKINGS_GB", "nan", Exit.USAGE),
     ],
 )
 def test_variables_that_cannot_work(

@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.engines.eager import Eager
 from spsbench.engines.fast import Fast
-from spsbench.engines.packing import worth
 from spsbench.engines.packing.experts import PackedExperts, expert_slots
+from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.replay.attention import NAME
 from spsbench.engines.session.engine_config import Choice, prepared
@@ -121,7 +121,7 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with all layers in panels."""
     copied = copy.deepcopy(model)
     every = [*slots(copied), *expert_slots(copied)]
-    wanted = {worth.shape_of(slot): "panels" for slot in every}
+    wanted = {shape_of(slot): "panels" for slot in every}
     known = Choice(engine="fast", packed=wanted, threads=1)
     Fast().prepare(copied, known=known.to_json())
     return copied
@@ -142,5 +142,5 @@ def test_one_seed_gives_the_tokens_of_eager(name: str) -> None:
         assert (model.config._attn_implementation == NAME) == (name not in OF_THEIR_OWN)
         routed = any(isinstance(module, PackedExperts) for module in model.modules())
         assert routed == (name in WITH_EXPERTS)
-        assert found.tape is not None
-        assert (found.tape.refused is None) == (name not in OF_THEIR_OWN)
+        assert found.replay is not None
+        assert (found.replay.refused is None) == (name not in OF_THEIR_OWN)

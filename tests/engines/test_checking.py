@@ -10,10 +10,9 @@ from torch.nn.functional import linear
 
 from spsbench.engines.eager import ordinary
 from spsbench.engines.fast import Fast
-from spsbench.engines.packing.layouts import LAYOUTS
+from spsbench.engines.packing.layouts import LAYOUTS, shape_of
 from spsbench.engines.packing.linear_layers import slots
-from spsbench.engines.packing.logit_check import Check, _in_float32
-from spsbench.engines.packing.worth import shape_of
+from spsbench.engines.packing.logit_check import LogitCheck, _in_float32
 from spsbench.engines.session.engine_config import Choice
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
@@ -103,7 +102,9 @@ def test_a_pass_that_fails_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_model_that_is_all_noise_is_left_as_it_is() -> None:
     model = tiny("llama", 96, dtype=torch.bfloat16, scale=8.0, num_hidden_layers=12)
-    assert not Check(model).holds(model)
+    check = LogitCheck(model)
+    check.refine(model)
+    assert not check.holds(model)
 
 
 def test_probes_are_ordinary_tokens() -> None:

@@ -1,28 +1,21 @@
-"""Codes by the matrix unit are the same weights; their layout is measured, kept and resumed."""
-
-from typing import Any
+"""Codes by the matrix unit are the same weights; their layout is selected by rule and resumed."""
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import linear
 
+from spsbench.engines.fast import prepare
 from spsbench.engines.kernels.native import missing
-from spsbench.engines.packing.trials import threads
-from spsbench.engines.preparing import prepare
-from spsbench.engines.quantization import coded_layouts
-from spsbench.engines.quantization.coded_layouts import (
-    LAYOUTS,
-    fastest_layout,
-    layouts,
-    part,
-    shape_of,
+from spsbench.engines.quantization.codes import FORMATS, Codes, Format
+from spsbench.engines.quantization.layers import QuantisedLinear, quantise
+from spsbench.engines.quantization.panels import (
+    QuantisedPanels,
+    QuantisedTiles,
+    select_code_layouts,
 )
-from spsbench.engines.quantization.coded_tiles import QuantisedTiles
-from spsbench.engines.quantization.codes import FORMATS, Codes
-from spsbench.engines.quantization.layers import quantise
-from spsbench.engines.quantization.over_codes import QuantisedLinear
-from spsbench.engines.quantization.panels import QuantisedPanels
-from spsbench.engines.session.engine_config import Choice, choice_of
+from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.threads import threads
 from tests.tiny_models import tiny
 
 HALF = torch.bfloat16
@@ -77,66 +70,33 @@ def test_a_row_is_the_same_number_in_any_pass_on_any_threads(name: str) -> None:
 @compiled
 def test_it_is_told_why_there_are_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "not torch.float32" in str(QuantisedTiles.refuses(torch.float32))
-    assert list(layouts(torch.float32)) == ["panels"]
-    monkeypatch.setattr("spsbench.engines.packing.tiles.has_unit", lambda: False)
+    monkeypatch.setattr("spsbench.engines.packing.panels.has_unit", lambda: False)
     assert "no matrix unit" in str(QuantisedTiles.refuses(HALF))
-    assert list(layouts(HALF)) == ["panels"]
 
 
 @compiled
-def test_the_faster_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The earlier one where they are about equally fast."""
-    layer = over_codes("int4", 70, 64)
-    monkeypatch.setattr(coded_layouts, "layouts", lambda dtype: LAYOUTS)
-    for seconds, expected in (
-        ((1.0, 1.0), "tiles"),
-        ((1.05, 1.0), "tiles"),
-        ((1.2, 1.0), "panels"),
-    ):
-        monkeypatch.setattr(coded_layouts, "of_one_thread", lambda *given, s=seconds: list(s))
-        assert fastest_layout(layer, HALF) == expected
+@pytest.mark.parametrize(
+    ("name", "selected"), [("int8", "tiles"), ("int4", "tiles"), ("int8 in groups", "panels")]
+)
+def test_the_matrix_unit_is_selected_except_for_small_groups_of_8_bits(
+    name: str, selected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = Codes.of(torch.ones(64, 128), FORMATS[name] if name in FORMATS else Format(8, 32))
+    model = nn.ModuleList([QuantisedLinear(codes, None)])
+    assert set(select_code_layouts(model, torch.float32).values()) == {"panels"}
+    monkeypatch.setattr("spsbench.engines.packing.panels.has_unit", lambda: True)
+    assert set(select_code_layouts(model, HALF).values()) == {selected}
 
 
 @compiled
-@every
-def test_a_part_shows_the_speed_of_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = over_codes(name, 200, 64)
-    monkeypatch.setattr(coded_layouts, "PART", 1)
-    some = part(layer)
-    assert torch.equal(some.codes.dense(torch.float32), layer.codes.dense(torch.float32)[:64])
-    for kind in layouts(HALF).values():
-        assert torch.equal(kind(some).codes.numbers, layer.codes.numbers[:64])
-
-
-@compiled
-def test_a_choice_is_kept_and_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    keeping: dict[str, Any] = {}
-
-    def fastest(layer: QuantisedLinear, dtype: torch.dtype) -> str:
-        tried.append(shape_of(layer))
-        return "panels"
-
-    monkeypatch.setattr(coded_layouts, "fastest_layout", fastest)
-    monkeypatch.setattr(coded_layouts, "recall", keeping.get)
-    monkeypatch.setattr(coded_layouts, "keep", keeping.__setitem__)
-    monkeypatch.setattr(coded_layouts, "layouts", lambda dtype: LAYOUTS)
-
+def test_a_known_layout_of_codes_is_taken_over() -> None:
     def prepared(known: Choice | None = None) -> Choice:
         model = tiny("llama", vocab=70, dtype=HALF)
         quantise(model, "int4")
-        prepare(model, known=known, threads=1)
-        choice = choice_of(model)
-        assert choice is not None
-        return choice
+        return prepare(model, known=known, threads=1)
 
     first = prepared()
-    assert set(first.packed.values()) == {"panels"}
-    assert len(tried) == len(keeping) == len(first.packed)
-    assert prepared() == first
-    assert len(tried) == len(first.packed)
-    if NO_UNIT is None:
-        other = Choice(engine="fast", packed=dict.fromkeys(first.packed, "tiles"))
-        assert prepared(other).packed == other.packed
-    strange = Choice(engine="fast", packed=dict.fromkeys(first.packed, "onednn"))
-    assert prepared(strange).packed == first.packed
+    for known in ("onednn", "panels") if NO_UNIT else ("panels", "tiles"):
+        other = Choice(engine="fast", packed=dict.fromkeys(first.packed, known))
+        wanted = first.packed if known == "onednn" else other.packed
+        assert prepared(other).packed == wanted

@@ -1,4 +1,4 @@
-"""Layers of experts: read one by one, counted, and the numbers of transformers' own code."""
+"""LayerList of experts: read one by one, counted, and the numbers of transformers' own code."""
 
 import copy
 from collections.abc import Callable
@@ -12,13 +12,12 @@ from transformers import PreTrainedModel
 
 from spsbench.engines import eager
 from spsbench.engines.eager import Eager
-from spsbench.engines.fast import Fast
+from spsbench.engines.fast import Fast, prepare
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.packing import experts
-from spsbench.engines.packing.experts import PackedExperts, expert_slots, places, routed
+from spsbench.engines.packing.experts import PackedExperts, expert_slots, places, route
+from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
-from spsbench.engines.packing.worth import shape_of
-from spsbench.engines.preparing import prepare
 from spsbench.engines.replay import layer_replay
 from spsbench.engines.session.engine_config import Choice
 from spsbench.loop.decode import decode
@@ -86,11 +85,11 @@ def test_a_row_is_the_same_whoever_else_is_routed(dtype: torch.dtype) -> None:
     bias = torch.randn(5, 70, generator=generator).to(dtype)
     x, ids = torch.randn(12, 32, generator=generator).to(dtype), torch.arange(12) * 3 % 5
     panels = experts.blocks_of_panels(weights)
-    every = routed(x, ids, panels, bias, 70)
+    every = route(x, ids, panels, bias, 70)
     exact = torch.einsum("si,soi->so", x.double(), weights[ids].double()) + bias[ids].double()
     assert (every - exact).abs().max() < 2e-2 * exact.abs().max()
     for row in range(12):
-        assert torch.equal(routed(x[row, None], ids[row, None], panels, bias, 70)[0], every[row])
+        assert torch.equal(route(x[row, None], ids[row, None], panels, bias, 70)[0], every[row])
 
 
 def test_only_the_experts_of_a_pass_are_read() -> None:

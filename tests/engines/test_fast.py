@@ -4,22 +4,20 @@ import copy
 import json
 import resource
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.engines import making, preparing
 from spsbench.engines.eager import Eager, EagerLM, UnsupportedModelError
 from spsbench.engines.fast import Fast
-from spsbench.engines.packing import trials, tuning_cache, worth
-from spsbench.engines.packing.layouts import LAYOUTS
+from spsbench.engines.packing.layouts import LAYOUTS, layouts, select_layouts, shape_of
 from spsbench.engines.packing.linear_layers import Packed, slots
+from spsbench.engines.session import threads
 from spsbench.engines.session.engine_config import Choice, choice_of
+from spsbench.engines.session.masks import Staircase
 from spsbench.engines.session.session import FastLM
-from spsbench.engines.session.staircase import Staircase
 from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
 from tests.tiny_models import ARCHITECTURES, laws, tiny
@@ -77,7 +75,7 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     model = tiny(architecture, dtype=dtype, **SIZE, **wide)
     if refused := {LAYOUTS[layout].refuses(slot.weight) for slot in slots(model)} - {None}:
         pytest.skip(str(refused))
-    packed = {worth.shape_of(slot): layout for slot in slots(model)}
+    packed = {shape_of(slot): layout for slot in slots(model)}
     known = Choice(engine="fast", packed=packed, threads=2)
     assert Fast().prepare(model, known=known.to_json())["row_bits"]
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
@@ -101,7 +99,7 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
     assert json.loads(json.dumps(first)) == first
     assert Fast().prepare(model) == first
     shapes = ["12x32", "32x32", "16x32", "48x32", "32x48"]
-    for packed in {}, dict.fromkeys(shapes, "panels"), dict.fromkeys(shapes[:2], "onednn-4"):
+    for packed in {}, dict.fromkeys(shapes, "panels"), dict.fromkeys(shapes[:2], "onednn"):
         known = {**first, "packed": packed, "packed_linears": 0, "threads": 1}
         given = tiny("llama", dtype=torch.float32)
         chosen = Fast().prepare(given, known=known)
@@ -112,97 +110,41 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
         assert wanted == {shape: LAYOUTS[layout] for shape, layout in packed.items()}
 
 
-def test_a_known_layout_that_cannot_be_had_is_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_layout_that_cannot_be_had_is_selected_anew() -> None:
     """A run that another version, or a machine with a compiler, has begun."""
-    monkeypatch.setattr(worth, "best_layout", lambda alike, size: "onednn")
-    monkeypatch.setattr(worth, "_BEST", {})
-    packed: dict[str, Any] = {"32x32": "panels", "48x32": "of another version", "12x32": 1}
+    packed: dict[str, Any] = {"32x32": "onednn", "48x32": "onednn-4", "12x32": 1}
     known = Choice(engine="fast", packed=packed, threads=1)
-    chosen = Fast().prepare(tiny("llama", dtype=torch.float32), known=known.to_json())
-    assert chosen["packed"] == {"32x32": "panels", "48x32": "onednn", "12x32": "onednn"}
+    model = tiny("llama", dtype=torch.float32)
+    usual = next(iter(layouts(next(slots(model)).weight)))
+    chosen = Fast().prepare(model, known=known.to_json())
+    assert chosen["packed"] == {"32x32": "onednn", "48x32": usual, "12x32": usual}
 
 
-def test_nothing_is_timed_when_the_choice_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Fast().prepare(tiny("llama", dtype=torch.float32))
-    monkeypatch.setattr(trials, "_turns", lambda *args: pytest.fail("timed"))
-    Fast().prepare(tiny("llama", dtype=torch.float32), known=known)
-
-
-def test_the_faster_layout_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = list(slots(tiny("llama", dtype=torch.float32)))[:2]
-    for times, wanted in (
-        ([3, 1, 2, 2], "panels"),
-        ([3, 2, 1, 2], "onednn"),
-        ([1, 2, 2, 2], None),
-        ([1, 2, 2, 1.05], "onednn-4"),
-        ([1, 1.05, 1, 2], "panels"),
-        ([3, 1.05, 1, 0.9], "onednn-4"),
-    ):
-        monkeypatch.setattr(trials, "typical", lambda *args, times=times: times)
-        assert trials.best_layout(layers, 0) == wanted
-
-
-def test_a_choice_is_kept_for_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next process tries nothing, whatever else the machine does then."""
-    made = []
-    for wanted in "onednn", None:
-        monkeypatch.setattr(worth, "_BEST", {})
-        monkeypatch.setattr(tuning_cache, "place", lambda at=tmp_path / f"{wanted}.json": at)
-        monkeypatch.setattr(worth, "best_layout", lambda alike, size, best=wanted: best)
-        made.append(Fast().prepare(tiny("llama", dtype=torch.float32), threads=1))
-        monkeypatch.setattr(worth, "_BEST", {})  # another process
-        monkeypatch.setattr(worth, "best_layout", lambda *args: pytest.fail("tried again"))
-        assert Fast().prepare(tiny("llama", dtype=torch.float32), threads=1) == made[-1]
-    assert [choice["packed_linears"] for choice in made] == [15, 0]
-    assert str(Choice.from_json(made[1])) == (
-        "fast: 0 of 15 linear layers packed (15 faster stock, as measured here)"
-    )
-
-
-def test_a_kept_layout_that_cannot_be_had_is_measured_again(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("refused", "selected"),
+    [((), "tiles"), (("tiles",), "panels"), (("tiles", "panels"), "onednn"), (LAYOUTS, None)],
+)
+def test_the_first_layout_that_holds_a_weight_is_selected(
+    refused: Any, selected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worth, "best_layout", lambda alike, size: "onednn")
-    for found in "of another version", 3, ["panels"]:
-        monkeypatch.setattr(worth, "_BEST", {})
-        monkeypatch.setattr(worth, "recall", lambda key, found=found: found)
-        chosen = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
-        assert set(chosen["packed"].values()) == {"onednn"}
-
-
-def test_a_few_long_turns_sway_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does the first, which warms up."""
-    taken = [50, 1, *[1, 2] * 6, *[9, 2] * 3, *[1, 9] * 2]  # of one way and of another, in turns
-    monkeypatch.setattr(trials, "TURNS", len(taken) // 2)
-    passed = iter([0, *(taken[i // 2] * (i % 2 == 0) for i in range(2 * len(taken)))])
-    now = 0
-
-    def clock() -> int:
-        nonlocal now
-        now += next(passed)
-        return now
-
-    assert trials.typical([int, int], clock) == [1, 2]
+    for name, kind in LAYOUTS.items():
+        why = "no" if name in refused else None
+        monkeypatch.setattr(kind, "refuses", classmethod(lambda cls, weight, why=why: why))
+    found = select_layouts(slots(tiny("llama", dtype=torch.float32)))
+    assert set(found.values()) == ({selected} if selected else set())
 
 
 def test_the_number_of_threads_changes_only_for_a_clear_gain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lm = FastLM(tiny("llama"))
-    monkeypatch.setattr(trials, "SLOW", float("inf"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], None):
-        monkeypatch.setattr(trials, "fastest", lambda *args, times=times: times)
-        assert trials.best_threads(lm) == wanted
-
-
-def test_a_slow_model_takes_all_threads_untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr(trials, "SLOW", 0.0)
-    monkeypatch.setattr(trials, "fastest", lambda *args: pytest.fail("tried"))
-    assert trials.best_threads(FastLM(tiny("llama"))) is None
+        monkeypatch.setattr(threads, "fastest", lambda ways, times=times: times)
+        assert threads.best_threads(lm, 0, 8) == wanted
+    for free, wanted in (8, None), (5, 5):  # a large model is not tried
+        assert threads.best_threads(lm, threads.LARGE, free) == wanted
 
 
 def threads_beside(
@@ -211,13 +153,13 @@ def threads_beside(
     """What is chosen of 8 threads, by medians of turns and by the least of them."""
 
     def told(values: dict[int, float]) -> Callable[..., list[float]]:
-        return lambda ways, clock: [values[n] for n in sorted(values, reverse=True)]
+        return lambda ways: [values[n] for n in sorted(values, reverse=True)]
 
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr(trials, "fastest", told(least))
-    monkeypatch.setattr(trials, "steadiest", told(taken))
-    return trials.best_threads(FastLM(tiny("llama")), free)
+    monkeypatch.setattr(threads, "fastest", told(least))
+    monkeypatch.setattr(threads, "steadiest", told(taken))
+    return threads.best_threads(FastLM(tiny("llama")), 0, free)
 
 
 def test_beside_others_fewer_threads_are_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,24 +171,16 @@ def test_beside_others_fewer_threads_are_the_rule(monkeypatch: pytest.MonkeyPatc
     assert threads_beside(monkeypatch, 6, {8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, lucky) == 4
 
 
-def test_a_slow_model_is_tried_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = {8: 9.0, 7: 5.0, 4: 7.0, 1: 8.0}
-    monkeypatch.setattr(trials, "SLOW", 0.0)
-    assert threads_beside(monkeypatch, 7, taken, {}) == 7
-    monkeypatch.setattr(trials, "LONG", 0.0)  # whose trial would take too long: by rule
-    assert threads_beside(monkeypatch, 5, {}, {}) == 5
-
-
 @pytest.mark.parametrize(("others", "shown"), [(0.0, ""), (3.2, "threads 5 beside 3 at work")])
 def test_a_model_makes_way_for_others(
     others: float, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(preparing.crowd, "at_work", lambda: others)
-    monkeypatch.setattr(preparing.crowd, "quota", lambda: None)
-    monkeypatch.setattr(preparing.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(threads.crowd, "at_work", lambda: others)
+    monkeypatch.setattr(threads.crowd, "quota", lambda: None)
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(preparing, "best_threads", lambda lm, free: None if free == 8 else free)
+    monkeypatch.setattr(threads, "best_threads", lambda lm, size, free: None if free == 8 else free)
     choice = Choice.from_json(Fast().prepare(tiny("llama")))
     assert str(choice).endswith(shown)
     assert (choice.threads, choice.beside) == ((None, 0) if not others else (5, 3))
@@ -303,7 +237,6 @@ def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPat
         LAYOUTS["panels"], "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
     )
     model = tiny("llama", dtype=torch.float32)
-    monkeypatch.setattr(making, "worthwhile", lambda *given: {"32x32": "panels"})
     chosen = Choice.from_json(Fast().prepare(model, threads=1))
     assert "differ from stock" in str(chosen)
     assert chosen.packed == {}
@@ -317,7 +250,6 @@ def test_packed_products_that_fail_are_undone(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(LAYOUTS["panels"], "forward", fail)
     model = tiny("llama", dtype=torch.float32)
-    monkeypatch.setattr(making, "worthwhile", lambda *given: {"32x32": "panels"})
     assert "differ from stock" in Fast().prepare(model, threads=1)["reason"]
     assert not any(isinstance(m, Packed) for m in model.modules())
 

@@ -13,7 +13,7 @@ from spsbench.audit.exact.enumeration import prove
 from spsbench.engines import eager
 from spsbench.engines.cuda import cache, graphs, static
 from spsbench.engines.cuda.graphs import GraphLM
-from spsbench.engines.cuda.recorder import Recorder
+from spsbench.engines.cuda.static import Recorder
 from spsbench.engines.eager import EagerLM
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from spsbench.engines.replay.layer_replay import attach
 from spsbench.engines.session.engine_config import Choice, remember
-from spsbench.engines.session.interrupts import held
-from spsbench.engines.session.session import FastLM
+from spsbench.engines.session.session import FastLM, held
 from tests.tiny_models import laws, tiny
 
 LIBRARY = torch.library.Library("spsbench_tests", "DEF")

@@ -14,13 +14,13 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from spsbench.engines.kernels import native
 from spsbench.engines.kernels.native import NoKernelError, kernel, missing
-from spsbench.engines.packing import prefetch
+from spsbench.engines.packing import tuning
 from spsbench.engines.packing.panels import product, to_panels
-from spsbench.engines.packing.trials import threads
 from spsbench.engines.quantization.codes import FORMATS, Codes
-from spsbench.engines.quantization.over_codes import QuantisedLinear
+from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.quantization.panels import QuantisedPanels
 from spsbench.engines.replay.attention import kernel_attend, takes
+from spsbench.engines.session.threads import threads
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"
@@ -150,8 +150,8 @@ def test_how_weights_are_asked_for_changes_no_bit(
 ) -> None:
     weight, x = random(100, 96, dtype=dtype), random(1, 13, 96, dtype=dtype)
     panels, made = to_panels(weight), []
-    for way in prefetch.READINGS:
-        monkeypatch.setitem(prefetch._current, dtype, way)
+    for way in tuning.PREFETCHES:
+        monkeypatch.setitem(tuning._current, dtype, way)
         made.append(product(x, panels, None, 100))
     assert all(torch.equal(one, made[0]) for one in made)
 

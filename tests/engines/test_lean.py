@@ -14,9 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from spsbench.engines.cuda.graphs import GraphLM
-from spsbench.engines.cuda.lean import SHARED, lean
+from spsbench.engines.cuda.lean import SHARED, lean, module_is_rms_norm
 from spsbench.engines.eager import EagerLM
-from spsbench.engines.replay.norms import module_is_rms_norm
 from tests.engines.test_sessions import close
 from tests.tiny_models import ARCHITECTURES, tiny
 

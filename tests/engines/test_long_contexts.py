@@ -17,12 +17,12 @@ from transformers import PreTrainedModel
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import PREFILL_CHUNK, EagerLM
 from spsbench.engines.fast import Fast
+from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
-from spsbench.engines.packing.worth import shape_of
 from spsbench.engines.session.cache import PreallocatedLayer
 from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.masks import Staircase
 from spsbench.engines.session.session import FastLM
-from spsbench.engines.session.staircase import Staircase
 from spsbench.loop.types import LM
 from tests.tiny_models import laws, tiny
 
@@ -124,7 +124,7 @@ def hides_the_past() -> Patch:
             mask[..., 0] = torch.finfo(mask.dtype).min
         return mask
 
-    return "spsbench.engines.session.staircase.Staircase.mask", planted
+    return "spsbench.engines.session.masks.Staircase.mask", planted
 
 
 def widens_the_window() -> Patch:
@@ -137,7 +137,7 @@ def widens_the_window() -> Patch:
             mask[..., 0, width - m - self._window] = 0
         return mask
 
-    return "spsbench.engines.session.staircase.Staircase._make", planted
+    return "spsbench.engines.session.masks.Staircase._make", planted
 
 
 def forgets_when_it_grows() -> Patch:

@@ -10,16 +10,15 @@ from torch import Tensor, nn
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c, run
-from spsbench.engines.packing.layouts import layouts
+from spsbench.engines.packing.layouts import layouts, shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.packing.panels import PanelLinear
-from spsbench.engines.packing.worth import shape_of
-from spsbench.engines.quantization.coded_layouts import layouts as coded
 from spsbench.engines.quantization.codes import FORMATS, Codes
-from spsbench.engines.quantization.over_codes import QuantisedLinear
-from spsbench.engines.replay import merged_products, traced_cache
+from spsbench.engines.quantization.layers import QuantisedLinear
+from spsbench.engines.quantization.panels import CODE_LAYOUTS
+from spsbench.engines.replay import graph_capture, merged_products
+from spsbench.engines.replay.graph_capture import CaptureCache
 from spsbench.engines.replay.merged_products import merged
-from spsbench.engines.replay.traced_cache import TracedCache
 from spsbench.engines.session.engine_config import Choice, prepared
 from tests.tiny_models import tiny
 
@@ -68,7 +67,9 @@ def makers(dtype: torch.dtype) -> dict[str, Any]:
     }
     return found | {
         f"{name} over {codes}": of_codes(kind, codes)
-        for name, kind in coded(dtype).items()
+        for name, kind in [
+            (name, kind) for name, kind in CODE_LAYOUTS.items() if not kind.refuses(dtype)
+        ]
         for codes in FORMATS
     }
 
@@ -124,10 +125,10 @@ def test_a_layer_s_trace_has_one_product_for_three(monkeypatch: pytest.MonkeyPat
         Fast().prepare(model, known=known.to_json(), threads=1)
         lm = Fast().session(model)
         made = [lm.append(torch.tensor([n, n + 1]), keep=2).logits for n in range(5)]
-        tape = prepared(model).tape
+        tape = prepared(model).replay
         assert tape is not None
         assert tape.refused is None
-        (trace,) = tape.traces.values()
+        (trace,) = tape.programs.values()
         return made, str(getattr(trace, "graph", ""))
 
     (ours, merged_graph), (plain, graph) = grown(True), grown(False)
@@ -146,9 +147,9 @@ def test_a_traced_cache_writes_and_shows_what_its_plain_way_does(
         added = [random(1, new, 2, 8 + 8 * i, dtype=dtype).transpose(1, 2) for i in range(2)]
         found = []
         for way in in_c, lambda name: None:
-            monkeypatch.setattr(traced_cache, "in_c", way)
+            monkeypatch.setattr(graph_capture, "in_c", way)
             rooms = [random(1, 2, 9, 8 + 8 * i, dtype=dtype) for i in range(2)]
-            cache = TracedCache(torch.empty(end), torch.empty(seen), *rooms)
+            cache = CaptureCache(torch.empty(end), torch.empty(seen), *rooms)
             views = cache.update(*added)
             views[0][0, 0, 0, 0] = 5  # they are views
             assert rooms[0][0, 0, end - seen, 0] == 5
@@ -172,6 +173,6 @@ def test_a_cache_that_does_not_fit_is_not_written() -> None:
     assert not room.any()
     wide = torch.ones(1, 2, 2, 8, dtype=torch.float64)  # another way
     rooms = torch.zeros(2, 1, 2, 9, 8, dtype=torch.float64)
-    TracedCache(span, span, *rooms).update(wide, wide)
+    CaptureCache(span, span, *rooms).update(wide, wide)
     assert rooms[:, :, :, 2:4].eq(1).all()
     assert rooms.sum() == 2 * wide.sum()

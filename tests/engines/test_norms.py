@@ -12,8 +12,8 @@ from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from spsbench.engines.kernels.operators import in_c
-from spsbench.engines.replay import norms
-from spsbench.engines.replay.norms import EARLY, LATE, PLUS, RmsNorm, exchange_norms, way_of
+from spsbench.engines.replay import fused_modules
+from spsbench.engines.replay.fused_modules import EARLY, LATE, PLUS, RmsNorm, exchange_norms, way_of
 
 WAYS = {LlamaRMSNorm: EARLY, Qwen3RMSNorm: EARLY, Olmo2RMSNorm: LATE, GemmaRMSNorm: PLUS}
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -94,7 +94,7 @@ def test_only_what_is_the_usual_norm_is_exchanged() -> None:
 
 
 def test_without_operators_in_c_norms_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norms, "in_c", lambda name: None)
+    monkeypatch.setattr(fused_modules, "in_c", lambda name: None)
     model = nn.Sequential(LlamaRMSNorm(4))
     exchange_norms(model)
     assert type(model[0]) is LlamaRMSNorm

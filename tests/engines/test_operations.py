@@ -13,12 +13,16 @@ from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c
 from spsbench.engines.packing.panels import PanelLinear
-from spsbench.engines.packing.trials import threads
-from spsbench.engines.replay.activations import Activation, exchange_activations
-from spsbench.engines.replay.graph_capture import Given, lowered
+from spsbench.engines.replay.fused_modules import (
+    Activation,
+    LayerNorm,
+    exchange_activations,
+    exchange_norms,
+)
+from spsbench.engines.replay.graph_capture import Given, capture
 from spsbench.engines.replay.layer_program import Program, Scratch
-from spsbench.engines.replay.norms import LayerNorm, exchange_norms
 from spsbench.engines.replay.operations import RefusedError
+from spsbench.engines.session.threads import threads
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
@@ -32,7 +36,7 @@ def computed(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """By a program."""
     none = torch.zeros(1)
     given = Given(tensors, none, none, torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1), [])
-    program = Program(given, lowered(lambda *every: run(*every[: len(tensors)]), given), Scratch())
+    program = Program(given, capture(lambda *every: run(*every[: len(tensors)]), given), Scratch())
     return program(*given.all())
 
 

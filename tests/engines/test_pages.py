@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spsbench.engines.packing import memory as pages
-from spsbench.engines.packing.memory import ALIGNED, Room, empty, huge_pages, laid, within
+from spsbench.engines.packing.memory import ALIGNED, Arena, empty, huge_pages
 
 MIB = 2**20
 
@@ -35,22 +35,7 @@ def test_without_room_or_reservation_memory_is_the_usual() -> None:
     assert kept.data_ptr() % pages.HUGE == 0
     for other in beyond, empty((16,), torch.float32):
         assert not 0 <= other.data_ptr() - kept.data_ptr() < pages.HUGE
-    assert Room(torch.empty(64, dtype=torch.uint8)).take((17,), torch.float32) is None
-
-
-def test_what_is_written_is_not_written_again() -> None:
-    def lay(made: torch.Tensor) -> None:
-        made.fill_(3)
-
-    memory = torch.zeros(4 * ALIGNED, dtype=torch.uint8)
-    for written in False, True:
-        room = Room(memory.clone(), written=written)
-        with within(room):
-            made = laid((3,), torch.float32, lay), laid((5,), torch.bfloat16, lay)
-            beyond = laid((99,), torch.float32, lay)
-        assert [float(each.sum()) for each in made] == ([0, 0] if written else [9, 15])
-        assert float(beyond.sum()) == 297  # for it there was no place
-        assert len(room.taken) == 2 * ALIGNED
+    assert Arena(torch.empty(64, dtype=torch.uint8)).take((17,), torch.float32) is None
 
 
 def test_a_system_that_promises_no_memory_gives_the_usual(monkeypatch: pytest.MonkeyPatch) -> None:

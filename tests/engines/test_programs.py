@@ -13,17 +13,16 @@ from transformers import PreTrainedModel
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c
+from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
-from spsbench.engines.packing.worth import shape_of
 from spsbench.engines.replay import graph_capture
+from spsbench.engines.replay.graph_capture import CaptureCache
 from spsbench.engines.replay.layer_program import Program, Scratch
-from spsbench.engines.replay.layers import Layers
+from spsbench.engines.replay.layer_replay import LayerList, LayerReplay, attach, signature
 from spsbench.engines.replay.operations import OF_TORCH, RefusedError
-from spsbench.engines.replay.tape import Tape
-from spsbench.engines.replay.traced_cache import TracedCache
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
 from spsbench.engines.session.engine_config import Choice, prepared
-from tests.tiny_models import UNTIED, tiny
+from tests.tiny_models import UNTIED, laws, tiny
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
@@ -53,13 +52,13 @@ def ready(
     layout: str = "panels",
     spoil: Callable[[PreTrainedModel], None] = lambda model: None,
     **more: Any,
-) -> tuple[PreTrainedModel, Tape]:
+) -> tuple[PreTrainedModel, LayerReplay]:
     """A model all of whose layers are laid out."""
     model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
     spoil(model)
     packed = {shape_of(slot): layout for slot in slots(model)}
     Fast().prepare(model, known=Choice(engine="fast", packed=packed).to_json(), threads=1)
-    tape = prepared(model).tape
+    tape = prepared(model).replay
     assert tape is not None
     return model, tape
 
@@ -76,16 +75,18 @@ def grown(model: PreTrainedModel, sizes: list[int] = SIZES) -> list[Tensor]:
     return found
 
 
-def programs(tape: Tape) -> list[Program]:
-    return [each for each in tape.traces.values() if isinstance(each, Program)]
+def programs(tape: LayerReplay) -> list[Program]:
+    return [each for each in tape.programs.values() if isinstance(each, Program)]
 
 
-def plain(architecture: str, monkeypatch: pytest.MonkeyPatch, **more: Any) -> list[Tensor]:
+def plain(
+    architecture: str, monkeypatch: pytest.MonkeyPatch, sizes: list[int] = SIZES, **more: Any
+) -> list[Tensor]:
     """The logits by the layers' own code."""
     model, _ = ready(architecture, **more)
     with monkeypatch.context() as without:
-        without.setattr(Tape, "begin", lambda *given: False)
-        return grown(model)
+        without.setattr(LayerReplay, "begin", lambda *given: False)
+        return grown(model, sizes)
 
 
 @dtypes
@@ -98,7 +99,7 @@ def test_programs_are_what_the_layers_compute(
     found = grown(model)
     assert all(map(torch.equal, found, plain(architecture, monkeypatch, dtype=dtype)))
     assert tape.refused is None
-    assert len(programs(tape)) == len(tape.traces) >= 4  # one a size
+    assert len(programs(tape)) == len(tape.programs) >= 4  # one a size
     assert tape.foreseen
 
 
@@ -114,7 +115,7 @@ def test_programs_over_codes(
 
     model, tape = ready("llama", dtype, spoil=spoil)
     found = grown(model)
-    assert len(programs(tape)) == len(tape.traces)
+    assert len(programs(tape)) == len(tape.programs)
     assert all(map(torch.equal, found, plain("llama", monkeypatch, dtype=dtype, spoil=spoil)))
 
 
@@ -141,9 +142,9 @@ def test_longer_than_the_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tape = ready("llama", torch.bfloat16)
     sizes = [5, 5, 5, 100, 100, 100, 5, 1, 1, 1, 5]
     found = grown(model, sizes)
-    assert len(programs(tape)) == len(tape.traces) == 3
+    assert len(programs(tape)) == len(tape.programs) == 3
     other, _ = ready("llama", torch.bfloat16)
-    monkeypatch.setattr(Tape, "begin", lambda *given: False)
+    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
     assert all(map(torch.equal, found, grown(other, sizes)))
 
 
@@ -212,7 +213,7 @@ def test_hidden_states_that_are_changed_in_place_are_seen() -> None:
     model, tape = ready("llama", spoil=spoil)
     found = grown(model)
     assert not tape.foreseen
-    assert len(programs(tape)) == len(tape.traces)
+    assert len(programs(tape)) == len(tape.programs)
     other, untouched = ready("llama", spoil=spoil)
     untouched.begin = lambda *given: False  # type: ignore[method-assign]
     assert all(map(torch.equal, found, grown(other)))
@@ -251,7 +252,9 @@ def test_what_looks_at_values_is_no_program(by: str) -> None:
     assert not programs(tape)
 
 
-def test_what_has_no_kernel_is_a_trace() -> None:
+def test_a_layer_with_an_operation_without_a_kernel_runs_its_own_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def spoil(model: PreTrainedModel) -> None:
         for layer in model.model.layers:
             own = layer.mlp.forward
@@ -259,9 +262,9 @@ def test_what_has_no_kernel_is_a_trace() -> None:
 
     model, tape = ready("llama", spoil=spoil)
     found = grown(model, [1, 1, 1, 1])
-    assert tape.refused is None
-    assert [type(each).__name__ for each in tape.traces.values()] == ["ScriptFunction"]
-    assert all(logits.isfinite().all() for logits in found)
+    assert "cos, for which there is no kernel" in str(tape.refused)
+    assert not programs(tape)
+    assert all(map(torch.equal, found, plain("llama", monkeypatch, sizes=[1] * 4, spoil=spoil)))
 
 
 def test_a_program_that_is_wrong_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +280,7 @@ def test_another_mask_than_it_was_written_for_runs_the_layers_own_code() -> None
     """A program reads memory by its shape: what is not of that shape must not reach it."""
     model, tape = ready("llama")
     grown(model)
-    (program,) = (each for key, each in tape.traces.items() if key[1] == 5)
+    (program,) = (each for key, each in tape.programs.items() if key[1] == 5)
     assert isinstance(program, Program)
     x, mask = torch.zeros(1, 5, 64), torch.zeros(1, 1, 5, 20)
     table = torch.zeros(1, 5, 16)
@@ -296,7 +299,7 @@ def test_another_mask_than_it_was_written_for_runs_the_layers_own_code() -> None
 def test_a_list_of_layers_gives_its_parts_and_is_copied_as_stock() -> None:
     model, tape = ready("llama")
     layers = model.model.layers
-    assert type(layers) is Layers
+    assert type(layers) is LayerList
     assert tape.begin(torch.empty(5), PreallocatedCache())
     assert layers[:2] == [layers[0], layers[1]]
     tape.end()
@@ -335,9 +338,9 @@ def test_a_result_that_is_part_of_another_is_no_program(first: bool) -> None:
 @pytest.mark.parametrize("part", ["shape", "size", "len", "operand", "asked"])
 def test_what_depends_on_the_past_is_no_program(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a layer sees it: by the keys it gets back, or by the cache."""
-    update = TracedCache.update
+    update = CaptureCache.update
 
-    def watched(cache: TracedCache, *given: Any, **more: Any) -> Any:
+    def watched(cache: CaptureCache, *given: Any, **more: Any) -> Any:
         keys, values = update(cache, *given, **more)
         looks: dict[str, Callable[[], Any]] = {
             "shape": lambda: keys.shape[2] > 40,
@@ -349,7 +352,7 @@ def test_what_depends_on_the_past_is_no_program(part: str, monkeypatch: pytest.M
         looks[part]()
         return keys, values
 
-    monkeypatch.setattr(TracedCache, "update", watched)
+    monkeypatch.setattr(CaptureCache, "update", watched)
     model, tape = ready("llama")
     grown(model, [1, 1, 1])
     assert not programs(tape)
@@ -361,7 +364,7 @@ def test_a_hook_that_comes_later_is_heard(monkeypatch: pytest.MonkeyPatch) -> No
     for layer in model.model.layers:
         layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
     found = grown(model, [1, 1, 5])
-    monkeypatch.setattr(Tape, "begin", lambda *given: False)
+    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
     assert all(map(torch.equal, found, grown(model, [1, 1, 5])))
 
 
@@ -377,7 +380,7 @@ def test_layers_that_are_asked_in_another_order(monkeypatch: pytest.MonkeyPatch)
 
     model, tape = ready("llama", spoil=backwards)
     found = grown(model)
-    assert len(programs(tape)) == len(tape.traces)
+    assert len(programs(tape)) == len(tape.programs)
     assert all(map(torch.equal, found, plain("llama", monkeypatch, spoil=backwards)))
 
 
@@ -423,7 +426,7 @@ def test_a_cache_whose_parts_have_different_room(monkeypatch: pytest.MonkeyPatch
         return [lm.append(torch.tensor([n % 70]), keep=1).logits for n in range(40)]
 
     found = run()
-    monkeypatch.setattr(Tape, "begin", lambda *given: False)
+    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
     assert all(map(torch.equal, found, run()))
 
 
@@ -461,7 +464,7 @@ def test_elsewhere_is_not_where_results_go() -> None:
     lm = Fast().session(model)
     lm.append(torch.arange(4), keep=0)
     token = torch.tensor([3])
-    tape = prepared(model).tape
+    tape = prepared(model).replay
     assert tape is not None
     tape.scratch = Scratch()
     with torch.device("meta"):
@@ -474,4 +477,23 @@ def test_no_kernel_for_another_dtype() -> None:
         [torch.ones(1, 1, 4).double()], *[torch.ones(1)] * 2, *[torch.ones(1)] * 2, []
     )
     with pytest.raises(RefusedError, match="float64"):
-        graph_capture.lowered(lambda x, *more: x + x, given)
+        graph_capture.capture(lambda x, *more: x + x, given)
+
+
+def test_a_copy_of_a_model_has_its_own_code_again() -> None:
+    model, _ = ready("llama")
+    copied = copy.deepcopy(model)
+    layer = copied.model.layers[0]
+    assert layer.forward.__self__ is layer
+    torch.testing.assert_close(laws(copied, [1, 2, 3]), laws(model, [1, 2, 3]))
+
+
+def test_settings_of_a_layer_are_in_its_signature() -> None:
+    one, other = tiny("gpt2", scale_attn_by_inverse_layer_idx=True).transformer.h
+    assert signature(one) != signature(other)
+    model = tiny("llama")
+    assert signature(model.model.layers[0]) == signature(model.model.layers[1])
+
+
+def test_a_model_without_a_list_of_layers_is_left_alone() -> None:
+    assert attach(nn.Sequential(nn.Linear(2, 2))) is None

@@ -9,59 +9,61 @@ import torch
 
 from spsbench.engines.fast import Fast
 from spsbench.engines.kernels import native
-from spsbench.engines.packing import prefetch, tuning_cache
+from spsbench.engines.packing import tuning
+from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
-from spsbench.engines.packing.prefetch import (
-    READINGS,
+from spsbench.engines.packing.tuning import (
+    PREFETCHES,
     USUAL,
-    Reading,
-    choose,
-    current,
-    fastest,
-    use,
+    Prefetch,
+    fastest_prefetch,
+    measured_prefetch,
+    prefetch_of,
+    select_prefetch,
 )
-from spsbench.engines.packing.worth import shape_of
 from spsbench.engines.session.engine_config import Choice
 from tests.tiny_models import tiny
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"
 )
-FAR = Reading("into", 4096)
-HERE = tuning_cache.place  # before tests are given a place of their own
+FAR = Prefetch("into", 4096)
+HERE = tuning.place  # before tests are given a place of their own
 
 
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "_current", {})
+    monkeypatch.setattr(tuning, "_current", {})
 
 
-def times(best: Reading, by: float = 0.5) -> dict[Reading, float]:
-    return {way: by if way == best else 1.0 for way in READINGS}
+def times(best: Prefetch, by: float = 0.5) -> dict[Prefetch, float]:
+    return {way: by if way == best else 1.0 for way in PREFETCHES}
 
 
 def test_it_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[torch.dtype] = []
-    monkeypatch.setattr(prefetch, "seconds", lambda dtype: measured.append(dtype) or times(FAR))
-    assert [choose(torch.float32) for _ in range(3)] == [FAR] * 3
-    prefetch._current.clear()  # another process
-    assert choose(torch.float32) == current(torch.float32) == FAR
+    monkeypatch.setattr(
+        tuning, "prefetch_seconds", lambda dtype: measured.append(dtype) or times(FAR)
+    )
+    assert [measured_prefetch(torch.float32) for _ in range(3)] == [FAR] * 3
+    tuning._current.clear()  # another process
+    assert measured_prefetch(torch.float32) == prefetch_of(torch.float32) == FAR
     assert measured == [torch.float32]
-    assert current(torch.bfloat16) == USUAL
+    assert prefetch_of(torch.bfloat16) == USUAL
 
 
 def test_the_usual_way_stays_where_none_is_clearly_faster() -> None:
-    assert fastest(times(FAR, 0.99)) == USUAL
-    assert fastest(times(FAR, 0.9)) == FAR
+    assert fastest_prefetch(times(FAR, 0.99)) == USUAL
+    assert fastest_prefetch(times(FAR, 0.9)) == FAR
 
 
 def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "PIECE", 2**16)
-    monkeypatch.setattr(prefetch, "TRIALS", 2)
+    monkeypatch.setattr(tuning, "PIECE", 2**16)
+    monkeypatch.setattr(tuning, "TRIALS", 2)
     before = torch.get_num_threads()
     for dtype in native.KINDS:
-        found = prefetch.seconds(dtype)
-        assert list(found) == list(READINGS)
+        found = tuning.prefetch_seconds(dtype)
+        assert list(found) == list(PREFETCHES)
         assert all(value > 0 for value in found.values())
     assert torch.get_num_threads() == before
 
@@ -69,25 +71,25 @@ def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_damaged_file_or_an_unknown_way_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prefetch, "seconds", lambda dtype: times(FAR))
+    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: times(FAR))
     for content in b"{", b"[]", b'{"reading torch.float32": "of another version"}':
-        path = tuning_cache.place()
+        path = tuning.place()
         assert path is not None
         path.write_bytes(content)
-        prefetch._current.clear()
-        assert choose(torch.float32) == FAR
-        assert tuning_cache.recall("reading torch.float32") == "into 4096"
+        tuning._current.clear()
+        assert measured_prefetch(torch.float32) == FAR
+        assert tuning.recall("reading torch.float32") == "into 4096"
 
 
 def test_another_machine_has_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(tuning, "folder", lambda: tmp_path)
     places = {HERE()}
-    monkeypatch.setattr(tuning_cache, "processor", lambda: b"another")
+    monkeypatch.setattr(tuning, "processor", lambda: b"another")
     places.add(HERE())
-    monkeypatch.setattr(tuning_cache, "library", lambda: "no C compiler")
+    monkeypatch.setattr(tuning, "library", lambda: "no C compiler")
     places.add(HERE())
     assert len(places) == 3
-    monkeypatch.setattr(tuning_cache, "folder", lambda: None)
+    monkeypatch.setattr(tuning, "folder", lambda: None)
     assert HERE() is None
 
 
@@ -95,23 +97,21 @@ def test_where_nothing_can_be_kept_nothing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in None, tmp_path / "no such folder" / "kept.json":
-        monkeypatch.setattr(tuning_cache, "place", lambda place=place: place)
-        tuning_cache.keep("x", 1)
-        assert tuning_cache.recall("x") is None
+        monkeypatch.setattr(tuning, "place", lambda place=place: place)
+        tuning.keep("x", 1)
+        assert tuning.recall("x") is None
 
 
 def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "seconds", lambda dtype: times(FAR))
-    monkeypatch.setattr("spsbench.engines.packing.worth.best_layout", lambda alike, size: "panels")
-    monkeypatch.setattr("spsbench.engines.packing.worth._BEST", {})
+    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: times(FAR))
     first: dict[str, Any] = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
     assert first["reading"] == "into 4096"
-    prefetch._current.clear()
-    monkeypatch.setattr(prefetch, "seconds", lambda dtype: pytest.fail("measured"))
-    tuning_cache.keep("reading torch.float32", "past 2048")
+    tuning._current.clear()
+    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: pytest.fail("measured"))
+    tuning.keep("reading torch.float32", "past 2048")
     again = Fast().prepare(tiny("llama", dtype=torch.float32), known=first)
     assert again == first
-    assert current(torch.float32) == FAR
+    assert prefetch_of(torch.float32) == FAR
 
 
 def test_a_run_of_an_older_version_reads_as_usual() -> None:
@@ -120,10 +120,10 @@ def test_a_run_of_an_older_version_reads_as_usual() -> None:
     told = Choice(engine="fast", packed=packed, threads=1).to_json()
     del told["reading"]
     assert Fast().prepare(model, known=told)["reading"] == USUAL.name
-    use(torch.float32, "of another version")
-    assert current(torch.float32) == USUAL
+    select_prefetch(torch.float32, "of another version")
+    assert prefetch_of(torch.float32) == USUAL
 
 
 def test_without_a_kernel_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "seconds", lambda dtype: pytest.fail("measured"))
-    assert choose(torch.float64) == USUAL
+    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: pytest.fail("measured"))
+    assert measured_prefetch(torch.float64) == USUAL

@@ -93,7 +93,7 @@ def test_a_replayed_layer_rotates_by_it() -> None:
     model, tape, lm = session()
     found = fed(lm, 6)
     assert tape.refused is None
-    assert any("::rotate" in str(trace.graph) for trace in tape.traces.values())
+    assert any("::rotate" in str(trace.graph) for trace in tape.programs.values())
     within = 0.05 * found.abs().max()
     assert (found - laws(model, list(range(1, 10)))[3:]).abs().max() <= within
 

@@ -11,9 +11,8 @@ from torch.nn.functional import linear
 from spsbench.engines.kernels import native
 from spsbench.engines.kernels.native import kernel, missing
 from spsbench.engines.packing.layouts import layouts
-from spsbench.engines.packing.panels import multiplied, to_panels
-from spsbench.engines.packing.tiles import TileLinear
-from spsbench.engines.packing.trials import threads
+from spsbench.engines.packing.panels import TileLinear, multiplied, to_panels
+from spsbench.engines.session.threads import threads
 
 HALF = torch.bfloat16
 NO_UNIT = missing(HALF) or TileLinear.refuses(torch.zeros(32, 32, dtype=HALF))

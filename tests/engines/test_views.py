@@ -15,8 +15,7 @@ from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.enumeration import prove
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM, UnsupportedModelError
-from spsbench.engines.fast import Fast
-from spsbench.engines.preparing import prepare
+from spsbench.engines.fast import Fast, prepare
 from spsbench.engines.session import layer_skip
 from spsbench.engines.session.engine_config import prepared
 from spsbench.engines.session.layer_skip import view
@@ -97,11 +96,11 @@ def test_of_a_prepared_model_the_view_is_replayed_as_well() -> None:
         lm.append(torch.tensor(X[:3]), keep=0)
         got = lm.append(torch.tensor(X[3:]), keep=4).logits
         torch.testing.assert_close(got, expected[3:], rtol=1e-4, atol=1e-4)
-    tape = prepared(made).tape
+    tape = prepared(made).replay
     assert tape is not None
     assert tape.refused is None
-    assert tape.traces
-    assert tape is not prepared(fast).tape
+    assert tape.programs
+    assert tape is not prepared(fast).replay
 
 
 @pytest.mark.parametrize(

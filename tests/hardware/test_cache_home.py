@@ -1,11 +1,10 @@
 """Files in the user's cache: whole or not there, and no more than are wanted."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from spsbench.hardware.cache_home import beside, keep_newest
+from spsbench.hardware.cache_home import beside
 
 
 def test_a_draft_takes_its_place_when_it_is_done(tmp_path: Path) -> None:
@@ -35,14 +34,3 @@ def test_a_draft_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(OSError, match="missing"), beside(tmp_path / "missing" / "file"):
         pass
-
-
-def test_the_newest_are_kept(tmp_path: Path) -> None:
-    paths = [tmp_path / str(n) for n in range(5)]
-    for n, path in enumerate(paths):
-        path.touch()
-        os.utime(path, (n, n))
-    keep_newest(paths, 2)
-    assert sorted(tmp_path.iterdir()) == paths[3:]
-    keep_newest(paths[3:], 2)
-    assert sorted(tmp_path.iterdir()) == paths[3:]

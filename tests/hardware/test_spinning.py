@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from spsbench.hardware.spinning import BOUND, bound_spinning
+from spsbench.hardware.environment import BOUND, bound_spinning
 
 
 def test_the_users_word_stands() -> None:

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spsbench.engines.cuda.static import SIZES, StaticRunner
-from spsbench.engines.eager import EagerLM
-from spsbench.engines.limits import slides
+from spsbench.engines.eager import EagerLM, slides
 from spsbench.loop.sampling import send
 
 

@@ -7,17 +7,18 @@ prompts, for other engines and for transformers' own `generate`.
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu, rms_norm, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.activations import NewGELUActivation
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from spsbench.engines.replay.norms import module_is_rms_norm, one_norm
-
+NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what norms compute in float32
 SHARED = "spsbench_shared"
 
 
@@ -75,6 +76,41 @@ def attend_shared(
     seen = mask.repeat(1, 1, heads // shared, 1)
     out = scaled_dot_product_attention(rows, key, value, attn_mask=seen, scale=scaling)
     return out.reshape(1, heads, m, value.shape[-1]).transpose(1, 2).contiguous(), None
+
+
+def module_is_rms_norm(module: nn.Module) -> bool:
+    """Whether it is the usual norm, in a dtype for which transformers computes it in float32."""
+    kind: Any = type(module)
+    weight = getattr(module, "weight", None)
+    named = kind.__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+    return named and weight is not None and weight.dtype in NARROW and usual(kind)
+
+
+@cache
+def usual(kind: Any) -> bool:
+    """Whether `kind` computes `rms_norm`, by trial of one of its own on the CPU."""
+    x = torch.linspace(-2, 3, 24).reshape(3, 8)
+    try:
+        with torch.no_grad():
+            module = kind(8, eps=0.25)
+            module.weight.copy_(torch.linspace(-1, 2, 8))
+            ours = one_norm(module)(x)
+            return torch.allclose(module(x), ours, rtol=1e-5, atol=1e-6)
+    except Exception:  # another constructor, or foreign code
+        return False
+
+
+def one_norm(module: nn.Module) -> Any:
+    """The forward of an RMS norm as one operator of torch's own."""
+    weight, eps = cast(Tensor, module.weight), cast(float, module.variance_epsilon)
+    stock = type(module).forward
+
+    def forward(x: Tensor) -> Any:
+        if x.dtype != weight.dtype:
+            return stock(module, x)
+        return rms_norm(x, weight.shape, weight, eps)
+
+    return forward
 
 
 AttentionInterface.register(SHARED, attend_shared)

@@ -5,7 +5,10 @@ the mask over the whole row count is made from them on the device. On CUDA a pas
 graph when it is first wanted and replayed from then on; elsewhere it is simply run.
 """
 
-from typing import NamedTuple
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,9 +16,77 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.cuda.cache import BufferCache, rows_for
 from spsbench.engines.cuda.lean import lean
-from spsbench.engines.cuda.recorder import Recorder, Recording
 from spsbench.loop.sampling import send
 from spsbench.loop.trees import block_visible, places
+
+# CUDA graphs: work that is recorded once and then started as a whole.
+
+Result = TypeVar("Result")
+
+
+class Recording(Generic[Result]):
+    """A graph and what it writes, which the next replay overwrites."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Result) -> None:
+        # The result is held as long as the graph: no other recording may be given its memory.
+        self._graph, self._result = graph, result
+
+    def replay(self) -> Result:
+        """Do it again, with what its operands hold now."""
+        self._graph.replay()
+        return self._result
+
+
+class Recorder:
+    """Records on one stream and in one pool of memory, for graphs that never run at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._aside: Any = None
+        self._pool: Any = None
+
+    def record(self, work: Callable[[], Result]) -> Recording[Result]:
+        """Run `work` twice, then record it; it must bear repetition.
+
+        In the first run libraries choose kernels and take memory. In the second waiting for the
+        device is an error, so that a recording that cannot succeed is not begun: before torch 2.12
+        one that failed left the allocator unable to free memory, and to record anything after it.
+
+        Raises:
+            RuntimeError: it waits for the device, or does what else a graph cannot.
+        """
+        with torch.cuda.device(self._device):
+            here = torch.cuda.current_stream()
+            self._aside = self._aside or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._aside.wait_stream(here)
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.stream(self._aside):  # left even where a failed recording stays
+                    work()
+                    with no_waiting():
+                        work()
+                    with torch.cuda.graph(
+                        graph, self._pool, self._aside, capture_error_mode="thread_local"
+                    ):
+                        result = work()
+            finally:
+                here.wait_stream(self._aside)
+            self._pool = graph.pool()
+            return Recording(graph, result)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Here an operator that makes the host wait raises a RuntimeError."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says once that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
 
 SIZES = (1, 2, 3, 5, 9, 17, 33, 65, 129)  # tokens fed: one, two, and K + 1 for K a power of two
 REACH = SIZES[-1]  # nodes of a tree that were fed before a pass of it, at most

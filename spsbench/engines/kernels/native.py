@@ -1,6 +1,8 @@
-"""The C files in `kernels/`: compiled for this machine when they are first needed, then kept.
+"""Compile the C files beside this one for this machine, when they are first needed, and keep them.
 
 A C compiler is not required: without one, oneDNN and torch do this work, more slowly.
+
+    python -m spsbench.engines.kernels.native     compiles now, as `make` does
 """
 
 import atexit
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +36,6 @@ FLAGS = (
         f"-march={os.environ.get(MARCH) or 'native'}",
         "-ffp-contract=fast",
         "-fopenmp",
-        "-shared",
         "-fPIC",
         "-Wno-psabi",
     ),
@@ -192,15 +194,23 @@ def _compile(compiler: str, place: Path, key: str) -> Path:
     """Compile the library into the folder `place`, durably, so that no process sees half of it."""
     folder = tempfile.TemporaryDirectory(prefix="compiled-", dir=place)
     with announce_if_slow("compiling kernels for this processor, once"), folder as made:
-        draft = Path(made, "kernels.so")
-        command = [*compiler.split(), *FLAGS, *map(str, SOURCES), "-o", str(draft), *_libraries()]
-        environment = os.environ | {"LC_ALL": "C"}  # for the words that `_told` looks for
-        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
+        draft, start = Path(made, "kernels.so"), [*compiler.split(), *FLAGS]
+        parts = [(source, Path(made, f"{source.stem}.o")) for source in SOURCES]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler of its own
+            list(pool.map(lambda p: _call([*start, "-c", str(p[0]), "-o", str(p[1])]), parts))
+        objects = [str(part) for _, part in parts]
+        _call([*start, "-shared", *objects, "-o", str(draft), *_libraries()])
         path = place / _name(key, draft.read_bytes())
         sync(draft)
         draft.replace(path)
     sync(place)
     return path
+
+
+def _call(command: list[str]) -> None:
+    """Run a compiler, whose messages are English: `_told` looks for their words."""
+    environment = os.environ | {"LC_ALL": "C"}
+    subprocess.run(command, check=True, capture_output=True, timeout=SECONDS, env=environment)
 
 
 def _libraries() -> list[str]:
@@ -223,3 +233,10 @@ def _told(error: Exception) -> str:
     lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]
     told = [line for line in lines if "error" in line] or lines[-1:]
     return told[0] if told else f"{error.cmd[0]} ended with exit code {error.returncode}"
+
+
+if __name__ == "__main__":  # after an installation, so that no first load waits for a compiler
+    reason = library()
+    print(
+        f"no kernels, oneDNN instead: {reason}" if isinstance(reason, str) else "kernels compiled"
+    )

@@ -5,7 +5,7 @@
    An output is the sum of its inputs in an order that is always the same, whatever the count of rows
    and of threads, and however it is asked for: a chain for each CHUNK of inputs, the chunks in turn
    to one of WAYS sums. Such short chains round as little as torch's.
-   spsbench/engines/panels.py lays W out; native.py compiles this file. */
+   spsbench/engines/packing/panels.py lays W out; native.py compiles this file. */
 
 #include <stdlib.h>
 

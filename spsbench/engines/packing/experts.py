@@ -3,8 +3,7 @@
 A router sends each token to a few of many experts. The tokens of a draft choose different ones, so
 a pass over several reads more weights than a pass over one: it decides whether speculation pays.
 The products of a chosen expert run over panels, an expert a block of them, so that a token's
-numbers do not depend on who else is in the pass. All of it stands behind two operators, so that a
-trace of a layer records the router and the experts alike.
+numbers do not depend on the other tokens of the pass.
 """
 
 from collections import Counter
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations import moe
 
-from spsbench.engines.kernels.native import operators
 from spsbench.engines.packing.linear_layers import Slot, StandIn, stock_linear
 from spsbench.engines.packing.memory import huge_pages
 from spsbench.engines.packing.panels import PanelLinear, blocks_of_panels, most_bytes, product
@@ -45,16 +43,13 @@ def watched(counting: bool = True) -> Iterator[list[int]]:
 
 
 def count_experts(ids: Tensor) -> Tensor:
-    """`ids` [m, k] of the experts of each token, as they are; they are counted where watched.
-
-    The result has to be used: a trace leaves out what nobody uses.
-    """
+    """Return `ids` [m, k] of the experts of each token; count distinct ones within `watched`."""
     if _seen:
         _seen[-1].append(len(set(ids.flatten().tolist())))
-    return ids.clone()
+    return ids
 
 
-def routed(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
+def route(x: Tensor, ids: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
     """Row i of `x` [S, in] by expert `ids[i]`: over `panels` [E, ...] -> [S, out].
 
     An expert's panels are read once, whatever the number of its rows.
@@ -94,7 +89,7 @@ def count_experts_in(model: PreTrainedModel) -> None:
 
 def counted(module: Any, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
     """What transformers computes, counted."""
-    told = torch.ops.spsbench.count_experts(ids)
+    told = count_experts(ids)
     made: Tensor = moe.grouped_mm_experts_forward(module, hidden, told, weights)
     return made
 
@@ -116,7 +111,7 @@ class PackedExperts(StandIn):
     def forward(self, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """[m, D] by the experts `ids` [m, k], weighted by `weights` [m, k] -> [m, D]."""
         stock, (first, last) = self.stock, names_of(self.stock)
-        chosen = torch.ops.spsbench.count_experts(ids).flatten()
+        chosen = count_experts(ids).flatten()
         x = self._product(first, hidden.repeat_interleave(ids.shape[1], 0), chosen)  # [m k, ...]
         x = stock._apply_gate(x) if stock.has_gate else stock.act_fn(x)
         x = self._product(last, x, chosen) * weights.reshape(-1, 1)
@@ -124,10 +119,7 @@ class PackedExperts(StandIn):
 
     def _product(self, name: str, x: Tensor, chosen: Tensor) -> Tensor:
         bias = getattr(self.stock, f"{name}_bias") if self.stock.has_bias else None
-        made: Tensor = torch.ops.spsbench.routed(
-            x, chosen, getattr(self, name), bias, self.outputs[name]
-        )
-        return made
+        return route(x, chosen, getattr(self, name), bias, self.outputs[name])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         copied = deepcopy(self.stock, memo)
@@ -147,7 +139,7 @@ def places(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
 
 
 def expert_slots(model: PreTrainedModel) -> list[Slot]:
-    """Each weight of two experts a layer as a linear layer, for trials; none: they stay stock."""
+    """Return each weight of an expert a layer as a linear layer; none: experts stay stock."""
     found: list[Slot] = []
     how = getattr(model.config.get_text_config(), "_experts_implementation", None)
     for parent, _, module in places(model) if how in (STOCK, COUNTED) else ():
@@ -157,7 +149,7 @@ def expert_slots(model: PreTrainedModel) -> list[Slot]:
             weight = by_output(module, name)
             if weight.device.type != "cpu" or PanelLinear.refuses(weight[0]):
                 return []
-            found += [Slot(parent, name, stock_linear(one, None)) for one in weight[:2]]
+            found += [Slot(parent, name, stock_linear(one, None)) for one in weight[:1]]
     return found
 
 
@@ -183,8 +175,4 @@ def by_output(module: Any, name: str) -> Tensor:
     return weight.transpose(1, 2) if module.is_transposed else weight
 
 
-operators.define("count_experts(Tensor ids) -> Tensor")
-operators.impl("count_experts", count_experts, "CPU")
-operators.define("routed(Tensor x, Tensor ids, Tensor panels, Tensor? bias, int out) -> Tensor")
-operators.impl("routed", routed, "CPU")
 moe.ALL_EXPERTS_FUNCTIONS.register(COUNTED, counted)

@@ -1,8 +1,9 @@
-"""Whether a changed model still computes what it did, up to the rounding that its numbers have.
+"""Check that a changed model still computes its logits, up to the rounding that its numbers have.
 
-Trained weights have outliers: in bfloat16 two correct ways of one product may end in logits that
-are far apart. Which is right is told by float32: a change may be about as far from it as the stock
-model is, and no farther.
+A session over the changed model must come near to one plain pass of the stock model, over a text
+that is fed, partly rejected and fed on. Where half precision leaves that open, float32 decides:
+trained weights have outliers, so that two correct ways of one product may end in logits that are
+far apart. A change may then be about as far from float32 as the stock model is, and no farther.
 """
 
 from collections.abc import Iterator
@@ -18,11 +19,13 @@ from transformers import PreTrainedModel
 from spsbench.engines.eager import ordinary
 from spsbench.engines.packing.experts import places
 from spsbench.engines.packing.linear_layers import Slot, slots
+from spsbench.loop.types import LM
 
 PROBED = 12  # tokens: more than one block of a kernel's rows
+FIRST, REJECTED = 5, 3  # tokens before a rollback
 MARGIN = 2.0  # times the stock model's own error
 HAIR = 1e-3  # of the logits, which is allowed beside it
-COARSE = 0.05  # of the logits, where float32 cannot be had
+COARSE = 0.05  # of the logits: in half precision, so near is near enough without float32
 MOST = 0.5  # of the logits: noise is no proof, however noisy the stock model is
 ROUTED = 0.5  # of the tokens of a model with experts: rounding sends some of the rest elsewhere
 BLOCK = 2**18  # numbers widened at once: they stay in the caches
@@ -38,44 +41,63 @@ class Bounds:
     share: float  # of the tokens
 
     def near(self, logits: Tensor) -> bool:
-        """Whether `logits` [n, V] are as near as they may be: all tokens', or the share's."""
+        """Return whether enough tokens of `logits` [n, V] are within the bounds, all finite."""
         error = _size(logits - self.exact)
         near = (error <= self.allowed).float().mean()
         return float(near) >= self.share and bool(error.isfinite().all())
 
 
-class Check:
-    """What a stock model computes, and how far from it a changed one may be.
+class LogitCheck:
+    """The logits of a stock model, and how far from them a changed one may be.
 
     Raises:
         Exception: whatever the model raises, which is foreign code.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        share = ROUTED if any(places(model)) else 1.0
+        self._share = ROUTED if any(places(model)) else 1.0
         self._ids = ordinary(model.config.get_text_config().vocab_size, PROBED)
-        stock = self._logits(model)
-        exact, coarse = stock, HAIR
+        self._stock = self._logits(model)
+        near = COARSE if model.dtype in HALF else HAIR
+        self.bounds = Bounds(self._stock, near * float(_size(self._stock).max()), self._share)
+
+    def refine(self, model: PreTrainedModel) -> None:
+        """Set the bounds by float32, of `model` as it was."""
+        exact, coarse = self._stock, HAIR
         if model.dtype in HALF:
             coarse = COARSE
             with suppress(Exception), _in_float32(model):
                 exact, coarse = self._logits(model), HAIR
-        own = float(_size(stock - exact).max())
+        own = float(_size(self._stock - exact).max())
         size = float(_size(exact).max())
-        self.bounds = Bounds(exact, min(MARGIN * own + coarse * size, MOST * size), share)
+        self.bounds = Bounds(exact, min(MARGIN * own + coarse * size, MOST * size), self._share)
 
     def holds(self, model: PreTrainedModel) -> bool:
-        """Whether logits are as near as they may be: all tokens', of a model with experts most."""
+        """Return whether a plain pass of `model` is within the bounds."""
         try:
             return self.bounds.near(self._logits(model))
         except Exception:  # whatever was exchanged does not fit this model
             return False
 
+    def holds_in_session(self, lm: LM) -> bool:
+        """Return whether a new session is within the bounds, before and after a rollback."""
+        ids = self._ids
+        try:
+            first = lm.append(torch.cat([ids[:FIRST], ids[-REJECTED:]]), keep=FIRST + REJECTED)
+            lm.commit(FIRST)
+            second = lm.append(ids[FIRST:], keep=len(ids) - FIRST)
+            return self.bounds.near(_wide(torch.cat([first.logits[:FIRST], second.logits])))
+        except Exception:  # whatever was exchanged does not fit this model
+            return False
+
     def _logits(self, model: PreTrainedModel) -> Tensor:
-        """[n, V], of a pass without a cache."""
+        """Return [n, V], of a pass without a cache."""
         ids = self._ids[None].to(model.device)
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits[0]
-        return logits if logits.dtype == torch.float64 else logits.float()
+        return _wide(model(input_ids=ids, use_cache=False).logits[0])
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _size(logits: Tensor) -> Tensor:
@@ -85,7 +107,7 @@ def _size(logits: Tensor) -> Tensor:
 
 @contextmanager
 def _in_float32(model: nn.Module) -> Iterator[None]:
-    """Within it `model` runs in float32: each module's weights are widened while it works.
+    """Run `model` in float32: each module's weights are widened while it works.
 
     No more than one module is in memory twice, and of a linear layer a part.
     """
@@ -108,7 +130,7 @@ def _in_float32(model: nn.Module) -> Iterator[None]:
 
 
 def _wide_product(slot: Slot, x: Tensor) -> Tensor:
-    """`x W^T + b` of a stock layer in float32, some outputs at a time."""
+    """Return `x W^T + b` of a stock layer in float32, some outputs at a time."""
     weight, bias = slot.weight, slot.layer.bias
     parts = torch.split(weight, max(1, BLOCK // weight.shape[1]))
     made = torch.cat([linear(x.float(), part.float()) for part in parts], dim=-1)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from spsbench.engines.packing.linear_layers import Packed
 
@@ -20,12 +19,11 @@ BLOCKS = {torch.float32: (16, 64, 1), torch.bfloat16: (16, 64, 2)}
 may have others."""
 onednn: Any = torch.ops.mkldnn
 
-# A tracer cannot record the operator's list of scalars, but it can record a call of this.
-_SCRIPT = """
-def product(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-"""
-product: Any = torch.jit.CompilationUnit(_SCRIPT).product
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return `x W^T + b` over a blocked W."""
+    made: Tensor = onednn._linear_pointwise(x, weight, bias, "none", [], "")
+    return made
 
 
 @cache
@@ -46,12 +44,7 @@ def _refuses(dtype: torch.dtype) -> str | None:
 
 
 class OneDnnLinear(Packed):
-    """`x W^T + b` over a blocked W.
-
-    A pass of fewer than `least` rows is filled up with zeros.
-    """
-
-    least = 1
+    """`x W^T + b` over a blocked W."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """`weight` [out, in] of a kind that `refuses` does not name."""
@@ -61,11 +54,7 @@ class OneDnnLinear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        rows = x.shape[-2]
-        if rows < self.least:
-            x = pad(x, (0, 0, 0, self.least - rows))
-        made: Tensor = product(x, self.weight, self.bias)
-        return made[..., :rows, :] if rows < self.least else made
+        return product(x, self.weight, self.bias)
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
@@ -100,9 +89,3 @@ class OneDnnLinear(Packed):
         size = onednn._nbytes(self.weight)
         memory = (ctypes.c_uint8 * size).from_address(onednn.data_ptr(self.weight))
         return torch.frombuffer(memory, dtype=self.weight.dtype)
-
-
-class FilledOneDnnLinear(OneDnnLinear):
-    """oneDNN's kernels for one to three rows can leave the processor waiting: four take less."""
-
-    least = 4

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from spsbench.engines.kernels.native import kernel, missing, operators
 from spsbench.engines.kernels.operators import in_c, run
 from spsbench.engines.packing.linear_layers import Packed
-from spsbench.engines.packing.memory import ALIGNED, laid
-from spsbench.engines.packing.prefetch import arguments, current
+from spsbench.engines.packing.memory import ALIGNED, empty
+from spsbench.engines.packing.tuning import prefetch_arguments, prefetch_of
 
 PANEL = 32  # outputs side by side, as in panels.c
 FEW = 129  # rows that are read faster one by one: the newest token and 128 nodes of a tree
@@ -44,7 +44,7 @@ class PanelLinear(Packed):
 
     def how(self, dtype: torch.dtype) -> tuple[int, ...]:
         """What the operator is told beside the numbers: how they are read."""
-        return arguments(current(dtype))
+        return prefetch_arguments(prefetch_of(dtype))
 
     def dense(self) -> Tensor:
         """[out, in]."""
@@ -84,12 +84,10 @@ def blocks_of_panels(weights: Tensor) -> Tensor:
     if width % depth:
         raise ValueError(f"{width} inputs of {weights.dtype}: expected a multiple of {depth}")
     shape = count, -(-out // PANEL), width // depth, PANEL, depth
-    return laid(shape, weights.dtype, partial(_pack_each, weights))
-
-
-def _pack_each(weights: Tensor, blocks: Tensor) -> None:
+    blocks = empty(shape, weights.dtype)
     for weight, panels in zip(weights, blocks, strict=True):
         _pack(weight, panels)
+    return blocks
 
 
 def _pack(weight: Tensor, panels: Tensor) -> None:
@@ -112,7 +110,7 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
         RuntimeError: another width, or another kind of number, than that of the panels.
         MemoryError: no room for the inputs in float.
     """
-    return multiplied("product", x, panels, bias, out, *arguments(current(x.dtype)))
+    return multiplied("product", x, panels, bias, out, *prefetch_arguments(prefetch_of(x.dtype)))
 
 
 def multiplied(
@@ -153,3 +151,38 @@ for name in "product", "tiles":
         f"{name}(Tensor x, Tensor panels, Tensor? bias, int out, int hint, int ahead) -> Tensor"
     )
     operators.impl(name, partial(multiplied, name), "CPU")
+
+
+# Panels that are multiplied by a processor's matrix unit: 16 rows at the price of one.
+
+DEEP = 32  # inputs of a tile, as in tiles.c
+
+
+class TileLinear(PanelLinear):
+    """`x W^T + b` over W in the same panels; the order of each sum is another.
+
+    As there it does not depend on how many rows are in the pass, nor on the number of threads.
+    """
+
+    operator = "tiles"  # by tiles.c
+
+    @classmethod
+    def refuses(cls, weight: Tensor) -> str | None:
+        """What panels refuse; other numbers, parts of tiles, or no such unit."""
+        if why := super().refuses(weight):
+            return why
+        if weight.dtype == torch.bfloat16 and weight.shape[1] % DEEP:
+            return f"{weight.shape[1]} inputs do not fill tiles of {DEEP}"
+        return no_unit(weight.dtype)
+
+
+def no_unit(dtype: torch.dtype) -> str | None:
+    """Why no matrix unit multiplies inputs of `dtype`, else None; there are kernels."""
+    if dtype != torch.bfloat16:
+        return f"matrix units are used for bfloat16, not {dtype}"
+    return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
+
+
+def has_unit() -> bool:
+    """Whether this process may use a matrix unit; there are kernels."""
+    return bool(kernel("tiled", torch.bfloat16)())

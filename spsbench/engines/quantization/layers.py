@@ -5,6 +5,7 @@ quantised model has one law, whoever multiplies. Inputs stay as they are. Embedd
 up stay too, tied or not.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,12 +14,64 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
-from spsbench.engines.origins import origin_of
 from spsbench.engines.packing.linear_layers import Packed, rows_of, slots, stock_linear
 from spsbench.engines.quantization.codes import FORMATS, Codes
-from spsbench.engines.quantization.over_codes import LateCodes, OverCodes, QuantisedLinear
+
+# Linear layers `x W^T + b` whose W is in codes.
+
+BLOCK = 2**22  # numbers made of codes at once
+
+
+class OverCodes(nn.Module, ABC):
+    """However the codes lie."""
+
+    out_features: int
+    in_features: int
+    group: int  # inputs that share a scale
+    bits: int
+    least: bool  # there are minima
+    bias: nn.Parameter | None
+
+    @property
+    @abstractmethod
+    def codes(self) -> Codes:
+        """W."""
+
+
+class QuantisedLinear(OverCodes):
+    """Makes each block of W anew: right anywhere, slow.
+
+    Engines exchange it: `eager` for plain layers (`dequantise`), `fast` for its own kernel.
+    """
+
+    def __init__(self, codes: Codes, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = codes.numbers.shape
+        self.group, self.bits, self.least = codes.group, codes.bits, codes.minima is not None
+        self.numbers = nn.Parameter(codes.numbers, requires_grad=False)
+        self.scales = nn.Parameter(codes.scales, requires_grad=False)
+        least = codes.minima
+        self.minima = least if least is None else nn.Parameter(least, requires_grad=False)
+        self.bias = bias if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    @property
+    def codes(self) -> Codes:
+        """W."""
+        least = None if self.minima is None else self.minima.detach()
+        return Codes(self.numbers.detach(), self.scales.detach(), self.group, self.bits, least)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out], summed in float32 or wider."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        codes, step = self.codes, max(1, BLOCK // self.in_features)
+        parts = [
+            linear(x.to(wide), codes.dense(wide, slice(start, start + step)))
+            for start in range(0, self.out_features, step)
+        ]
+        made = torch.cat(parts, -1)
+        return (made if self.bias is None else made + self.bias.to(wide)).to(x.dtype)
+
 
 _FORMATS: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
@@ -41,8 +94,7 @@ class WideLinear(nn.Module):
 def quantise(model: nn.Module, name: str) -> int:
     """Every linear layer of `model` in the format `name`, in place, layer by layer; how many.
 
-    Layers that an engine has laid out too. Experts that are one parameter stay as they are. Weights
-    whose origin is known are rounded late: an engine may have kept what it made of their codes.
+    Layers that an engine has packed too. Experts that are one parameter stay as they are.
     """
     found = [(slot.parent, slot.name, slot.layer) for slot in slots(model)]
     laid_out = (Packed, WideLinear, OverCodes)
@@ -52,9 +104,6 @@ def quantise(model: nn.Module, name: str) -> int:
     count = len(found)
     while found:  # a layer's weights are released as soon as its codes are there
         parent, at, layer = found.pop()
-        if isinstance(layer, nn.Linear | Conv1D) and origin_of(layer.weight) is not None:
-            setattr(parent, at, LateCodes(layer, FORMATS[name]))
-            continue
         codes = Codes.of(_weight(layer), FORMATS[name])
         setattr(parent, at, QuantisedLinear(codes, layer.bias))
     _FORMATS[model] = name
@@ -93,27 +142,14 @@ def format_of(model: nn.Module) -> str | None:
     return _FORMATS.get(model)
 
 
-Quantised = QuantisedLinear | LateCodes
-
-
-def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, Quantised]]:
+def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLinear]]:
     """The layers over codes that are not laid out: what each hangs in, by which name, itself."""
     return [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if isinstance(child, Quantised)
+        if isinstance(child, QuantisedLinear)
     ]
-
-
-@torch.inference_mode()
-def write_codes(model: nn.Module) -> None:
-    """Round all weights that are to be, in place."""
-    found = quantised_layers(model)
-    while found:  # a layer's weights are released as soon as its codes are there
-        parent, name, layer = found.pop()
-        if isinstance(layer, LateCodes):
-            setattr(parent, name, layer.written())
 
 
 @torch.inference_mode()

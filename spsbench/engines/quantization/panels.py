@@ -1,5 +1,7 @@
 """Codes in panels, for the kernel of `quantised.c`: read once, in order, at the memory's speed."""
 
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,11 +12,11 @@ from torch.nn.functional import pad
 from spsbench.engines.kernels.native import kernel, missing, operators
 from spsbench.engines.kernels.operators import run
 from spsbench.engines.packing.linear_layers import StandIn
-from spsbench.engines.packing.memory import laid
-from spsbench.engines.packing.panels import PANEL
-from spsbench.engines.packing.prefetch import arguments, current
+from spsbench.engines.packing.memory import ALIGNED, empty
+from spsbench.engines.packing.panels import PANEL, no_unit
+from spsbench.engines.packing.tuning import prefetch_arguments, prefetch_of
 from spsbench.engines.quantization.codes import Codes
-from spsbench.engines.quantization.over_codes import OverCodes, QuantisedLinear
+from spsbench.engines.quantization.layers import OverCodes, QuantisedLinear, quantised_layers
 
 FILL = 32  # inputs: a panel's rows are filled up to a multiple of it, or of a group
 ZERO = {8: 0, 4: 8}  # what a code of so many bits is in memory where its number is 0
@@ -49,7 +51,7 @@ class QuantisedPanels(OverCodes, StandIn):
     def how(self, dtype: torch.dtype) -> tuple[int, ...]:
         """What the operator is told beside the numbers: inputs, codes, how they are read."""
         inputs = self.in_features, *filled(self.in_features, self.group)
-        return *inputs, self.bits, self.least, *arguments(current(dtype))
+        return *inputs, self.bits, self.least, *prefetch_arguments(prefetch_of(dtype))
 
     @property
     def codes(self) -> Codes:
@@ -98,7 +100,9 @@ def shape_of_panels(layer: OverCodes) -> tuple[int, int, int]:
 def to_panels(layer: OverCodes) -> Tensor:
     """[out / 32, bytes] uint8; raises as `shape_of_panels`."""
     shape = shape_of_panels(layer)
-    return laid(shape, torch.uint8, lambda panels: _lay(layer.codes, panels)).view(shape[0], -1)
+    panels = empty(shape, torch.uint8)
+    _lay(layer.codes, panels)
+    return panels.view(shape[0], -1)
 
 
 def _lay(codes: Codes, panels: Tensor) -> None:
@@ -212,3 +216,84 @@ for operator, kernels in ("quantised", "product"), ("quantised_tiles", "tiles"):
         " int group, int bits, bool least, int hint, int ahead) -> Tensor"
     )
     operators.impl(operator, partial(product, kernels), "CPU")
+
+
+# Codes that a processor's matrix unit multiplies: the panels are the same, the kernel another.
+
+
+class QuantisedTiles(QuantisedPanels):
+    """`x W^T + b` over codes by the matrix unit; the order of each sum is another.
+
+    As there it does not depend on how many rows are in the pass, nor on the number of threads.
+    """
+
+    operator = "quantised_tiles"  # by coded_tiles.c
+
+    @classmethod
+    def refuses(cls, dtype: torch.dtype) -> str | None:
+        """Other inputs than bfloat16, or no such unit."""
+        return super().refuses(dtype) or no_unit(dtype)
+
+
+# Select how codes are multiplied, and lay them out.
+
+CODE_LAYOUTS: dict[str, type[QuantisedPanels]] = {
+    "tiles": QuantisedTiles,
+    "panels": QuantisedPanels,
+}
+
+
+def refuse_codes(model: nn.Module, dtype: torch.dtype) -> str | None:
+    """Return why the quantised layers of `model` cannot be laid out; None: they can."""
+    layers = [layer for *_, layer in quantised_layers(model)]
+    if any(tensor.device.type != "cpu" for layer in layers for tensor in layer.parameters()):
+        return "codes are multiplied on the CPU"
+    return QuantisedPanels.refuses(dtype)
+
+
+def select_code_layouts(
+    model: nn.Module, dtype: torch.dtype, known: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return a layout for each shape and width of codes.
+
+    The matrix unit multiplies five rows faster and one row slower than vectors do. Over both it
+    wins, except with 8 bits in small groups, whose scales it applies group by group.
+
+    Args:
+        model: with quantised layers that are not laid out.
+        dtype: of the inputs of `model`.
+        known: what an earlier run of this experiment selected.
+    """
+    chosen: dict[str, str] = {}
+    for *_, layer in quantised_layers(model):
+        ways = [name for name, kind in CODE_LAYOUTS.items() if kind.refuses(dtype) is None]
+        in_groups = layer.bits == 8 and layer.group < layer.in_features
+        usual = ways[-1] if in_groups else ways[0]
+        before = (known or {}).get(coded_shape(layer))
+        chosen[coded_shape(layer)] = before if before in ways else usual
+    return chosen
+
+
+def pack_codes(model: nn.Module, chosen: Mapping[str, str]) -> dict[str, int]:
+    """Lay out every quantised layer of `model` in place; count them by shape and width."""
+    counts: Counter[str] = Counter()
+    found = quantised_layers(model)[::-1]
+    while found:  # what a layer was is released as soon as it is laid out
+        parent, name, layer = found.pop()
+        counts[coded_shape(layer)] += 1
+        setattr(parent, name, CODE_LAYOUTS[chosen[coded_shape(layer)]](layer))
+    return dict(counts)
+
+
+def coded_shape(layer: OverCodes) -> str:
+    """Return outputs x inputs of a layer, and the bits of a code."""
+    return f"{layer.out_features}x{layer.in_features} int{layer.bits}"
+
+
+def coded_bytes(model: nn.Module) -> int:
+    """Return the bytes that the panels of the quantised layers of `model` take."""
+    total = 0
+    for *_, layer in quantised_layers(model):
+        count, groups, size = shape_of_panels(layer)
+        total += count * groups * size + ALIGNED
+    return total

@@ -1,4 +1,4 @@
-"""What a layer asks of torch, written down once as operations that C runs one after another.
+"""Capture what a layer asks of torch, once, as operations that C runs one after another.
 
 A layer is run with its real inputs while torch tells of every operator it calls. Views are but
 places in memory; of the rest each has a kernel, or the layer is refused. Nothing may depend on the
@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import Cache
 
 from spsbench.engines.kernels.native import KINDS
-from spsbench.engines.kernels.operators import is_ours
-from spsbench.engines.replay import attention, traced_cache
+from spsbench.engines.kernels.operators import in_c, is_ours
+from spsbench.engines.replay import attention
 from spsbench.engines.replay.operations import AXES, OF_TORCH, OURS, RefusedError, Step, present
 
 VALUES = frozenset(
@@ -29,7 +30,7 @@ VALUES = frozenset(
 SHAPE: Any = Tensor.shape
 SIZES = (SHAPE.__get__, Tensor.size, Tensor.__len__, Tensor.numel)
 TORCH = str(Path(torch.__file__).parent)
-KNOWN = (attention.__file__, traced_cache.__file__)  # whose course is the same for any past
+KNOWN = (attention.__file__, __file__)  # whose course is the same for any past
 
 
 class Given(NamedTuple):
@@ -43,7 +44,7 @@ class Given(NamedTuple):
     state: Sequence[Tensor]  # weights
 
     def all(self) -> tuple[Tensor, ...]:
-        """As a trace takes them."""
+        """Return all tensors in order."""
         return (*self.tensors, self.span, self.seen, self.keys, self.values, *self.state)
 
 
@@ -55,7 +56,7 @@ class Listing(NamedTuple):
     made: Mapping[int, Tensor]  # by storage: what operations have made
 
 
-def lowered(run: Callable[..., Any], given: Given) -> Listing:
+def capture(run: Callable[..., Any], given: Given) -> Listing:
     """The operations of `run`, which takes all that is given.
 
     Raises:
@@ -167,6 +168,46 @@ class _Watch(TorchDispatchMode):
         masks = [where(tensor) for tensor in self.given.tensors if tensor.ndim == AXES]
         if present(mask) is not None and where(mask) not in masks:
             raise RefusedError("attention under a mask of its own")
+
+
+class CaptureCache(Cache):  # type: ignore[misc]
+    """Writes at the end of the span, whatever its length is in a replay.
+
+    Args:
+        span: [past + m], only its length is used.
+        seen: [n] of it, what the layer reads: less where it has a window.
+        keys: [1, heads, capacity, width], and `values`: where they are written.
+    """
+
+    def __init__(self, span: Tensor, seen: Tensor, keys: Tensor, values: Tensor) -> None:
+        self.layers: list[Any] = []
+        self.span, self.seen, self.keys, self.values = span, seen, keys, values
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write `[1, heads, m, width]` after what is there; views of keys and values to read."""
+        put = in_c("put")
+        if put is not None and _fits(self.keys, key_states) and _fits(self.values, value_states):
+            made: Any = put(self.keys, self.values, key_states, value_states, self.span, self.seen)
+            keys, values = made
+            return keys, values
+        raise RefusedError("keys and values that no kernel writes")
+
+    def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
+        """It is another number in every replay: who asks runs its own code.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("a layer asks how many tokens are cached")
+
+
+def _fits(room: Tensor, states: Tensor) -> bool:
+    """Whether the operator can write `states` into `room`."""
+    kinds = room.dtype == states.dtype and room.dtype in KINDS and room.device == states.device
+    rows = states.ndim == room.ndim == 4 and states.stride(-1) == room.stride(-1) == 1
+    return kinds and rows and len(states) == len(room) == 1 and room.device == torch.device("cpu")
 
 
 def storage_of(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""What was chosen for a model, and what sessions over it need to know."""
+"""The choices for a model, and what sessions over it need to know."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,14 +7,14 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from spsbench.engines.replay.tape import Tape
+from spsbench.engines.replay.layer_replay import LayerReplay
 from spsbench.errors import DataError
 from spsbench.hardware.sizes import in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What was chosen for a model; kept with a run, and not chosen again when it is resumed."""
+    """The choices for a model; kept with a run, and taken over when the run is resumed."""
 
     engine: str  # fast, or eager where fast cannot be
     reason: str = ""  # why it is eager, or why nothing is packed
@@ -23,17 +23,17 @@ class Choice:
     packed_linears: int = 0
     threads: int | None = None  # None: as many as torch uses
     beside: int = 0  # threads of others that were at work when these were chosen
-    reading: str = ""  # how panels are read, as reading.py names it
+    reading: str = ""  # how weights in panels are prefetched, by `Prefetch.name`
     cache: int = 0  # bytes of a token in the cache; 0 = not known
     row_bits: bool = False  # whether a token's logits have the same bits in a pass of any size
 
     def to_json(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the fields for a file."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Choice":
-        """The inverse of `to_json`.
+        """Return the inverse of `to_json`.
 
         Raises:
             DataError: a field is missing or unknown.
@@ -47,7 +47,7 @@ class Choice:
             ) from error
 
     def of_cache(self, context: int | None) -> str:
-        """What the cache takes, in words; empty where that is not known."""
+        """Return what the cache takes, in words; empty where that is not known."""
         if not self.cache:
             return ""
         whole = "" if context is None else f", {in_words(context * self.cache)} at {context}"
@@ -58,8 +58,8 @@ class Choice:
             return f"{self.engine}: {self.reason}"
         packed = f"{self.packed_linears} of {self.linears} linear layers packed"
         rest = self.linears - self.packed_linears
-        measured = f"{rest} faster stock, as measured here" if rest else ""
-        why = f" ({told})" if (told := self.reason or measured) else ""
+        unpacked = f"{rest} of a kind that no kernel takes" if rest else ""
+        why = f" ({told})" if (told := self.reason or unpacked) else ""
         threads = "" if self.threads is None else f", threads {self.threads}"
         if self.threads is not None and self.beside:
             threads += f" beside {self.beside} at work"
@@ -68,14 +68,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What sessions need to know of a model."""
+    """A model's choices and its captured layers."""
 
     choice: Choice
-    tape: Tape | None = None
+    replay: LayerReplay | None = None
 
     @property
     def threads(self) -> int | None:
-        """Threads of a pass; None: leave them as they are."""
+        """Return the threads of a pass; None: leave them as they are."""
         return self.choice.threads
 
 
@@ -84,16 +84,16 @@ _PLAIN = Prepared(Choice(engine="fast", reason="not prepared"))
 
 
 def prepared(model: nn.Module) -> Prepared:
-    """What `prepare` has done to `model`; nothing, by default."""
+    """Return what `prepare` has done to `model`; nothing, by default."""
     return _PREPARED.get(model, _PLAIN)
 
 
 def choice_of(model: nn.Module) -> Choice | None:
-    """What `prepare` has chosen for `model`; None when it was not asked."""
+    """Return the choices for `model`; None where it was not prepared."""
     return _PREPARED[model].choice if model in _PREPARED else None
 
 
-def remember(model: nn.Module, choice: Choice, tape: Tape | None = None) -> Choice:
+def remember(model: nn.Module, choice: Choice, replay: LayerReplay | None = None) -> Choice:
     """Note what was done to `model`, for every session over it."""
-    _PREPARED[model] = Prepared(choice, tape)
+    _PREPARED[model] = Prepared(choice, replay)
     return choice

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
-from spsbench.engines.replay.layer_replay import Replay, attach
+from spsbench.engines.replay.layer_replay import ReplayedLayer, attach
 from spsbench.engines.session.engine_config import choice_of, prepared, remember
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
@@ -82,7 +82,7 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
     setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
     _check_runs(made, variant)
     if choice := choice_of(model):
-        remember(made, choice, None if prepared(model).tape is None else attach(made))
+        remember(made, choice, None if prepared(model).replay is None else attach(made))
     return made
 
 
@@ -124,7 +124,7 @@ def _twin(module: Any, configurations: dict[int, Any]) -> Any:
         own = twin.__dict__
         for name in ("_parameters", "_buffers", *HOOKS):
             own[name] = own[name].copy()
-        if isinstance(own.get("forward"), Replay):
+        if isinstance(own.get("forward"), ReplayedLayer):
             del own["forward"]  # of the other's cache
         if id(own.get("config")) in configurations:
             own["config"] = configurations[id(own["config"])]

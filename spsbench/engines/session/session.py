@@ -1,7 +1,10 @@
 """A session over a preallocated cache, with replayed layers where a model has been prepared."""
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,10 +14,39 @@ from spsbench.engines.eager import EagerLM
 from spsbench.engines.replay.layer_replay import MOST
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
-from spsbench.engines.session.interrupts import held
-from spsbench.engines.session.staircase import Staircase
-from spsbench.engines.session.windows import Masks
+from spsbench.engines.session.masks import Masks, Staircase
 from spsbench.loop.trees import places
+
+# Ctrl-C while torch's interpreter runs Python: it is held, and handled right afterwards.
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let SIGINT reach its handler only when the block is over.
+
+    Kernels in Python are run by the interpreter of a replay, where the handler would run as well;
+    what it raises there comes out as a RuntimeError about TorchScript, and not as the interrupt
+    that it is. Nothing to do where Python's handlers do not run: outside the main thread, and where
+    SIGINT is ignored or not Python's.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    aside = threading.current_thread() is not threading.main_thread()
+    if aside or before in (signal.SIG_IGN, signal.SIG_DFL, None):
+        yield
+        return
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # else another handler has set a new one
+            signal.signal(signal.SIGINT, before)
+        for number in came:
+            signal.raise_signal(number)
 
 
 class FastLM(EagerLM):
@@ -82,20 +114,20 @@ class FastLM(EagerLM):
     @contextmanager
     def _running(self, past: int, m: int) -> Iterator[None]:
         """The model's own number of threads and, for a small pass, replayed layers."""
-        threads, tape = self._prepared.threads, self._prepared.tape
+        threads, replay = self._prepared.threads, self._prepared.replay
         before = torch.get_num_threads()
         if threads not in (None, before):
             torch.set_num_threads(threads)
-        replays = tape is not None and past > 0 and m <= MOST
+        replays = replay is not None and past > 0 and m <= MOST
         self._past.reserve(past + m)
-        if tape is not None and replays:
-            replays = tape.begin(self._numbers(past + m)[: past + m], self._past)
+        if replay is not None and replays:
+            replays = replay.begin(self._numbers(past + m)[: past + m], self._past)
         try:
             with held() if replays else nullcontext():
                 yield
         finally:
-            if tape is not None and replays:
-                tape.end()
+            if replay is not None and replays:
+                replay.end()
             if threads not in (None, before):
                 torch.set_num_threads(before)
 

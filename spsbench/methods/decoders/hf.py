@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from spsbench.engines.limits import context_of, rows_of
+from spsbench.engines.eager import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.decode import cut, token_budget
 from spsbench.loop.decoder import Decoder, DecoderContext

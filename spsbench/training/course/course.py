@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.distributed.process_group import SingleProcess
-from spsbench.engines.session.interrupts import held
+from spsbench.engines.session.session import held
 from spsbench.errors import UsageError
 from spsbench.training.course.batches import Batches
 from spsbench.training.course.checkpoint import newest, save

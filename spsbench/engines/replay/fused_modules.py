@@ -1,17 +1,17 @@
 """Norms by one kernel each: transformers writes that by the mean square out as nine operators."""
 
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
+from torch.nn.functional import gelu
+from transformers.activations import GELUActivation, GELUTanh, NewGELUActivation, SiLUActivation
 
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c
 from spsbench.engines.packing.linear_layers import OverStock, exchange_each
 
-NARROW = (torch.float32, torch.bfloat16, torch.float16)  # what norms compute in float32
 EARLY, LATE, PLUS = 1, 0, 2  # narrowed before the weight too, only after it, and over 1 + weight
 
 
@@ -118,36 +118,36 @@ def _wrong(made: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
     return float((made != exact).float().mean())
 
 
-def module_is_rms_norm(module: nn.Module) -> bool:
-    """Whether it is the usual norm, in a dtype for which transformers computes it in float32."""
-    kind: Any = type(module)
-    weight = getattr(module, "weight", None)
-    named = kind.__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
-    return named and weight is not None and weight.dtype in NARROW and usual(kind)
+# Activations by one kernel each; GELU by its tanh is eight operators in transformers.
+
+OPERATORS = {
+    nn.SiLU: "silu",
+    SiLUActivation: "silu",
+    nn.ReLU: "relu",
+    GELUActivation: "gelu",
+    NewGELUActivation: "gelu_tanh",
+    GELUTanh: "gelu_tanh",
+}
 
 
-@cache
-def usual(kind: Any) -> bool:
-    """Whether `kind` computes `rms_norm`, by trial of one of its own on the CPU."""
-    x = torch.linspace(-2, 3, 24).reshape(3, 8)
-    try:
-        with torch.no_grad():
-            module = kind(8, eps=0.25)
-            module.weight.copy_(torch.linspace(-1, 2, 8))
-            ours = one_norm(module)(x)
-            return torch.allclose(module(x), ours, rtol=1e-5, atol=1e-6)
-    except Exception:  # another constructor, or foreign code
-        return False
+class Activation(OverStock):
+    """The same function as the activation that it takes the place of, by `activations.c`."""
+
+    def __init__(self, stock: nn.Module) -> None:
+        """`stock` is of a class in `OPERATORS`."""
+        super().__init__(stock)
+        self.operator = OPERATORS[type(stock)]
+
+    def forward(self, x: Tensor) -> Any:
+        """[...] -> [...]."""
+        operator = in_c(self.operator)
+        if operator is not None and x.dtype in KINDS and x.device.type == "cpu":
+            return operator(x.contiguous())
+        if type(self._stock[0]) is NewGELUActivation:
+            return gelu(x, approximate="tanh")  # one operator where there are eight
+        return self._stock[0](x)
 
 
-def one_norm(module: nn.Module) -> Any:
-    """The forward of an RMS norm as one operator of torch's own."""
-    weight, eps = cast(Tensor, module.weight), cast(float, module.variance_epsilon)
-    stock = type(module).forward
-
-    def forward(x: Tensor) -> Any:
-        if x.dtype != weight.dtype:
-            return stock(module, x)
-        return rms_norm(x, weight.shape, weight, eps)
-
-    return forward
+def exchange_activations(model: nn.Module) -> None:
+    """Put one kernel in the place of each activation that it computes, in all of `model`."""
+    exchange_each(model, lambda module: Activation if type(module) in OPERATORS else None)

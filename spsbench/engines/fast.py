@@ -127,7 +127,7 @@ def prepare(
     model that sessions of this engine cannot run goes to `eager`, with the reason.
 
     Args:
-        model: any. A prepared model is kept apart from a plain one (`models.cache.ModelCache`): another
+        model: any. A prepared model is kept apart from a plain one (`ModelCache`): another
             engine, or transformers' own `generate`, must not be timed over packed weights.
         known: what an earlier run of this experiment chose, on this machine.
         threads: what the user asked for; None: chosen here.

@@ -7,20 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spsbench.engines.fast import Fast
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.kernels.operators import in_c, run
-from spsbench.engines.packing.layouts import layouts, shape_of
-from spsbench.engines.packing.linear_layers import slots
+from spsbench.engines.packing.layouts import layouts
 from spsbench.engines.packing.panels import PanelLinear
 from spsbench.engines.quantization.codes import FORMATS, Codes
 from spsbench.engines.quantization.layers import QuantisedLinear
 from spsbench.engines.quantization.panels import CODE_LAYOUTS
-from spsbench.engines.replay import graph_capture, merged_products
+from spsbench.engines.replay import merged_products
 from spsbench.engines.replay.graph_capture import CaptureCache
 from spsbench.engines.replay.merged_products import merged
-from spsbench.engines.session.engine_config import Choice, prepared
-from tests.tiny_models import tiny
+from spsbench.engines.replay.operations import RefusedError
 
 needs_c = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
 dtypes = pytest.mark.parametrize("dtype", KINDS, ids=str)
@@ -116,48 +113,6 @@ def test_only_what_is_called_once_with_the_same_inputs_is_merged() -> None:
 
 
 @needs_c
-def test_a_layer_s_trace_has_one_product_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    def grown(together: bool) -> tuple[list[Tensor], str]:
-        if not together:
-            monkeypatch.setattr(merged_products, "in_c", lambda name: None)
-        model = tiny("llama", vocab=70, dtype=torch.float32)
-        known = Choice(engine="fast", packed={shape_of(slot): "panels" for slot in slots(model)})
-        Fast().prepare(model, known=known.to_json(), threads=1)
-        lm = Fast().session(model)
-        made = [lm.append(torch.tensor([n, n + 1]), keep=2).logits for n in range(5)]
-        tape = prepared(model).replay
-        assert tape is not None
-        assert tape.refused is None
-        (trace,) = tape.programs.values()
-        return made, str(getattr(trace, "graph", ""))
-
-    (ours, merged_graph), (plain, graph) = grown(True), grown(False)
-    assert all(map(torch.equal, ours, plain))
-    assert merged_graph.count("::product_3(") == 2
-    assert merged_graph.count("::product(") == 2
-    assert graph.count("::product(") == 7
-
-
-@needs_c
-@dtypes
-def test_a_traced_cache_writes_and_shows_what_its_plain_way_does(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for new, end, seen in (1, 1, 1), (3, 7, 7), (2, 9, 4), (5, 9, 5), (9, 9, 9):
-        added = [random(1, new, 2, 8 + 8 * i, dtype=dtype).transpose(1, 2) for i in range(2)]
-        found = []
-        for way in in_c, lambda name: None:
-            monkeypatch.setattr(graph_capture, "in_c", way)
-            rooms = [random(1, 2, 9, 8 + 8 * i, dtype=dtype) for i in range(2)]
-            cache = CaptureCache(torch.empty(end), torch.empty(seen), *rooms)
-            views = cache.update(*added)
-            views[0][0, 0, 0, 0] = 5  # they are views
-            assert rooms[0][0, 0, end - seen, 0] == 5
-            found.append([*views, *rooms])
-        assert all(map(torch.equal, *found))
-
-
-@needs_c
 def test_a_cache_that_does_not_fit_is_not_written() -> None:
     put: Any = in_c("put")
     room, span = torch.zeros(1, 2, 9, 8), torch.empty(4)
@@ -171,8 +126,8 @@ def test_a_cache_that_does_not_fit_is_not_written() -> None:
         with pytest.raises(RuntimeError, match="a cache"):
             put(room, room, keys, keys, torch.empty(length), span[:1])
     assert not room.any()
-    wide = torch.ones(1, 2, 2, 8, dtype=torch.float64)  # another way
+    wide = torch.ones(1, 2, 2, 8, dtype=torch.float64)
     rooms = torch.zeros(2, 1, 2, 9, 8, dtype=torch.float64)
-    CaptureCache(span, span, *rooms).update(wide, wide)
-    assert rooms[:, :, :, 2:4].eq(1).all()
-    assert rooms.sum() == 2 * wide.sum()
+    with pytest.raises(RefusedError):
+        CaptureCache(span, span, *rooms).update(wide, wide)
+    assert not rooms.any()

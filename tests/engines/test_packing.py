@@ -174,9 +174,9 @@ def test_a_released_layer_keeps_no_weight() -> None:
 
 def test_without_a_compiler_only_onednn_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(64, 64, dtype=torch.float32)
-    assert list(layouts(weight)) == ["panels", "onednn", "onednn-4"]
+    assert list(layouts(weight)) == ["panels", "onednn"]
     monkeypatch.setattr("spsbench.engines.packing.panels.missing", lambda dtype: "no C compiler")
-    assert list(layouts(weight)) == ["onednn", "onednn-4"]
+    assert list(layouts(weight)) == ["onednn"]
 
 
 @dtypes
@@ -192,7 +192,7 @@ def test_what_onednn_refuses_on_this_processor_is_not_offered(
     reason = OneDnnLinear.refuses(weight)
     assert reason is not None
     assert reason.endswith("(bf16 path needs the cpu support avx_ne_convert)")
-    assert not {"onednn", "onednn-4"} & layouts(weight).keys()
+    assert not {"onednn"} & layouts(weight).keys()
 
 
 def test_what_cannot_be_packed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

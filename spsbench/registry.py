@@ -270,7 +270,7 @@ BUILT_IN = (
         ".methods.schedules.by_distribution:Disco",
         "until a fitted classifier expects a rejection; a host read a token",
     ),
-    Entry("engines", "fast", ".engines.fast:Fast", "packed weights, no copied cache"),
+    Entry("engines", "fast", ".engines.fast:Fast", "packed weights; on CUDA experimental"),
     Entry(
         "engines",
         "eager",

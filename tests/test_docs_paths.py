@@ -7,16 +7,26 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FILE = re.compile(r"`?\bspsbench/[\w/]+\.(?:py|c|json|svg)\b")
+SHORT = [page for page in DOCS[2:] if page.name != "design.md"]
+FILE = re.compile(r"\b(?:spsbench|benchmarks|tests|configs)/[\w/-]+\.(?:py|c|json|svg|toml)\b")
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.name)
 def test_files_that_are_named_are_there(page: Path) -> None:
-    named = {found.strip("`") for found in FILE.findall(page.read_text())}
+    named = set(FILE.findall(page.read_text()))
     of_a_new_one = ("methods/drafters/x.py", "engines/x.py", "models/heads/formats/x.py")
     kept = {f"spsbench/{name}" for name in (*of_a_new_one, "sandbox.json")}
     missing = [name for name in sorted(named - kept) if not (ROOT / name).exists()]
     assert not missing, f"{page.name} names {missing}"
+
+
+@pytest.mark.parametrize("page", SHORT, ids=lambda path: path.name)
+def test_page_is_short_enough_to_read(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M).splitlines()
+    long = [line for line in code if len(line) > 120 and not line.startswith(("|", "!["))]
+    assert len(lines) <= 200
+    assert not long
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda path: path.name)

@@ -77,7 +77,8 @@ class Client:
 
         own = (urlsplit(self.address).hostname or "") in LOOPBACK
         self._http = httpx2.AsyncClient(
-            headers={"authorization": f"Bearer {self._key}"} if self._key else {},
+            headers={"accept-encoding": "identity"}
+            | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
             timeout=httpx2.Timeout(self.limits.timeout, connect=self.limits.connect),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
             trust_env=not own,  # no proxy between two programs of one machine
@@ -152,7 +153,7 @@ class Client:
         size = 0
         stream = self._http.stream("POST", self.address + path, content=body, headers=headers)
         async with stream as answer:
-            async for piece in answer.aiter_bytes():
+            async for piece in answer.aiter_raw():
                 pieces.append((time.perf_counter(), piece))
                 size += len(piece)
                 if size > LARGEST:

@@ -397,26 +397,20 @@ class Check:
     async def _greedy(self, texts: Sequence[Answer]) -> g.GreedyResult:
         names = [f"prompt {i + 1}" for i in range(len(texts))]
         repeated = True
-        if self.weights is not None:
-            reference = "the weights"
-            prompts = [self._prompt_ids(self._prompt(i), each) for i, each in enumerate(texts)]
-            found = [
-                g.against_weights(name, self.weights, prompt, each)
-                for name, prompt, each in zip(names, prompts, texts, strict=True)
-            ]
-            ids = self.weights.tokens(texts[0]) or []
-            rows = g.rows_of(self.weights, prompts[0], ids) if ids else []
-            planted = g.third_is_a_bug(rows, [f"#{i}" for i in ids])
-        elif BASE in self.servers:
+        if BASE in self.servers:
             reference = "the baseline"
             others = await self._greedy_texts(BASE)
             again = await self._greedy_texts(BASE, "greedy again")
             repeated = all(a.text == b.text for a, b in zip(others, again, strict=True))
-            found = [
-                g.against_baseline(name, other, each)
-                for name, other, each in zip(names, others, texts, strict=True)
-            ]
+            found = g.against_baseline(names, others, texts)
             planted = g.third_is_a_bug(others[0].stated, others[0].keys)
+        elif self.weights is not None:
+            reference = "the weights"
+            prompts = [self._prompt_ids(self._prompt(i), each) for i, each in enumerate(texts)]
+            found = g.against_weights(names, self.weights, prompts, texts)
+            ids = self.weights.tokens(texts[0]) or []
+            rows = g.rows_of(self.weights, prompts[0], ids) if ids else []
+            planted = g.third_is_a_bug(rows, [f"#{i}" for i in ids])
         else:
             reference = "what the server itself states"
             found = [g.against_itself(name, each) for name, each in zip(names, texts, strict=True)]

@@ -1,9 +1,9 @@
 """At temperature 0: identical to the reference, a tie by how much, or a bug.
 
-The reference is the weights, else the baseline, else what the server itself states. Two texts that
+The reference is the baseline, else the weights, else what the server itself states. Two texts that
 differ are a tie if both tokens are the reference's two likeliest and their logarithms are no
-further apart than twice the rounding, the largest difference in what was stated for the tokens
-before, which both texts share.
+further apart than twice the rounding: the largest difference in what both state of one token, over
+the beginnings that the texts of all prompts share with their references.
 """
 
 from collections import Counter
@@ -111,21 +111,26 @@ def against_itself(name: str, answer: Answer) -> Compared:
     return against_rows(name, answer.stated, answer.keys, LEAST)
 
 
-def against_weights(name: str, weights: Weights, prompt: Sequence[int], own: Answer) -> Compared:
-    """Compare a greedy text with the choices of the weights, given its past."""
-    ids = weights.tokens(own)
-    if ids is None:
-        return Compared(name, GreedyKind.UNKNOWN)
-    rows = rows_of(weights, prompt, ids)
-    apart = [
-        abs(a - dict(row).get(f"#{i}", a)) for a, row, i in zip(own.own, rows, ids, strict=False)
+def against_weights(
+    names: Sequence[str],
+    weights: Weights,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Answer],
+) -> list[Compared]:
+    """Compare greedy texts with the choices of the weights, given the past of each token."""
+    ids = [weights.tokens(text) or [] for text in texts]
+    rows = [rows_of(weights, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
+    keys = [[f"#{i}" for i in each] for each in ids]
+    apart = [0.0]
+    for row, key, text in zip(rows, keys, texts, strict=True):
+        shared = against_rows("", row, key, 0.0).position
+        stated = zip(row[:shared], key, text.own, strict=False)
+        apart += [abs(own - dict(each)[token]) for each, token, own in stated]
+    tolerance = 2 * max(apart) + LEAST
+    return [
+        against_rows(name, row, key, tolerance) if key else Compared(name, GreedyKind.UNKNOWN)
+        for name, row, key in zip(names, rows, keys, strict=True)
     ]
-    found = against_rows(name, rows, [f"#{i}" for i in ids], 0.0)
-    if found.position is None:
-        return found
-    before = apart[: found.position]
-    tolerance = 2 * max(before, default=0.0) + LEAST
-    return against_rows(name, rows, [f"#{i}" for i in ids], tolerance)
 
 
 def rows_of(weights: Weights, prompt: Sequence[int], ids: Sequence[int]) -> list[Stated]:
@@ -141,25 +146,42 @@ def rows_of(weights: Weights, prompt: Sequence[int], ids: Sequence[int]) -> list
     return rows
 
 
-def against_baseline(name: str, baseline: Answer, own: Answer) -> Compared:
-    """Compare two greedy texts of one prompt."""
-    if not baseline.keys or not own.keys:
-        same = baseline.text == own.text
+def against_baseline(
+    names: Sequence[str], baselines: Sequence[Answer], texts: Sequence[Answer]
+) -> list[Compared]:
+    """Compare greedy texts with those of another server."""
+    pairs = list(zip(baselines, texts, strict=True))
+    apart = [0.0]
+    for base, own in pairs:
+        at = parting(base, own)
+        apart += [abs(a - b) for a, b in zip(base.own[:at], own.own[:at], strict=False)]
+    tolerance = 2 * max(apart) + LEAST
+    return [_pair(name, *pair, tolerance) for name, pair in zip(names, pairs, strict=True)]
+
+
+def parting(base: Answer, own: Answer) -> int | None:
+    """Return the first place where two texts have different tokens; None where there is none."""
+    pairs = enumerate(zip(base.keys, own.keys, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), None)
+
+
+def _pair(name: str, base: Answer, own: Answer, tolerance: float) -> Compared:
+    if not base.keys or not own.keys:
+        same = base.text == own.text
         return Compared(name, GreedyKind.IDENTICAL if same else GreedyKind.UNKNOWN)
-    pairs = list(zip(baseline.keys, own.keys, strict=False))
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    at = parting(base, own)
     if at is None:
-        if len(baseline.keys) == len(own.keys):
+        if len(base.keys) == len(own.keys):
             return Compared(name, GreedyKind.IDENTICAL)
-        return Compared(name, GreedyKind.BUG, len(pairs))  # one ends where the other goes on
-    if not (len(baseline.stated) > at and baseline.stated[at]):
-        return Compared(name, GreedyKind.UNKNOWN, at, pairs[at])
-    shared = zip(baseline.own[:at], own.own[:at], strict=False)
-    tolerance = 2 * max((abs(a - b) for a, b in shared), default=0.0) + LEAST
-    rows = [[] if i < at else row for i, row in enumerate(baseline.stated[: at + 1])]
+        shorter = min(len(base.keys), len(own.keys))
+        return Compared(name, GreedyKind.BUG, shorter)  # one ends where the other goes on
+    tokens = base.keys[at], own.keys[at]
+    if not (len(base.stated) > at and base.stated[at]):
+        return Compared(name, GreedyKind.UNKNOWN, at, tokens)
+    rows = [[] if i < at else row for i, row in enumerate(base.stated[: at + 1])]
     found = against_rows(name, rows, own.keys[: at + 1], tolerance)
     if found.position is None:  # the baseline did not take the token that it states as likeliest
-        return Compared(name, GreedyKind.TIE, at, pairs[at], 0.0, tolerance)
+        return Compared(name, GreedyKind.TIE, at, tokens, 0.0, tolerance)
     return found
 
 

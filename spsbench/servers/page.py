@@ -89,7 +89,7 @@ def _acceptance(found: Checked) -> Table:
     accepted = found.acceptance
     head = ("here", "value", "elsewhere")
     if accepted is None:
-        return Table("Acceptance: the engine tells nothing", head, [])
+        return Table("Acceptance", ("n/a: the engine tells nothing of its drafts",), [])
     rows = [
         (name, UNTOLD if value is None else f"{value:.3f}", other)
         for name, value, other in accepted.rows()

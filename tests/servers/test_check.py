@@ -188,9 +188,9 @@ def test_greedy_texts_that_differ_are_a_tie_or_a_bug() -> None:
         Answer("a", ["a"], [-0.5], rows, "length"),
         Answer("b", ["b"], [], [], "length"),
     )
-    assert against_baseline("one", base_text, own).kind is GreedyKind.TIE
+    assert against_baseline(["one"], [base_text], [own])[0].kind is GreedyKind.TIE
     third = Answer("c", ["c"], [], [], "length")
-    assert against_baseline("one", base_text, third).kind is GreedyKind.BUG
+    assert against_baseline(["one"], [base_text], [third])[0].kind is GreedyKind.BUG
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ import transformers
 
 import spsbench
 from spsbench.benchmark.generation import Generation, interleave
-from spsbench.hardware.load import loaded as is_loaded
-from spsbench.hardware.load import read_clocks
+from spsbench.hardware.contention import loaded as is_loaded
+from spsbench.hardware.contention import read_clocks
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.summaries import summaries
 from spsbench.metrics.summary import Summary

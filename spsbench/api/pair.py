@@ -16,8 +16,8 @@ from spsbench.benchmark.generation import Generation
 from spsbench.benchmark.pace import Pace
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import choice_of
-from spsbench.hardware.load import loaded as is_loaded
-from spsbench.hardware.load import read_clocks
+from spsbench.hardware.contention import loaded as is_loaded
+from spsbench.hardware.contention import read_clocks
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.text import Piece
 from spsbench.messages import Say, ignore, lines_to, no_lines

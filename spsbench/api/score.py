@@ -11,7 +11,7 @@ from typing import Any
 
 from spsbench.errors import DataError, UsageError
 from spsbench.hardware.environment import shadows, usable_cores
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.files import clock
 from spsbench.messages import ignore
 from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spsbench.benchmark.jobs import Job, fitting, generations, make, uncut
-from spsbench.hardware.load import loaded, read_clocks
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.contention import loaded, read_clocks
+from spsbench.hardware.files import clock
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell, Method
 from spsbench.settings.experiment import Experiment, Part

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from spsbench.benchmark.asking import Answers, UnansweredError, prompt_ids
 from spsbench.benchmark.distance import distance
 from spsbench.benchmark.generation import Generation
-from spsbench.hardware.load import loaded, read_clocks
+from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.decode import NonFiniteError
 from spsbench.models.cache import Loaded
 from spsbench.settings.cell import Cell

@@ -8,7 +8,7 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.hardware.bandwidth import BYTES, read_bandwidth, weight_bytes
-from spsbench.hardware.load import loaded, read_clocks
+from spsbench.hardware.contention import loaded, read_clocks
 from spsbench.loop.drafter_context import Weights
 from spsbench.messages import announce_if_slow, no_lines
 from spsbench.methods.resolve import plan_of, resolve

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.files import clock
 from spsbench.metrics.gains import baseline
 from spsbench.metrics.sums import LOADED
 from spsbench.settings.cell import Cell

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.cli.terminal import is_terminal, one_line
-from spsbench.hardware.crowd import BUSY, at_work
+from spsbench.hardware.contention import BUSY, at_work
 from spsbench.hardware.environment import (
     PACKAGES,
     bad_variables,
@@ -24,7 +24,7 @@ from spsbench.hardware.environment import (
     shadows,
     usable_cores,
 )
-from spsbench.hardware.sizes import folder_size, in_words
+from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder
 

@@ -9,7 +9,7 @@ import typer
 
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.terminal import one_line, write
-from spsbench.hardware.sizes import folder_size, in_words
+from spsbench.hardware.files import folder_size, in_words
 from spsbench.models.gguf.unpack import blocks_in_words
 from spsbench.registry import BUILT_IN, KINDS, NEEDS, Entry, entries
 from spsbench.settings.models import BUNDLED, FETCHED, fetched_folder

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from spsbench.cli.terminal import is_terminal, say
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.files import clock
 
 EVERY = 60.0  # seconds between two lines where there is no terminal
 

@@ -18,9 +18,9 @@ from spsbench.cli.bench import again
 from spsbench.cli.interrupt import raised
 from spsbench.cli.terminal import say, write
 from spsbench.errors import Exit
+from spsbench.hardware.files import clock
 from spsbench.hardware.memory import keep_memory
 from spsbench.hardware.ranks import ranks
-from spsbench.hardware.sizes import clock
 from spsbench.settings.commands import OF_DRAFT, OF_HEAD, OF_TRAINED
 from spsbench.settings.execution import HERE
 from spsbench.store.interrupt import graceful

@@ -19,7 +19,7 @@ from spsbench.cli.progress import progress
 from spsbench.cli.terminal import is_terminal, one_line, say, write
 from spsbench.errors import Exit
 from spsbench.hardware.environment import usable_cores
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.files import clock
 from spsbench.loop.types import Guarantee
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec

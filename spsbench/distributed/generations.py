@@ -28,7 +28,7 @@ from spsbench.distributed.environment import (
 )
 from spsbench.distributed.map_units import map_units
 from spsbench.distributed.traces import trace_units
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.files import clock
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, Crew

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
-from spsbench.hardware.sizes import in_words
 from spsbench.models.weights import TensorHeader, read_headers
 
 

@@ -26,7 +26,7 @@ from spsbench.errors import (
     UnavailableError,
     first_line,
 )
-from spsbench.hardware.sizes import in_words
+from spsbench.hardware.files import in_words
 from spsbench.models.config import read_object
 from spsbench.models.weights import HEADS, INDEX, INDEX_LIMIT, PICKLE_INDEX, head_files
 from spsbench.settings.models import ModelSpec

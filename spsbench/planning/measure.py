@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.hardware.load import Reading, loaded, others, read_clocks
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.contention import Reading, loaded, others, read_clocks
+from spsbench.hardware.files import clock
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.methods.resolve import plan_of, resolve, warp
 from spsbench.metrics.intervals import Floats

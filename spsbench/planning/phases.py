@@ -3,7 +3,7 @@
 import time
 from typing import Protocol
 
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.files import clock
 
 PHASES = ("texts", "traces", "costs", "replay", "real rounds")
 

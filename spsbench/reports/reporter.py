@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.hardware.load import OTHERS_AT_MOST
+from spsbench.hardware.contention import OTHERS_AT_MOST
 from spsbench.metrics.intervals import FEWEST
 from spsbench.metrics.parity import Parity
 from spsbench.metrics.quality import Qualities

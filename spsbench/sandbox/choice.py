@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from spsbench.hardware.cache_home import beside, cache_home
+from spsbench.hardware.files import beside, cache_home
 from spsbench.messages import announce_if_slow
 from spsbench.sandbox import confinement, isolation, selftest
 from spsbench.sandbox.levels import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
-from spsbench.hardware.cache_home import cache_home
+from spsbench.hardware.files import cache_home
 from spsbench.settings.options import MACHINE, MODELS, Check, Option
 from spsbench.spec import Spec
 

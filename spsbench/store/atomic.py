@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from spsbench.errors import WriteError
-from spsbench.hardware.cache_home import sync
+from spsbench.hardware.files import sync
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from spsbench.errors import CannotCreateError, PermissionDeniedError, SpsError
-from spsbench.hardware.cache_home import sync
+from spsbench.hardware.files import sync
 from spsbench.settings.records import Key
 from spsbench.store.atomic import next_free
 from spsbench.store.lock import Lock

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, WriteError
-from spsbench.hardware.cache_home import sync
-from spsbench.hardware.files import open_file
+from spsbench.hardware.files import open_file, sync
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import CannotCreateError, DataError, MissingError, UsageError, WriteError
-from spsbench.hardware.cache_home import sync
+from spsbench.hardware.files import sync
 from spsbench.settings.records import Key, Record
 from spsbench.store.folder import WHOLE, check_writable, record_logs, records_path, shard_name
 from spsbench.store.log import encode, iterate

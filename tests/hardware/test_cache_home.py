@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.hardware.cache_home import beside
+from spsbench.hardware.files import beside
 
 
 def test_a_draft_takes_its_place_when_it_is_done(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.hardware import crowd
+from spsbench.hardware import contention
 
 
 def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, every: int, own: str) -> None:
@@ -18,8 +18,8 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, every: int, own: str)
         task.mkdir(parents=True)
         (task / "stat").write_text(f"{number} (a name) R) {state} 1 2 3")
     (folder / "task" / "ended").mkdir()
-    monkeypatch.setattr(crowd, "STAT", stat)
-    monkeypatch.setattr(crowd, "OWN", folder / "task")
+    monkeypatch.setattr(contention, "STAT", stat)
+    monkeypatch.setattr(contention, "OWN", folder / "task")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_own_threads_are_no_others(
     every: int, own: str, others: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(tmp_path, monkeypatch, every, own)
-    assert crowd.at_work(seconds=0) == others
+    assert contention.at_work(seconds=0) == others
 
 
 def test_nobody_is_seen_where_the_system_tells_nothing(
@@ -38,22 +38,22 @@ def test_nobody_is_seen_where_the_system_tells_nothing(
     for text in (None, "cpu 1 2\n"):
         if text:
             (tmp_path / "stat").write_text(text)
-        monkeypatch.setattr(crowd, "STAT", tmp_path / "stat")
-        assert crowd.running() is None
-        assert crowd.at_work(seconds=0) == 0
+        monkeypatch.setattr(contention, "STAT", tmp_path / "stat")
+        assert contention.running() is None
+        assert contention.at_work(seconds=0) == 0
 
 
-@pytest.mark.skipif(not crowd.OWN.is_dir(), reason="the system does not tell")
+@pytest.mark.skipif(not contention.OWN.is_dir(), reason="the system does not tell")
 def test_threads_of_this_process_that_run_are_seen() -> None:
     done = threading.Event()
     sleeper = threading.Thread(target=done.wait)
     sleeper.start()
     try:
-        assert 1 <= crowd.own_running() <= len(os.listdir(crowd.OWN))
+        assert 1 <= contention.own_running() <= len(os.listdir(contention.OWN))
     finally:
         done.set()
         sleeper.join()
-    every = crowd.running()
+    every = contention.running()
     assert every is not None
     assert every >= 1
 
@@ -65,10 +65,10 @@ def test_threads_of_this_process_that_run_are_seen() -> None:
 def test_a_quota_is_rounded_up(
     text: str, allowed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowd, "QUOTA", tmp_path / "cpu.max")
-    assert crowd.quota() is None
+    monkeypatch.setattr(contention, "QUOTA", tmp_path / "cpu.max")
+    assert contention.quota() is None
     (tmp_path / "cpu.max").write_text(text + "\n")
-    assert crowd.quota() == allowed
+    assert contention.quota() == allowed
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_a_quota_is_rounded_up(
 def test_threads_that_have_a_processor_of_their_own(
     usual: int, others: float, processors: int, allowed: int | None, left: int
 ) -> None:
-    assert crowd.left(usual, others, processors, allowed) == left
+    assert contention.left(usual, others, processors, allowed) == left

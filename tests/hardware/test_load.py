@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from spsbench.hardware import load as load_guard
-from spsbench.hardware.load import HZ, Reading, busy_seconds, loaded, others, read_clocks
+from spsbench.hardware import contention as load_guard
+from spsbench.hardware.contention import HZ, Reading, busy_seconds, loaded, others, read_clocks
 
 CORES = os.cpu_count() or 1
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.engines.eager import EagerLM
 from spsbench.errors import UsageError
-from spsbench.hardware.load import Reading
+from spsbench.hardware.contention import Reading
 from spsbench.loop.drafter_context import Drawn, Plan
 from spsbench.loop.noise import PhiloxRound
 from spsbench.loop.sampling import Warp

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from spsbench.hardware.cache_home import own_folder, sync
+from spsbench.hardware.files import own_folder, sync
 from spsbench.messages import announce_if_slow
 
 SOURCES = sorted(Path(__file__).parent.glob("*.c"))

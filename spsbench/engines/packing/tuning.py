@@ -21,7 +21,7 @@ from torch import Tensor
 
 from spsbench.engines.kernels.native import NoKernelError, folder, kernel, library, processor
 from spsbench.engines.packing.memory import empty, huge_pages
-from spsbench.hardware.cache_home import beside
+from spsbench.hardware.files import beside
 
 
 def recall(name: str) -> Any:

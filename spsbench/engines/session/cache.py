@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import Cache, CacheLayerMixin
 
 from spsbench.errors import OutOfMemoryError
+from spsbench.hardware.files import in_words
 from spsbench.hardware.memory import ram
-from spsbench.hardware.sizes import in_words
 
 FIRST = 256  # tokens that a new buffer holds
 

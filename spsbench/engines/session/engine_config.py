@@ -9,7 +9,7 @@ from torch import nn
 
 from spsbench.engines.replay.layer_replay import LayerReplay
 from spsbench.errors import DataError
-from spsbench.hardware.sizes import in_words
+from spsbench.hardware.files import in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

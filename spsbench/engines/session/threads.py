@@ -16,7 +16,7 @@ import torch
 
 from spsbench.engines.packing.tuning import keep, recall
 from spsbench.engines.session.engine_config import Choice
-from spsbench.hardware import crowd
+from spsbench.hardware import contention
 from spsbench.loop.types import LM
 
 ROWS = (1, 5)  # tokens a pass: a drafted one, and a draft of 4 with the pending token
@@ -34,9 +34,9 @@ def with_threads(choice: Choice, lm: LM, weight_bytes: int) -> Choice:
         lm: a session with the model, prepared.
         weight_bytes: what a pass reads.
     """
-    others, usual = crowd.at_work(), torch.get_num_threads()
-    free = crowd.left(usual, others, os.cpu_count() or 1, crowd.quota())
-    if others >= crowd.BUSY:
+    others, usual = contention.at_work(), torch.get_num_threads()
+    free = contention.left(usual, others, os.cpu_count() or 1, contention.quota())
+    if others >= contention.BUSY:
         return replace(choice, threads=best_threads(lm, weight_bytes, free), beside=round(others))
     key = f"threads for {weight_bytes} bytes of {usual}, {free} free"
     found = recall(key)

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MissingError, OutOfMemoryError, PermissionDeniedError
-from spsbench.hardware.cache_home import cache_home
-from spsbench.hardware.sizes import in_words
+from spsbench.hardware.files import cache_home, in_words
 from spsbench.models.config import read_object
 from spsbench.models.gguf.header import KEPT, Header, read_header
 

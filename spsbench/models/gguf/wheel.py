@@ -23,8 +23,7 @@ from spsbench.errors import (
     UnavailableError,
     UsageError,
 )
-from spsbench.hardware.files import open_file
-from spsbench.hardware.sizes import in_words
+from spsbench.hardware.files import in_words, open_file
 from spsbench.models.chat import GENERATION, LIMIT
 from spsbench.models.config import read_object
 from spsbench.models.gguf.unpack import check_packages, is_unpacked, unpack

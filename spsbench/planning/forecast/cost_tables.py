@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from spsbench.hardware.sizes import in_words
+from spsbench.hardware.files import in_words
 from spsbench.planning.forecast.costs import PLAIN, SCALED, Costs
 from spsbench.planning.forecast.grid import Grid, digits, ms
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from spsbench.errors import OutOfMemoryError
-from spsbench.hardware.sizes import in_words
+from spsbench.hardware.files import in_words
 from spsbench.models.devices import free_bytes
 from spsbench.training.course.checkpoint import KEPT
 

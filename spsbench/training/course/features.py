@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spsbench.errors import DataError, MismatchError, OutOfMemoryError, WriteError
-from spsbench.hardware.sizes import in_words
+from spsbench.hardware.files import in_words
 from spsbench.models.config import read_object
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import differences

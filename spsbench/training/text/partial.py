@@ -10,7 +10,7 @@ from typing import Any
 
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError, WriteError
-from spsbench.hardware.sizes import clock
+from spsbench.hardware.files import clock
 from spsbench.store.atomic import replace_file
 from spsbench.training.text.texts import SCHEMA, parsed, read_head, refuse_other
 from spsbench.training.text.writing import Text, Writer

@@ -153,6 +153,7 @@ def map_units(
     give_up: Callable[[Any, str], None],
     stop: Callable[[], bool] = lambda: False,
     watch: Callable[[int, int], None] = lambda workers, losses: None,
+    losses: int = LOSSES,
 ) -> None:
     """Have workers make all units, one at a time each, until `stop` says so.
 
@@ -165,6 +166,7 @@ def map_units(
         take: takes a unit and its result; the result is on disk when `take` returns.
         give_up: takes a unit that failed too often, and why.
         watch: takes how many workers there are and how many were lost, now and then.
+        losses: workers that may be lost over one unit.
 
     Raises:
         UnavailableError: no worker, or none that lives.
@@ -172,7 +174,7 @@ def map_units(
     """
     left, again = iter(units), deque[Attempt]()
     flights: dict[Future[Any], tuple[Worker, Attempt]] = {}
-    losses = done = 0
+    lost = done = 0
     with workers_of(crew, work, threads, device) as (workers, more):
         idle = deque(workers)
 
@@ -188,7 +190,7 @@ def map_units(
                 flights[worker.submit(attempt.unit)] = worker, attempt
 
         def retry(attempt: Attempt, error: str) -> None:
-            if attempt.failures >= TRIES or attempt.losses >= LOSSES:
+            if attempt.failures >= TRIES or attempt.losses >= losses:
                 give_up(attempt.unit, error)
             else:
                 again.append(attempt)
@@ -209,15 +211,15 @@ def map_units(
                         line = f"{type(error).__name__}: {first_line(error)}"
                         retry(attempt._replace(failures=attempt.failures + 1), line)
                         continue
-                    name, losses = worker.name, losses + 1
+                    name, lost = worker.name, lost + 1
                     reason = worker.revive(error)
                     log.info(f"note: {name} is lost ({reason}): its unit is made again")
-                    if not done and (worker.retries or losses > STILLBORN * len(workers)):
+                    if not done and (worker.retries or lost > STILLBORN * len(workers)):
                         raise UnavailableError(
                             f"workers end before they begin ({reason}): expected them to load "
                             "their models. See their logs, and go on with --resume"
                         ) from error
-                    added = LOSSES if worker.retries else 1
+                    added = losses if worker.retries else 1
                     line = f"worker lost: {reason}"
                     retry(attempt._replace(losses=attempt.losses + added), line)
                     continue
@@ -226,11 +228,11 @@ def map_units(
                 done += 1
                 hand_out()  # before `take`, so that no worker waits for the disk
                 take(attempt.unit, result)
-                watch(len(workers), losses)
+                watch(len(workers), lost)
             new = more()
             workers.extend(new)
             idle.extend(new)
-            watch(len(workers), losses)
+            watch(len(workers), lost)
 
 
 @contextmanager

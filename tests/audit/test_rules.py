@@ -1,8 +1,7 @@
 """The compatibility table: right for our rules, and honest about other people's."""
 
-import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -11,19 +10,17 @@ from torch import Tensor
 
 from spsbench.audit.exact import discovery, draft_kinds, rules
 from spsbench.audit.exact.cases import Case, case
-from spsbench.audit.exact.crew import answer, rows_of
 from spsbench.audit.exact.discovery import DiscoveredRule
-from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind
+from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind, Reach
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.reach import Reach
 from spsbench.audit.exact.rules import (
     Pairing,
-    RuleRow,
     compatibility,
     drafter_kinds,
     pairing,
     pairings,
     row_of,
+    rows_of,
     schedules,
 )
 from spsbench.audit.exact.tables import Pair
@@ -37,6 +34,7 @@ from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps, refuses_unless_sampled_chain
 from spsbench.registry import Entry, entries
 from spsbench.spec import Spec
+from tests.distributed.inline import inline
 from tests.late_faults import LATE_FAULTS
 from tests.parts import ByHistory
 from tests.test_mutations import Lenient, RowBefore
@@ -233,42 +231,28 @@ WORK = [
     Pairing(Spec("sps"), "(argmax chain)", "constant"),
     Pairing(Spec("synthetic"), "none", "constant"),
 ]
-STAND_IN = """
-import json, sys, time
-for line in sys.stdin:
-    spec, drafter, schedule, _ = json.loads(line)
-    time.sleep(0.05 * (spec["name"] == "sps"))
-    if spec["args"]: sys.exit(3)
-    print(json.dumps(dict(verifier=spec["name"], drafter=drafter, schedule=schedule,
-        guarantee="lossy", refused=None, distance=0.5)), flush=True)
-"""
 
 
 def test_rows_come_in_order_and_a_process_that_dies_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spsbench.audit.exact.crew.PROGRAM", ("-S", "-c", STAND_IN))
+    inline(monkeypatch, dies=lambda unit: bool(unit[1].verifier.args))
     told: list[Pairing] = []
     found = rows_of(WORK, 2, lambda each, row: told.append(each))
     names = [(str(each.verifier), each.drafter) for each in WORK]
     assert [(each.verifier, each.drafter) for each in found] == names
-    assert found[0].error == "ChildProcessError: its process ended with 3"
-    assert [each.verdict for each in found] == ["not shown", "lossy", "lossy"]
+    assert found[0].error == "ChildProcessError: worker lost: SIGKILL"
+    assert found[0].verdict == "not shown"
+    assert found[1:] == [row_of(each) for each in WORK[1:]]
     assert sorted(map(str, told)) == sorted(map(str, WORK))
 
 
 def test_what_no_table_can_stand_for_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spsbench.audit.exact.crew.PROGRAM", ("-S", "-c", "no program"))
+    pools = inline(monkeypatch)
     told: list[Pairing] = []
     work = [Pairing(Spec("sps"), "eagle", "constant"), Pairing(Spec("sps"), "self", "constant")]
     found = rows_of(work, 2, lambda each, row: told.append(each))
     assert [each.verdict for each in found] == ["left out"] * 2
-    assert told == work
+    assert (told, pools) == (work, [])
     assert not rules.needs_no_table(WORK[0])
-
-
-def test_a_worker_answers_with_the_row_of_this_process() -> None:
-    for each in WORK:
-        line = json.dumps([asdict(each.verifier), *each[1:]])
-        assert RuleRow.of(json.loads(answer(line))) == row_of(each)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spsbench
-from spsbench.audit.exact.crew import answer
+from spsbench.audit.exact.rules import Enumeration, Pairing
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
 from spsbench.settings.cell_from_options import make_cell
@@ -181,13 +181,12 @@ def test_a_drafter_over_a_model_gets_the_bundled_one(sps: Callable[..., Ran], mi
 
 def test_a_worker_reads_the_file_and_shows_a_counterexample(mine: Path) -> None:
     spec = fixed(Spec(f"{mine}:Biased"))
-    given = {"name": spec.name, "args": (), "source": spec.source}
-    row = json.loads(answer(json.dumps([given, "none", "constant"])))
-    assert row["distance"] > 0.1
-    assert row["example"].startswith("after [0, 1, 0, 1, 0] the text begins [")
+    unit = 0, Pairing(spec, "none", "constant")
+    row = Enumeration()(unit)
+    assert (row.distance or 0) > 0.1
+    assert row.example.startswith("after [0, 1, 0, 1, 0] the text begins [")
     mine.write_text(MINE + "# changed\n")
-    later = json.loads(answer(json.dumps([given, "none", "constant"])))
-    assert "has changed: expected the source" in later["error"]
+    assert "has changed: expected the source" in (Enumeration()(unit).error or "")
 
 
 def test_a_file_that_keeps_its_size_and_time_is_read_anew(mine: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from spsbench.audit.exact.cases import Case
@@ -20,14 +21,16 @@ from spsbench.audit.exact.draft_kinds import (
     MOST,
     REFERENCE,
     DraftKind,
+    Reach,
     TreeDrawn,
     one_rounds,
+    reach_of,
 )
 from spsbench.audit.exact.draft_kinds import GREEDY as ALONE
 from spsbench.audit.exact.enumeration import EXACT, Proof, Walk, prove
-from spsbench.audit.exact.reach import Reach, reach_of
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.audit.exact.thresholds import Facts, Rule
+from spsbench.distributed.map_units import map_units
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Weights
 from spsbench.loop.types import (
@@ -46,6 +49,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import is_ours, make
 from spsbench.registry import entries
 from spsbench.settings.cell import CONSTANT
+from spsbench.settings.execution import Crew
 from spsbench.spec import Spec
 
 PROMPT = (0, 1, 0, 1, 0)  # look-ups find something in it
@@ -126,12 +130,6 @@ class RuleRow:
     left_out: str | None = None  # why, if a plug-in cannot be made here
     example: str = ""  # the shortest text that comes too often or too seldom, in the worst setting
     smallest: Sequence[str] = ()  # of a broken promise, the smallest case in numbers, in lines
-
-    @classmethod
-    def of(cls, known: Mapping[str, Any]) -> "RuleRow":
-        """One that was JSON."""
-        values = {**known, "smallest": tuple(known.get("smallest", ()))}
-        return cls(**values | {"reach": Reach(**known.get("reach", {}))})
 
     @property
     def verdict(self) -> str:
@@ -231,11 +229,7 @@ def compatibility(specs: Sequence[Spec] = ()) -> Iterator[RuleRow]:
 
 def row_of(each: Pairing) -> RuleRow:
     """Enumerate one pairing by its names."""
-    known: dict[str, Any] = {
-        "verifier": str(each.verifier),
-        "drafter": each.drafter,
-        "schedule": each.schedule,
-    }
+    known = names_of(each)
     try:
         verifier: Verifier = make("verifiers", each.verifier)
     except Exception as error:  # other people's plug-in
@@ -243,6 +237,72 @@ def row_of(each: Pairing) -> RuleRow:
     kind = STAND_INS.get(each.drafter) or kind_of(Spec.parse(each.drafter))
     schedule = partial(made_schedule, each.schedule)
     return pairing(known["verifier"], verifier, kind, each.schedule, schedule, deep=each.deep)
+
+
+Told = Callable[[Pairing, RuleRow], None]
+"""Called for each row as it comes, in no order."""
+
+
+def rows_of(
+    pairings: Sequence[Pairing],
+    workers: int,
+    told: Told,
+    begun: Callable[[Pairing], None] = lambda each: None,
+) -> list[RuleRow]:
+    """Return the rows of `pairings` in their order, from `workers` other processes, or this one.
+
+    Args:
+        told: is called with each row as it comes, in no order.
+        begun: is called with each pairing before its enumeration.
+    """
+    rows: dict[int, RuleRow] = {}
+
+    def take(unit: tuple[int, Pairing], row: RuleRow) -> None:
+        rows[unit[0]] = row
+        told(unit[1], row)
+
+    def give_up(unit: tuple[int, Pairing], error: str) -> None:
+        take(unit, failed(names_of(unit[1]), ChildProcessError(error)))
+
+    waiting = []
+    for unit in enumerate(pairings):
+        if workers > 1 and not needs_no_table(unit[1]):
+            waiting.append(unit)
+        else:  # the drafter's modules are imported here alone
+            if workers == 1:
+                begun(unit[1])
+            take(unit, row_of(unit[1]))
+
+    def handed_out() -> Iterator[tuple[int, Pairing]]:
+        for unit in waiting:
+            begun(unit[1])
+            yield unit
+
+    if waiting:
+        crew = Crew(on=f"processes:{min(workers, len(waiting))}")
+        map_units(crew, Enumeration(), handed_out(), take=take, give_up=give_up, losses=1)
+    return [rows[index] for index in range(len(pairings))]
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """The work of another process: the row of a pairing."""
+
+    threads: int = 1
+    beside: int = 1
+
+    def prepare(self) -> None:
+        """Leave the other cores to the other processes."""
+        torch.set_num_threads(1)
+
+    def __call__(self, unit: tuple[int, Pairing]) -> RuleRow:
+        """Enumerate it."""
+        return row_of(unit[1])
+
+
+def names_of(each: Pairing) -> dict[str, Any]:
+    """Return the names of a pairing, as its row has them."""
+    return {"verifier": str(each.verifier), "drafter": each.drafter, "schedule": each.schedule}
 
 
 def needs_no_table(each: Pairing) -> bool:

@@ -162,7 +162,7 @@ def test_stopped_processes_end_with_a_killed_driver():
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
     driver.kill()
-    driver.wait()
+    driver.communicate()
     while any(map(is_stopped, workers)) and time.monotonic() < until:
         time.sleep(0.02)
     assert not any(map(is_stopped, workers))

@@ -44,7 +44,7 @@ def train(
         command: for the card.
 
     Returns:
-        A `spsbench.training.written.result.Trained`; None if it was stopped, and on all ranks but
+        A `spsbench.training.export.Trained`; None if it was stopped, and on all ranks but
         the first.
 
     Raises:
@@ -84,8 +84,8 @@ def train(
         from spsbench.api.costs import measure_costs
         from spsbench.distributed.process_group import process_group
         from spsbench.planning.forecast.costs_file import dumps, read_costs
+        from spsbench.training.acceptance import Prices
         from spsbench.training.conduct import Conduct
-        from spsbench.training.course.outlook import Prices
 
     given = None if training.costs is None else read_costs(training.costs)
 

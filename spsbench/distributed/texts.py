@@ -15,9 +15,9 @@ from spsbench.models.source import Source, source_of
 from spsbench.settings.commands import Training
 from spsbench.settings.execution import Access, Crew
 from spsbench.settings.models import ModelSpec
-from spsbench.training.text.asking import in_chat
-from spsbench.training.text.partial import Take
-from spsbench.training.text.writing import Text, Writer
+from spsbench.training.generation import Text, Writer
+from spsbench.training.prompts import in_chat
+from spsbench.training.texts import Take
 
 log = logging.getLogger(__name__)
 

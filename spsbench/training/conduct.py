@@ -20,21 +20,26 @@ from spsbench.settings.models import ModelSpec
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.provenance import digest, hash_files
-from spsbench.training.course.course import Course
-from spsbench.training.course.features import Remembering
-from spsbench.training.course.outlook import Prices
-from spsbench.training.course.precision import BFLOAT16, FLOAT32, quicker
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.folder import Folder, begin, noted, opened
-from spsbench.training.identity import PRODUCTS, identity, of_texts, usual
-from spsbench.training.outset import Outset, loss_spec
+from spsbench.training.acceptance import Prices
+from spsbench.training.batches import BFLOAT16, FLOAT32, quicker
+from spsbench.training.export import Trained, finish
+from spsbench.training.folder import (
+    PRODUCTS,
+    Folder,
+    begin,
+    identity,
+    noted,
+    of_texts,
+    opened,
+    usual,
+)
+from spsbench.training.generation import Writer
+from spsbench.training.loop import Course
+from spsbench.training.prompts import Overlap, in_chat, kept_apart, prompts_of
+from spsbench.training.setup import Setup, loss_spec
 from spsbench.training.students.table import check_asked, made_student
-from spsbench.training.text.asking import in_chat, prompts_of
-from spsbench.training.text.overlap import Overlap, kept_apart
-from spsbench.training.text.partial import Hands, written
-from spsbench.training.text.texts import Texts, check_target, parted, read, read_head
-from spsbench.training.text.writing import Writer
-from spsbench.training.written.result import Trained, finish
+from spsbench.training.teacher import Remembering, Teacher
+from spsbench.training.texts import Hands, Texts, check_target, parted, read, read_head, written
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +129,7 @@ class Conduct:
                 torch.tensor([t for text in learnt for part in text for t in part]), minlength=vocab
             )
             student = made_student(asked, teacher, tokenizer, self.target.id, counts, self._load)
-            outset = Outset(
+            outset = Setup(
                 asked=asked,
                 loss=loss,
                 student=student,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.training.course.gradients import Gradients
+from spsbench.training.gradients import Gradients
 from tests.folders import byte_tokenizer, random_model, save
 
 SMALL = (

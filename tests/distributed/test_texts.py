@@ -9,10 +9,9 @@ from spsbench.errors import UsageError
 from spsbench.settings.commands import HeadTraining
 from spsbench.settings.execution import Access, Crew
 from spsbench.settings.models import ModelSpec
-from spsbench.training.text.asking import prompts_of
-from spsbench.training.text.overlap import Overlap
-from spsbench.training.text.partial import written
-from spsbench.training.text.writing import Writer
+from spsbench.training.generation import Writer
+from spsbench.training.prompts import Overlap, prompts_of
+from spsbench.training.texts import written
 from tests.distributed.inline import first, inline
 from tests.folders import byte_tokenizer, random_model, save
 

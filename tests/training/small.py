@@ -7,11 +7,11 @@ import torch
 from transformers import PreTrainedModel
 
 from spsbench.settings.commands import DraftTraining, HeadTraining
-from spsbench.training.course.batches import together
-from spsbench.training.course.teacher import Teacher
+from spsbench.training.batches import together
+from spsbench.training.generation import Text
 from spsbench.training.students.student import Batch, Student
 from spsbench.training.students.table import made_student
-from spsbench.training.text.writing import Text
+from spsbench.training.teacher import Teacher
 from tests.tiny_models import tiny
 
 VOCAB, LAYERS = 24, 6

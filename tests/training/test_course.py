@@ -7,15 +7,13 @@ import torch
 
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.sampling import Warp
-from spsbench.training.course.batches import Batches
-from spsbench.training.course.checkpoint import there
-from spsbench.training.course.course import Course
-from spsbench.training.course.outlook import Gain, foreseen
-from spsbench.training.course.rules import Rules
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.course.watch import Seen, Share
-from spsbench.training.losses.cross_entropy import cross_entropy
-from spsbench.training.losses.hybrid import hybrid
+from spsbench.training.acceptance import Gain, Seen, Share, foreseen
+from spsbench.training.batches import Batches
+from spsbench.training.checkpoint import there
+from spsbench.training.gradients import Rules
+from spsbench.training.loop import Course
+from spsbench.training.losses import cross_entropy, hybrid
+from spsbench.training.teacher import Teacher
 from tests.training import small
 
 RULES = Rules(

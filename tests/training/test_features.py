@@ -5,10 +5,9 @@ import torch
 
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError, MismatchError, OutOfMemoryError
-from spsbench.training.course.batches import Batches
-from spsbench.training.course.features import TOGETHER, Features, Remembering
-from spsbench.training.course.gradients import Gradients
-from spsbench.training.course.teacher import Teacher
+from spsbench.training.batches import Batches
+from spsbench.training.gradients import Gradients
+from spsbench.training.teacher import TOGETHER, Features, Remembering, Teacher
 from tests.training import small
 from tests.training.test_course import RULES
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.losses.glancing import glanced
+from spsbench.training.losses import glanced
 from spsbench.training.students import falcon
-from spsbench.training.students.blocks import aligned
+from spsbench.training.students.falcon import aligned
 from spsbench.training.students.student import Moment
+from spsbench.training.teacher import Teacher
 from tests.training import small
 
 

@@ -9,9 +9,7 @@ import torch
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.spec import Spec
-from spsbench.training.losses.feature import feature
-from spsbench.training.losses.laws import Laws
-from spsbench.training.losses.table import LOSSES, loss_of
+from spsbench.training.losses import LOSSES, Laws, feature, loss_of
 
 
 def drawn(known: int | None = None, top_p: float = 1.0) -> tuple[Laws, list, list]:

@@ -9,12 +9,10 @@ from spsbench.loop.sampling import Warp
 from spsbench.settings.commands import HeadTraining
 from spsbench.settings.execution import Access, Place
 from spsbench.settings.models import ModelSpec
-from spsbench.training import conduct
-from spsbench.training.course import precision
+from spsbench.training import batches, conduct
 from spsbench.training.folder import Folder
-from spsbench.training.text.asking import asks_itself, prompts_of
-from spsbench.training.text.many import continued
-from spsbench.training.text.overlap import Overlap
+from spsbench.training.generation import continued
+from spsbench.training.prompts import Overlap, asks_itself, prompts_of
 from tests.folders import byte_tokenizer
 from tests.training import small
 
@@ -77,18 +75,18 @@ def test_prompts_of_several_files_and_ones_own(tmp_path):
 def test_products_are_narrow_only_where_asked():
     rows = torch.ones(2, 4)
     layer = torch.nn.Linear(4, 4)
-    for numbers in (precision.BFLOAT16, precision.FLOAT32):
-        with precision.products(torch.device("cpu"), numbers):
+    for numbers in (batches.BFLOAT16, batches.FLOAT32):
+        with batches.products(torch.device("cpu"), numbers):
             assert layer(rows).dtype == getattr(torch, numbers)
-    assert precision.quicker(torch.device("cuda")) == precision.BFLOAT16
-    assert precision.quicker(torch.device("meta")) == precision.FLOAT32
+    assert batches.quicker(torch.device("cuda")) == batches.BFLOAT16
+    assert batches.quicker(torch.device("meta")) == batches.FLOAT32
 
 
 @pytest.mark.parametrize(("seconds", "chosen"), [(0.5, "bfloat16"), (0.9, "float32")])
 def test_the_choice_is_by_time(monkeypatch, seconds, chosen):
     took = {torch.float32: 1.0, torch.bfloat16: seconds}
-    monkeypatch.setattr(precision, "_seconds", lambda dtype: took[dtype])
-    assert precision.quicker(torch.device("cpu")) == chosen
+    monkeypatch.setattr(batches, "_seconds", lambda dtype: took[dtype])
+    assert batches.quicker(torch.device("cpu")) == chosen
 
 
 def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path, said):

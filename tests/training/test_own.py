@@ -7,12 +7,11 @@ import torch
 
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
-from spsbench.training.course.batches import Batches
-from spsbench.training.course.course import Course
-from spsbench.training.course.gradients import Gradients
-from spsbench.training.course.own import OwnTexts
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.text.many import continued
+from spsbench.training.batches import Batches, OwnTexts
+from spsbench.training.generation import continued
+from spsbench.training.gradients import Gradients
+from spsbench.training.loop import Course
+from spsbench.training.teacher import Teacher
 from tests.training import small
 from tests.training.test_course import RULES, weights
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from spsbench.distributed.process_group import SingleProcess
-from spsbench.training.course.batches import Batches
-from spsbench.training.course.gradients import Gradients
-from spsbench.training.course.teacher import Teacher
+from spsbench.training.batches import Batches
+from spsbench.training.gradients import Gradients
+from spsbench.training.teacher import Teacher
 from tests.training import small
 from tests.training.test_course import RULES
 

@@ -17,7 +17,7 @@ with warnings.catch_warnings():
         "speculators", reason="vllm-project/speculators is not installed", exc_type=ImportError
     )
 
-from spsbench.training.course.teacher import Teacher
+from spsbench.training.teacher import Teacher
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

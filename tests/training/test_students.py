@@ -6,9 +6,9 @@ import torch
 from spsbench.errors import UsageError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context, Scores
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.course.watch import watch
-from spsbench.training.students.growing import seen
+from spsbench.training.acceptance import watch
+from spsbench.training.students.eagle_unroll import seen
+from spsbench.training.teacher import Teacher
 from tests.heads.stage import HeadSite
 from tests.training import small
 

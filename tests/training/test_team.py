@@ -13,15 +13,14 @@ import torch
 from spsbench.distributed.process_group import LostRankError, ProcessGroup, SingleProcess
 from spsbench.errors import DataError
 from spsbench.settings.commands import HeadTraining
-from spsbench.training.course.batches import Batches
-from spsbench.training.course.course import Course
-from spsbench.training.course.gradients import Gradients
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.losses.hybrid import hybrid
-from spsbench.training.text.asking import prompts_of
-from spsbench.training.text.overlap import Overlap
-from spsbench.training.text.partial import written
-from spsbench.training.text.writing import Writer
+from spsbench.training.batches import Batches
+from spsbench.training.generation import Writer
+from spsbench.training.gradients import Gradients
+from spsbench.training.loop import Course
+from spsbench.training.losses import hybrid
+from spsbench.training.prompts import Overlap, prompts_of
+from spsbench.training.teacher import Teacher
+from spsbench.training.texts import written
 from tests.folders import byte_tokenizer, random_model
 from tests.training import small
 from tests.training.learners import learn

@@ -9,12 +9,10 @@ from spsbench.errors import DataError, MismatchError, MissingError, UsageError
 from spsbench.settings.commands import HeadTraining
 from spsbench.tasks import hubfile
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.training.text import asking
-from spsbench.training.text.asking import prompts_of
-from spsbench.training.text.overlap import Overlap, kept_apart
-from spsbench.training.text.partial import written
-from spsbench.training.text.texts import check_target, read, read_head
-from spsbench.training.text.writing import Writer
+from spsbench.training import prompts
+from spsbench.training.generation import Writer
+from spsbench.training.prompts import Overlap, kept_apart, prompts_of
+from spsbench.training.texts import check_target, read, read_head, written
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
 
 MADE = {"target": "tiny", "tokenizer": "a", "vocab": 290}
@@ -63,7 +61,7 @@ def test_a_text_is_drawn_from_the_target(target):
 def test_a_chat_model_asks_itself(target):
     made = writer(target, HeadTraining(count=4, tokens=5, prompt_tokens=6), chat=True)
     tokenizer = byte_tokenizer(TEMPLATE)
-    assert tokenizer.decode(asking.user_mark(tokenizer)) == "user: "
+    assert tokenizer.decode(prompts.user_mark(tokenizer)) == "user: "
     for prompt, _ in made.batch(0):
         said = tokenizer.decode(prompt)
         assert said.startswith("user: ")
@@ -151,21 +149,21 @@ def test_prompts_of_a_benchmark_are_refused(overlap, problem, tmp_path):
     path.write_text(json.dumps({"id": "a", "prompt": problem.prompt}) + "\n")
     for named in (str(path), "humaneval"):
         with pytest.raises(DataError, match=r"is a prompt of the benchmark, humaneval Human"):
-            asking.prompts_of(HeadTraining(prompts=(named,)), byte_tokenizer(), False, overlap)
+            prompts.prompts_of(HeadTraining(prompts=(named,)), byte_tokenizer(), False, overlap)
 
 
 def test_prompts_of_a_file(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("the cat sat on the mat\n\n\nthe dog ran\n\nthe cat sat on the mat\n")
     asked = HeadTraining(prompts=(str(path),))
-    found = asking.prompts_of(asked, byte_tokenizer(), False, Overlap(()))
+    found = prompts.prompts_of(asked, byte_tokenizer(), False, Overlap(()))
     assert [byte_tokenizer().decode(ids).removeprefix(END) for ids in found] == [
         "the dog ran",
         "the cat sat on the mat",
     ]
     with pytest.raises(MissingError):
-        asking.prompts_of(
+        prompts.prompts_of(
             HeadTraining(prompts=(str(tmp_path / "no.txt"),)), byte_tokenizer(), False, Overlap(())
         )
     with pytest.raises(UsageError, match="--chat on"):
-        asking.in_chat(byte_tokenizer(), "on")
+        prompts.in_chat(byte_tokenizer(), "on")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from spsbench.training.course.checkpoint import read
-from spsbench.training.course.optimiser import pace
+from spsbench.training.checkpoint import read
+from spsbench.training.loop import pace
 from spsbench.training.nano.data import Stream
 from spsbench.training.nano.llama import MATRICES, NORMS, Llama, LlamaShape
 from spsbench.training.nano.muon import Optimiser

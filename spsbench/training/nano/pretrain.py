@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from spsbench.training.course.checkpoint import read, write
-from spsbench.training.course.optimiser import pace
+from spsbench.training.checkpoint import read, write
+from spsbench.training.loop import pace
 from spsbench.training.nano.data import Stream
 from spsbench.training.nano.llama import MATRICES, NORMS, Llama, LlamaShape
 from spsbench.training.nano.muon import Optimiser

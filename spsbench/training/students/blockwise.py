@@ -10,9 +10,7 @@ from torch import Tensor
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.blockwise import BlockwiseNetwork
 from spsbench.models.heads.description import BlockwiseShape
-from spsbench.training.students.chained import Chained
-from spsbench.training.students.layers import begun, head_of, layer_of
-from spsbench.training.written.heads import write_head
+from spsbench.training.students.head_parts import Chained, begun, head_of, layer_of, write_head
 
 COUNT = 4
 

@@ -15,7 +15,7 @@ from spsbench.engines.eager import UnsupportedModelError
 from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
 from spsbench.errors import DataError, UsageError, WriteError, first_line
 from spsbench.models.third_party import silent, translated
-from spsbench.training.students.recomputed import in_layers
+from spsbench.training.students.eagle_unroll import in_layers
 from spsbench.training.students.student import Batch, Guess, Lesson, Student, wanted_rows
 
 WATCHED = 8

@@ -8,9 +8,8 @@ import torch
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.eagle import EagleNetwork
 from spsbench.models.heads.description import EagleShape
-from spsbench.training.students.layers import begun, layer_config, layer_of
-from spsbench.training.students.unrolled import Unrolled
-from spsbench.training.written.heads import write_head
+from spsbench.training.students.eagle_unroll import Unrolled
+from spsbench.training.students.head_parts import begun, layer_config, layer_of, write_head
 
 
 class EagleStudent(Unrolled):

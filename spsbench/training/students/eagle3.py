@@ -10,10 +10,15 @@ from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.eagle3 import Eagle3Network
 from spsbench.models.heads.description import Eagle3Shape
 from spsbench.models.heads.formats.eagle3 import IDS, default_features
-from spsbench.training.students.known import known_tokens
-from spsbench.training.students.layers import begun, layer_config, layer_of
-from spsbench.training.students.unrolled import Unrolled
-from spsbench.training.written.heads import speculator, write_head
+from spsbench.training.students.eagle_unroll import Unrolled
+from spsbench.training.students.head_parts import (
+    begun,
+    known_tokens,
+    layer_config,
+    layer_of,
+    speculator,
+    write_head,
+)
 
 DEPTH = 4
 

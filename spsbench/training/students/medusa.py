@@ -11,10 +11,7 @@ from torch.nn.functional import silu
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.medusa import MedusaNetwork
 from spsbench.models.heads.description import MedusaShape
-from spsbench.training.students.chained import Chained
-from spsbench.training.students.known import known_tokens
-from spsbench.training.students.layers import layer_of
-from spsbench.training.written.heads import write_head
+from spsbench.training.students.head_parts import Chained, known_tokens, layer_of, write_head
 
 COUNT = 4
 

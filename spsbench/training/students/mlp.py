@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.mlp import MlpNetwork, normed, nth
 from spsbench.models.heads.description import MlpShape
-from spsbench.training.students.chained import Chained, ahead
-from spsbench.training.students.layers import layer_of
-from spsbench.training.written.heads import write_head
+from spsbench.training.students.head_parts import Chained, ahead, layer_of, write_head
 
 COUNT = 3
 

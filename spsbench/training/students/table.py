@@ -11,17 +11,17 @@ from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.models.config import read_config
 from spsbench.models.tokenizers import check_same, load_tokenizer
 from spsbench.settings.commands import DraftTraining, HeadTraining
-from spsbench.training.course.teacher import Teacher
 from spsbench.training.students.blockwise import BlockwiseStudent
 from spsbench.training.students.draft import DraftStudent, check_layers, cut, from_folder
 from spsbench.training.students.eagle import EagleStudent
 from spsbench.training.students.eagle3 import Eagle3Student
 from spsbench.training.students.falcon import FalconStudent
-from spsbench.training.students.known import check_known
+from spsbench.training.students.head_parts import check_known
 from spsbench.training.students.medusa import MedusaStudent
 from spsbench.training.students.mlp import MlpStudent
 from spsbench.training.students.student import Student
-from spsbench.training.text.texts import FEWEST, read_head
+from spsbench.training.teacher import Teacher
+from spsbench.training.texts import FEWEST, read_head
 
 HEADS: Mapping[str, type[Student]] = {
     each.drafter: each

@@ -1,9 +1,10 @@
 """The course of a training: steps, looks at acceptance, checkpoints, and its end."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,18 +12,95 @@ from torch import Tensor, nn
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.engines.session.session import held
 from spsbench.errors import UsageError
-from spsbench.training.course.batches import Batches
-from spsbench.training.course.checkpoint import newest, save
-from spsbench.training.course.gradients import Gradients
-from spsbench.training.course.look import Look, why_end
-from spsbench.training.course.optimiser import adamw, pace
-from spsbench.training.course.outlook import Prices, foreseen
-from spsbench.training.course.own import OwnTexts
-from spsbench.training.course.precision import products
-from spsbench.training.course.rules import Rules
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.course.watch import Seen, watch
+from spsbench.training.acceptance import Gain, Prices, Seen, Share, foreseen, watch
+from spsbench.training.batches import Batches, OwnTexts, products
+from spsbench.training.checkpoint import newest, save
+from spsbench.training.gradients import Gradients, Rules
 from spsbench.training.students.student import Batch, Student
+from spsbench.training.teacher import Teacher
+
+# A look at acceptance: what a course was told, and is steered by.
+
+RISE = 0.004  # of tau at the last depth: less is none
+
+
+@dataclass(slots=True)
+class Look:
+    """Acceptance after so many steps."""
+
+    step: int
+    loss: float
+    seen: Seen
+    gain: Gain | None
+    hoped: Gain | None
+
+    @property
+    def tau(self) -> float:
+        """Tokens that a round emits, of as many as can be drafted."""
+        return self.seen.tau(len(self.seen.reach))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the log; no time in it, so that a resumed log is the same."""
+        return {
+            "step": self.step,
+            "loss": self.loss,
+            "alpha": [list(share) for share in self.seen.alpha],
+            "reach": [list(share) for share in self.seen.reach],
+            "texts": self.seen.texts,
+            "places": self.seen.places,
+            "gain": None if self.gain is None else list(self.gain),
+            "hoped": None if self.hoped is None else list(self.hoped),
+        }
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> "Look":
+        """From the log."""
+        alpha, reach = (tuple(Share(*each) for each in values[n]) for n in ("alpha", "reach"))
+        gain, hoped = (Gain(*values[n]) if values[n] else None for n in ("gain", "hoped"))
+        seen = Seen(reach, alpha, values["texts"], values["places"])
+        return cls(values["step"], values["loss"], seen, gain, hoped)
+
+
+def why_end(looks: Sequence[Look], rules: Rules) -> str:
+    """Why a course is to end after its last look, if it is."""
+    now, taus = looks[-1], [look.tau for look in looks]
+    if rules.patience and len(taus) > rules.patience:
+        before = max(taus[: -rules.patience])
+        if max(taus[-rules.patience :]) < before + RISE:
+            return (
+                f"tau has not risen for {rules.patience} looks: stopping. "
+                "Learn on with --resume --patience 0"
+            )
+    if rules.worth and now.gain is not None and now.hoped is not None:
+        best = max(now.gain.speedup, now.hoped.speedup)
+        if best < rules.worth:
+            return (
+                f"{now.gain.speedup:.2f}x now, {best:.2f}x at best by the curve: stopping. "
+                "Learn on with --resume --worth 0"
+            )
+    return ""
+
+
+# The optimiser of what learns, and its rate over the steps.
+
+BETAS = (0.9, 0.95)
+DECAY = 0.01
+
+
+def adamw(parameters: Iterable[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    """That of students; its highest rate is `rate`."""
+    return torch.optim.AdamW(parameters, lr=rate, betas=BETAS, weight_decay=DECAY)
+
+
+def pace(done: float, left: float, warmup: float, cooldown: float) -> float:
+    """Share of the highest rate: a rise over `warmup`, then it stays, then falls over `cooldown`.
+
+    Args:
+        done: with this step, in the unit of the other three: steps, or tokens.
+        left: with this step.
+    """
+    return min(1.0, done / max(warmup, 1), left / max(cooldown, 1))
+
 
 WARMUP, COOLDOWN = 0.03, 0.4  # shares of all steps
 CLIP = 1.0

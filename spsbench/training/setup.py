@@ -1,31 +1,98 @@
 """From a student and its texts to a course that can run."""
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from spsbench.distributed.process_group import SingleProcess
-from spsbench.errors import UsageError
+from spsbench.errors import OutOfMemoryError, UsageError
+from spsbench.hardware.files import in_words
 from spsbench.loop.sampling import Warp
+from spsbench.models.devices import free_bytes
 from spsbench.settings.commands import DraftTraining, HeadTraining, Training
 from spsbench.spec import Spec
-from spsbench.training.course.batches import Batches, together
-from spsbench.training.course.course import Course
-from spsbench.training.course.estimate import check_room, needed
-from spsbench.training.course.features import Features
-from spsbench.training.course.outlook import Prices
-from spsbench.training.course.own import Key, OwnTexts
-from spsbench.training.course.rules import Rules
-from spsbench.training.course.teacher import Teacher
+from spsbench.training.acceptance import Prices
+from spsbench.training.batches import Batches, Key, OwnTexts, together
+from spsbench.training.checkpoint import KEPT
 from spsbench.training.folder import Folder
-from spsbench.training.losses.table import ACCEPTANCES, LAWLESS, loss_of
+from spsbench.training.generation import Text, continued
+from spsbench.training.gradients import Rules
+from spsbench.training.loop import Course
+from spsbench.training.losses import ACCEPTANCES, LAWLESS, loss_of
 from spsbench.training.students.student import Student
-from spsbench.training.text.many import continued
-from spsbench.training.text.writing import Text
+from spsbench.training.teacher import Features, Teacher
+
+# What a training needs of memory and disk, before anything starts.
+
+OPTIMISER = 3  # the weights and two moments, float32
+ACTIVATIONS = 40  # rows of hidden states that a layer leaves for its gradient
+PASS = 6  # float32 rows of laws that are alive at once
+
+
+class Need(NamedTuple):
+    """Bytes."""
+
+    memory: int
+    disk: int
+
+    def __str__(self) -> str:
+        return f"{in_words(self.memory)} of memory and {in_words(self.disk)} of disk"
+
+
+def needed(
+    parameters: int,
+    rows: int,
+    vocab: int,
+    width: int,
+    layers: int,
+    depth: int,
+    passes: int,
+    recompute: bool = False,
+) -> Need:
+    """For weights, gradients and moments; the laws of a part of a batch; and what is written.
+
+    Args:
+        parameters: that are taught.
+        rows: tokens done at a time.
+        vocab: columns of a law.
+        width: of hidden states.
+        layers: of the target, all of whose hidden states are there.
+        depth: guesses whose laws are kept for the gradient.
+        passes: layers, or passes over them, whose activations are.
+        recompute: of all but one of them only what went in is kept.
+    """
+    learnt = parameters * 4 * (OPTIMISER + 1)
+    laws = rows * vocab * 4 * (PASS + 2 * depth)
+    inner = ACTIVATIONS + passes if recompute else ACTIVATIONS * passes
+    states = rows * width * 4 * (layers + inner)
+    written = parameters * 4 * OPTIMISER * (KEPT + 1) + parameters * 8
+    return Need(learnt + laws + states, written)
+
+
+def check_room(need: Need, folder: Path, device: torch.device) -> None:
+    """Refuse what cannot end well.
+
+    Raises:
+        OutOfMemoryError: the disk, or the memory, has less.
+    """
+    free = shutil.disk_usage(folder).free
+    if need.disk > free:
+        raise OutOfMemoryError(
+            f"checkpoints and the result need {in_words(need.disk)}, {in_words(free)} are free "
+            f"({folder}): expected room. Name another place with --out"
+        )
+    memory = free_bytes(device)
+    if memory and need.memory > memory:
+        raise OutOfMemoryError(
+            f"learning needs {in_words(need.memory)}, {device} has {in_words(memory)} free: "
+            "expected enough. Give fewer --micro-tokens, or a smaller student"
+        )
+
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +115,7 @@ def loss_spec(asked: Training) -> Spec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outset:
+class Setup:
     """What a student begins with.
 
     Attributes:

@@ -8,12 +8,42 @@ from torch import Tensor
 
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.errors import DataError
-from spsbench.training.course.batches import Batches
-from spsbench.training.course.own import OwnTexts
-from spsbench.training.course.precision import products
-from spsbench.training.course.rules import Rules
-from spsbench.training.course.teacher import Teacher, foretold, with_law
+from spsbench.loop.sampling import Warp
+from spsbench.training.batches import FLOAT32, Batches, OwnTexts, products
+from spsbench.training.losses import Loss
 from spsbench.training.students.student import Batch, Lesson, Moment, Student
+from spsbench.training.teacher import Teacher, foretold, with_law
+
+# How a student is taught, and when that ends.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Of one course.
+
+    Attributes:
+        warped: whether the loss is of laws as they will be used.
+        lawless: whether the loss is of the target's tokens, and not of its laws.
+        steps: how many; None: what the minutes allow.
+        evaluations: looks at acceptance.
+        patience: looks without a rise until it ends; 0: never.
+        worth: ends where less speed-up is foreseen; 0: never.
+        products: the numbers that they are computed in.
+    """
+
+    loss: Loss
+    warp: Warp
+    warped: bool
+    lawless: bool = False
+    rate: float
+    steps: int | None
+    minutes: float
+    micro_tokens: int
+    evaluations: int
+    patience: int
+    worth: float
+    products: str = FLOAT32
+
 
 FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
 SHOWN = 8  # texts that a message names

@@ -1,33 +1,110 @@
-"""The target's hidden states over a training's texts, on disk while it learns.
-
-DIR/head.json     of which target, texts and layers
-DIR/layer-8.bin   rows of all texts, one after the other, in the target's own numbers
-
-A text is computed in a batch that is settled by the texts alone, so that a training which is gone
-on with reads the bits that it would have read.
-"""
+"""The target as a teacher: hidden states and laws of a batch, without gradients."""
 
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from spsbench.errors import DataError, MismatchError, OutOfMemoryError, WriteError
 from spsbench.hardware.files import in_words
+from spsbench.loop.drafter_context import TargetParts
 from spsbench.models.config import read_object
 from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import differences
-from spsbench.training.course.batches import together
-from spsbench.training.course.precision import FLOAT32, products
-from spsbench.training.course.teacher import Teacher
-from spsbench.training.students.student import Batch, Lesson
-from spsbench.training.text.writing import Text
+from spsbench.training.batches import FLOAT32, products, together
+from spsbench.training.generation import Text
+from spsbench.training.losses import Foretold, Laws
+from spsbench.training.students.student import Batch, Guess, Lesson
+
+
+class Teacher:
+    """A loaded target.
+
+    Args:
+        model: of transformers, without gradients.
+        vocab: tokens; rows of the logits beyond are padding.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocab: int) -> None:
+        self.model, self.vocab = model, vocab
+        head = model.get_output_embeddings()
+
+        def logits(hidden: Tensor) -> Tensor:
+            rows: Tensor = head(hidden)
+            return rows[..., :vocab]
+
+        self.parts = TargetParts(
+            config=model.config.get_text_config(),
+            vocab_size=vocab,
+            device=model.device,
+            dtype=model.dtype,
+            embed=model.get_input_embeddings(),
+            head=logits,
+        )
+
+    @property
+    def layers(self) -> int:
+        """Of the target."""
+        return int(
+            getattr(self.parts.config, "num_hidden_layers", None) or self.parts.config.n_layer
+        )
+
+    @property
+    def width(self) -> int:
+        """Of its hidden states."""
+        return int(getattr(self.parts.config, "hidden_size", None) or self.parts.config.n_embd)
+
+    @torch.no_grad()
+    def teach(self, batch: Batch) -> Lesson:
+        """What it computes over a batch: padding at the ends changes nothing before it."""
+        out = self.model(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
+        return Lesson(out.hidden_states, out.logits[..., : self.vocab])
+
+
+def foretold(
+    guess: Guess, batch: Batch, ids: Tensor | None, vocab: int, temperature: float = 1.0
+) -> Foretold:
+    """The student's law at the rows of a guess, over the tokens that it knows.
+
+    Args:
+        guess: logits of the student.
+        batch: where they are.
+        ids: the tokens of the student's columns; None: all.
+        vocab: tokens of the target.
+        temperature: of the student's logits.
+    """
+    tokens = batch.next_tokens[guess.rows]
+    if ids is not None:
+        place = torch.full((vocab,), -1, device=ids.device)
+        place[ids] = torch.arange(len(ids), device=ids.device)
+        tokens = place[tokens]
+    log_p = (guess.logits.float() / temperature).log_softmax(-1)
+    return Foretold(log_p=log_p, tokens=tokens)
+
+
+def with_law(
+    told: Foretold,
+    guess: Guess,
+    lesson: Lesson,
+    ids: Tensor | None,
+    warp: Callable[[Tensor], Tensor] | None = None,
+) -> Laws:
+    """What was foretold beside the target's law; `warp` is of its logits, None: temperature 1."""
+    logits = lesson.logits.flatten(0, 1)[guess.rows]
+    q = logits.float().softmax(-1) if warp is None else warp(logits)
+    if ids is not None:
+        q = q[:, ids]
+    return Laws(log_p=told.log_p, tokens=told.tokens, q=q, log_q=q.log())
+
+
+# The target's hidden states over a training's texts, on disk while it learns.
 
 HEAD = "head.json"
 LARGE = 1 << 20

@@ -1,0 +1,241 @@
+"""What is left at the end of a training: the drafter, its card, the curve and the page."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.reports.figure import Curve, Figure, Panel, Point
+from spsbench.reports.html import html
+from spsbench.reports.plots import png
+from spsbench.reports.reporter import Report
+from spsbench.reports.sheet import Grid, Sheet
+from spsbench.settings.commands import DraftTraining, HeadTraining
+from spsbench.settings.models import ModelSpec
+from spsbench.spec import Spec
+from spsbench.store.atomic import replace_file
+from spsbench.training.acceptance import Share
+from spsbench.training.folder import Folder
+from spsbench.training.loop import Course, Look
+from spsbench.training.prompts import SELF
+from spsbench.training.texts import Texts
+
+# The card of a trained drafter, and its figures in JSON.
+
+TEXT = """---
+library_name: spsbench
+tags: [speculative-sampling, {drafter}]
+base_model: {target}
+---
+
+# A drafter for {target}
+
+{what}. Trained to foretell {target} at temperature {temperature}{top_p}; another target, or another
+temperature, will keep less of what it drafts.
+
+```sh
+sps generate --target {target} --draft . {flag}-k {k} "..."
+```
+
+## Acceptance
+
+On {texts} texts of the target that it was not trained on ({places} places), by exact overlap of the
+laws. alpha is the chance that a token is kept when those before it are, tau(K) what a round of K
+drafted tokens emits. Intervals are 95 %, over texts.
+
+| depth | alpha | | tau(K = depth) |
+|---|---|---|---|
+{rows}
+{gain}
+## Training
+
+- Text: {count} texts, {tokens} tokens, written by the target itself in {numbers}; {asked}. Left
+  out: {empty} that ended at once, {shared} with words of a benchmark.
+- Loss: {loss}. {steps} steps of {batch_tokens} tokens{own}{early}; these are the weights of step
+  {chosen}, where tau was highest.
+- {sizes}
+- Products in {products}, weights and losses in float32. Seed {seed}.
+
+Made with `{command}`.
+"""
+
+
+def card(course: Course, facts: Mapping[str, Any]) -> str:
+    """The card.
+
+    Args:
+        course: at its end.
+        facts: of the run: target, texts, loss, command ...
+    """
+    look = course.chosen
+    best = max(range(1, len(look.seen.reach) + 1), key=look.seen.tau)
+    k = look.gain.k if look.gain else min(best, 4)
+    gain = ""
+    if look.gain is not None:
+        gain = (
+            f"\nPredicted speed-up on the machine that it was trained on: {look.gain.speedup:.2f}x "
+            f"with K = {look.gain.k}.\n"
+        )
+    early = f" of {course.steps} ({course.ended})" if course.ended else ""
+    share = facts["on_policy"]
+    drafter = course.student.drafter
+    return TEXT.format(
+        **facts,
+        products=course.rules.products,
+        drafter=drafter,
+        flag="" if drafter == "model" else f"--drafter {drafter} ",
+        k=k,
+        rows="\n".join(row(look, d) for d in range(len(look.seen.reach))),
+        gain=gain,
+        steps=course.step,
+        own=f", {share:.0%} of them on texts of its own, judged by the target," if share else "",
+        early=early,
+        chosen=look.step,
+        texts=look.seen.texts,
+        places=look.seen.places,
+        sizes=", ".join(f"{name} {value}" for name, value in course.student.describe().items()),
+    )
+
+
+def row(look: Look, depth: int) -> str:
+    """A row of the table."""
+    alpha = look.seen.alpha[depth]
+    return (
+        f"| {depth + 1} | {alpha.value:.3f} | {alpha.low:.3f} .. {alpha.high:.3f} | "
+        f"{look.seen.tau(depth + 1):.2f} |"
+    )
+
+
+# Acceptance over steps, as a figure.
+
+
+def curve(looks: Sequence[Look], title: str) -> Figure:
+    """Alpha by depth, tau, and the predicted speed-up where it is known."""
+    depth = len(looks[-1].seen.alpha)
+    shown = sorted({0, depth // 2, depth - 1})
+    alphas = tuple(
+        Curve(
+            name=f"depth {d + 1}",
+            line=number,
+            points=tuple(Point(look.step, *look.seen.alpha[d]) for look in looks),
+        )
+        for number, d in enumerate(shown)
+    )
+    tau = Curve(
+        name=f"K = {depth}",
+        line=len(shown),
+        points=tuple(Point(look.step, look.seen.tau(depth)) for look in looks),
+    )
+    panels = [
+        Panel(title="Acceptance", x="steps", y="alpha", items=alphas, from_zero=True),
+        Panel(title="Tokens a round", x="steps", y="tau", items=(tau,)),
+    ]
+    gains = tuple(Point(look.step, look.gain.speedup) for look in looks if look.gain)
+    if gains:
+        gained = Curve(name="at the best K", line=len(shown) + 1, points=gains)
+        panels.append(Panel(title="Predicted", x="steps", y="speed-up", items=(gained,)))
+    return Figure(title=title, panels=tuple(panels))
+
+
+# A training as a page: what acceptance came to, its curve, and every look at it.
+
+
+def page(looks: Sequence[Look], best: Look, title: str, ended: str) -> str:
+    """The looks of a training as one file of HTML.
+
+    Args:
+        best: the look whose weights were written.
+        ended: why it ended before its time; empty if it did not.
+    """
+    depth = len(best.seen.alpha)
+    first = looks[0].seen.tau(depth)
+    sheet = Sheet(
+        title=title,
+        mood="good" if best.seen.tau(depth) > first else "open",
+        line=f"At K = {depth} tau came from {first:.2f} to {best.seen.tau(depth):.2f} tokens a "
+        f"round in {best.step} steps, on {best.seen.texts} held-out texts",
+        notes=(ended,) if ended else (),
+        says="alpha is the chance that a token is kept when those before it are.",
+        figures=(curve(looks, title),),
+        grids=(
+            Grid(
+                caption="Every look at held-out texts",
+                headings=("step", "loss", "tau", *(f"alpha {d + 1}" for d in range(depth))),
+                rows=tuple(_row(look, depth) for look in looks),
+            ),
+        ),
+        answers=True,
+    )
+    return html(Report(title, (), sheets=(sheet,)))
+
+
+def _row(look: Look, depth: int) -> tuple[str, ...]:
+    alphas = (_share(share) for share in look.seen.alpha)
+    return f"{look.step}", f"{look.loss:.4f}", f"{look.seen.tau(depth):.3f}", *alphas
+
+
+def _share(share: Share) -> str:
+    return f"{share.value:.3f} ({share.low:.3f} to {share.high:.3f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of it."""
+
+    folder: Path
+    drafter: str
+    best: Look
+    looks: tuple[Look, ...]
+    ended: str  # why before its time
+
+
+def finish(
+    course: Course,
+    folder: Folder,
+    texts: Texts,
+    asked: DraftTraining | HeadTraining,
+    target: ModelSpec,
+    loss: Spec,
+    chat: bool,
+    command: Sequence[str],
+) -> Trained:
+    """Write the weights of the best look, and what is to be told of them.
+
+    Raises:
+        WriteError: no room.
+    """
+    student, out = course.student, folder.result
+    student.network.load_state_dict(course.best)
+    student.write(out, getattr(torch, asked.save_as))
+    own = "which asked itself the questions" if chat else "from nothing"
+    named = ", ".join(asked.prompts)
+    how = f"asked the prompts of {named}" if named not in ("", SELF) else own
+    facts = {
+        "target": str(target),
+        "what": f"A drafter of kind {student.drafter}",
+        "temperature": asked.temperature,
+        "top_p": f" and top-p {asked.top_p}" if asked.top_p < 1 else "",
+        "count": len(texts.texts),
+        "tokens": texts.tokens,
+        "numbers": texts.made.get("numbers", "the numbers of its checkpoint"),
+        "asked": how,
+        "empty": texts.made["left_out"]["empty"],
+        "shared": texts.made["left_out"]["of tasks"],
+        "loss": loss,
+        "batch_tokens": asked.batch_tokens,
+        "on_policy": asked.on_policy,
+        "seed": asked.seed,
+        "command": shlex.join(command) or "spsbench.api.train",
+    }
+    replace_file(out / "README.md", card(course, facts).encode())
+    figures = {**course.chosen.to_json(), **facts, "loss": str(loss)}
+    replace_file(out / "training.json", (json.dumps(figures, indent=1) + "\n").encode())
+    title = f"{student.drafter} for {target}"
+    replace_file(folder.curve, png(curve(course.looks, title)))
+    shown = page(course.looks, course.chosen, title, course.ended)
+    replace_file(folder.page, shown.encode())
+    return Trained(out, student.drafter, course.chosen, tuple(course.looks), course.ended)

@@ -1,0 +1,243 @@
+"""What the target is asked, in its tokens."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.hardware.files import read_file
+from spsbench.models.tokenizers import encode, encode_chat
+from spsbench.plugins import make
+from spsbench.settings.commands import Training
+from spsbench.spec import Spec
+from spsbench.tasks import hubfile
+from spsbench.tasks.jsonl import Jsonl
+from spsbench.tasks.reader import rows
+
+# A task among the files that a user names.
+
+OF_FILES = (".jsonl", ".json", ".gz", ".parquet")
+
+
+def task_named(name: str, flag: str, wanted: str) -> Any:
+    """The task of this name, where there is no file of it.
+
+    Args:
+        flag: that named it.
+        wanted: what a file would have held, for the message.
+
+    Raises:
+        MissingError: it is called as a file is.
+        UsageError: no such task.
+    """
+    path = Path(name).expanduser()
+    if path.suffix in OF_FILES:
+        raise MissingError(f"no such file ({path}): expected {wanted}. Check {flag}")
+    try:
+        return make("tasks", Spec.parse(name))
+    except ValueError as error:
+        raise UsageError(f"{flag} {error}") from error
+
+
+# Plain text, cut at empty lines.
+
+LIMIT = 1 << 30  # bytes
+
+
+def paragraphs(path: Path, flag: str) -> Iterator[str]:
+    """The paragraphs of a file; `flag` named it.
+
+    Raises:
+        MissingError, DataError: no such file, or no text.
+    """
+    try:
+        text = read_file(path, LIMIT).decode()
+    except FileNotFoundError as error:
+        raise MissingError(f"no such file ({path}): expected text. Check {flag}") from error
+    except (UnicodeDecodeError, OSError) as error:
+        raise DataError(f"{path} cannot be read ({error}): expected UTF-8 text") from error
+    parts = (part.strip() for part in text.replace("\r\n", "\n").split("\n\n"))
+    yield from (part for part in parts if part)
+
+
+# Whether a text is one of the benchmark's: runs of words that it shares with a task's prompt.
+
+RUN = 13  # words (Brown et al. 2020, appendix C)
+SHARE = 0.5  # of the runs of a text; phrases alone are no overlap
+TASKS = ("humaneval", "xsum:data=mini")  # those whose texts come with the package
+HUB = "xsum:data=hub"  # where it is cached
+KEYS = ("prompt", "document", "text")  # of a file's rows: what may be a text of it
+
+
+class Overlap:
+    """The texts of tasks and files, as runs of words.
+
+    Args:
+        named: tasks and files.
+
+    Raises:
+        SpsError: a file that is not there, or is no data.
+    """
+
+    def __init__(self, named: Iterable[str] = TASKS) -> None:
+        self._whole: dict[str, int] = {}
+        self._places: list[str] = []
+        found = [_distinct("")]
+        for name in named:
+            for where, text in _texts_kept_apart(name):
+                self._whole.setdefault(" ".join(text.split()), len(self._places))
+                self._places.append(f"{name} {where}")
+                found.append(_distinct(text))
+        self._counts = np.array([len(own) for own in found[1:]], dtype=np.int64)
+        mixed = np.concatenate(found)
+        order = mixed.argsort(kind="stable")
+        self._runs = mixed[order]
+        self._owners = np.repeat(np.arange(len(self._places)), self._counts)[order]
+
+    def of(self, text: str) -> str | None:
+        """`humaneval HumanEval/3`, where half of that prompt's words, or of the text's, are shared.
+
+        None where there is no such prompt.
+        """
+        if (same := self._whole.get(" ".join(text.split()))) is not None:
+            return self._places[same]
+        mine = _distinct(text)
+        low, high = (self._runs.searchsorted(mine, side) for side in ("left", "right"))
+        shared = high > low
+        if not shared.any():
+            return None
+        pairs = zip(low[shared], high[shared], strict=True)
+        owners = np.concatenate([self._owners[a:b] for a, b in pairs])
+        known, times = np.unique(owners, return_counts=True)
+        if shared.sum() >= SHARE * len(mine):
+            return self._places[int(known[times.argmax()])]
+        part = times / self._counts[known]
+        most = int(part.argmax())
+        return self._places[int(known[most])] if part[most] >= SHARE else None
+
+
+def kept_apart(named: Iterable[str]) -> list[str]:
+    """What no text may be of: the package's tasks, XSum if it is cached, what a user names."""
+    return [*TASKS, *([HUB] if hubfile.cached() is not None else []), *named]
+
+
+def runs(text: str) -> Iterator[int]:
+    """Every `RUN` words in a row, as a number."""
+    words = text.lower().split()
+    return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
+
+
+def _distinct(text: str) -> np.ndarray:
+    return np.unique(np.fromiter(runs(text), dtype=np.int64))
+
+
+def _texts_kept_apart(name: str) -> Iterator[tuple[str, str]]:
+    """Where each text of a task or a file is, and itself."""
+    path = Path(name).expanduser()
+    if path.suffix == ".txt":
+        for number, part in enumerate(paragraphs(path, "--not-from"), start=1):
+            yield f"paragraph {number}", part
+    elif path.exists():
+        for row in rows(path):
+            key = next((key for key in KEYS if key in row.values), KEYS[0])
+            yield row.where.removeprefix(name).strip(":"), row.text(key)
+    else:
+        task = task_named(name, "--not-from", "texts of a test")
+        for sample in task.samples(lambda prompt: True):
+            yield sample.id, sample.prompt
+
+
+SELF = "self"  # among the prompts: questions of the target's own
+
+
+def in_chat(tokenizer: Any, chat: str) -> bool:
+    """Whether the target is asked by its template.
+
+    Raises:
+        UsageError: it has none, and it was asked for.
+    """
+    has = bool(getattr(tokenizer, "chat_template", None))
+    if chat == "on" and not has:
+        raise UsageError("--chat on: expected a target with a chat template. Leave it out")
+    return has and chat != "off"
+
+
+def asks_itself(asked: Training) -> bool:
+    """Whether the target asks what no prompt does."""
+    return not asked.prompts or SELF in asked.prompts
+
+
+def prompts_of(asked: Training, tokenizer: Any, chat: bool, overlap: Overlap) -> list[list[int]]:
+    """The prompts of files and tasks, each once, cut to what is allowed, the shortest first.
+
+    Raises:
+        DataError: none, or one that is a task's own.
+        MissingError: no such file.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    named = [name for name in asked.prompts if name != SELF]
+    for name in named:
+        before = len(found)
+        for where, text in _texts(name):
+            if (task := overlap.of(text)) is not None:
+                raise DataError(
+                    f"{where} is a prompt of the benchmark, {task} (--prompts {name}): expected "
+                    "texts that nothing is measured on. Take it out"
+                )
+            if chat:
+                ids = encode_chat(tokenizer, [{"role": "user", "content": text}])
+                if len(ids) > asked.prompt_tokens:
+                    continue
+            else:
+                ids = encode(tokenizer, text)[: asked.prompt_tokens]
+            found[tuple(ids)] = None
+            if len(found) == asked.count:
+                break
+        if len(found) == before < asked.count:
+            raise DataError(
+                f"no prompts of {asked.prompt_tokens} tokens or fewer (--prompts {name}): expected "
+                "one or more. Name another file, or give more --prompt-tokens"
+            )
+    return sorted((list(ids) for ids in found), key=len)  # a batch is padded to its longest
+
+
+def user_mark(tokenizer: Any) -> list[int]:
+    """What stands before the words of a user in the target's template."""
+    first, second = (
+        encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in ("Aa", "9?")
+    )
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    return first[:same]
+
+
+def nothing(tokenizer: Any, eos: frozenset[int]) -> list[int]:
+    """The prompt of a model that continues: what stands before a document.
+
+    Raises:
+        UsageError: there is no such token.
+    """
+    first = tokenizer.bos_token_id
+    if first is None:
+        first = min(eos, default=None)
+    if first is None:
+        raise UsageError(
+            "no --prompts for a target without a token that begins or ends a text: expected "
+            "something to continue. Name a file with --prompts"
+        )
+    return [int(first)]
+
+
+def _texts(name: str) -> Iterator[tuple[str, str]]:
+    """Where each text is, and itself."""
+    path = Path(name).expanduser()
+    if path.suffix == ".txt":
+        for number, part in enumerate(paragraphs(path, "--prompts"), start=1):
+            yield f"{path}, paragraph {number}", part
+        return
+    task = Jsonl(str(path)) if path.is_file() else task_named(name, "--prompts", "prompts")
+    for sample in task.samples(lambda prompt: True):
+        yield f"{name}: {sample.id}", sample.prompt

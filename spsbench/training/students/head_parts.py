@@ -1,0 +1,208 @@
+"""A layer for a head, of the sizes of its target's."""
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from spsbench.errors import UsageError, WriteError
+from spsbench.loop.drafter_context import TargetParts
+from spsbench.models.heads.description import LayerShape
+from spsbench.store.atomic import replace_file
+from spsbench.training.students.student import Batch, Guess, Lesson, Student, wanted_rows
+
+SPREAD = 0.02
+
+
+def layer_of(target: TargetParts, inner: int | None, kind: str) -> LayerShape:
+    """Llama's layer in the target's width.
+
+    Raises:
+        UsageError: a target that has no sizes to go by.
+    """
+    config = target.config
+    width, heads = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    if not width or not heads:
+        raise UsageError(
+            f"a head for a {config.model_type} (--kind {kind}): expected a target with a hidden "
+            "size and heads of attention. Train a draft model: sps train draft"
+        )
+    told = getattr(config, "head_dim", None) or width // heads
+    each = told if told % 2 == 0 else told + 1
+    own = max(1, width // each)
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    group = max(1, heads // shared)
+    rope = getattr(config, "rope_parameters", None) or {}
+    return LayerShape(
+        width=width,
+        inner=inner or getattr(config, "intermediate_size", None) or 4 * width,
+        heads=own,
+        kv_heads=next(n for n in range(max(1, own // group), 0, -1) if own % n == 0),
+        head_dim=each,
+        eps=float(getattr(config, "rms_norm_eps", 1e-6)),
+        rope_theta=float(rope.get("rope_theta") or getattr(config, "rope_theta", None) or 10000.0),
+        positions=int(getattr(config, "max_position_embeddings", None) or 2048),
+    )
+
+
+def head_of(target: TargetParts) -> Callable[[Tensor], Tensor]:
+    """The target's own head over [..., H] rows of a network in other numbers."""
+
+    def logits(rows: Tensor) -> Tensor:
+        return target.head(rows.to(target.dtype)).to(rows.dtype)
+
+    return logits
+
+
+def layer_config(shape: LayerShape, vocab: int) -> dict[str, Any]:
+    """The config.json of a Llama of one such layer."""
+    return {
+        "model_type": "llama",
+        "hidden_size": shape.width,
+        "intermediate_size": shape.inner,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": 1,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.eps,
+        "rope_theta": shape.rope_theta,
+        "vocab_size": vocab,
+        "max_position_embeddings": shape.positions,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+    }
+
+
+@torch.no_grad()
+def begun(network: nn.Module, seed: int) -> None:
+    """Weights to begin with: a fixed spread, what ends a sublayer smaller, biases 0."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, weight in network.named_parameters():
+        if weight.ndim < 2:
+            weight.fill_(1.0 if "norm" in name else 0.0)
+            continue
+        spread = SPREAD if "o_proj" in name or "down_proj" in name else weight.shape[1] ** -0.5
+        numbers = torch.randn(weight.shape, generator=draw, dtype=torch.float32) * spread
+        weight.copy_(numbers.to(weight))
+
+
+# The tokens that a head has columns for: the commonest of the texts.
+
+USUAL = 32_000
+
+
+def known_tokens(counts: Tensor, wanted: int | None) -> Tensor:
+    """[Vd] tokens in ascending order, on the host: the commonest, of like ones the first.
+
+    Args:
+        counts: [V] how often each token of the target is in the texts.
+        wanted: how many; None: 32,000, or all.
+
+    Raises:
+        UsageError: more than the target has.
+    """
+    check_known(wanted, len(counts))
+    chosen = counts.argsort(descending=True, stable=True)[: wanted or USUAL]
+    return torch.sort(chosen.cpu()).values
+
+
+def check_known(wanted: int | None, vocab: int) -> None:
+    """Refuse more tokens than the target has.
+
+    Raises:
+        UsageError: with their number.
+    """
+    if wanted is not None and wanted > vocab:
+        raise UsageError(f"--draft-vocab is {wanted}: expected 1..{vocab}, the target's tokens")
+
+
+# Heads that foretell several tokens from the target's last hidden state alone.
+
+
+class Chained(Student):
+    """Row j of pass d foretells token j + 2 + d of a text, from hidden state j and tokens after it.
+
+    So pass d tells the row j + 1 + d of the batch.
+    """
+
+    network: nn.Module
+
+    def reads(self, layers: int) -> Sequence[int]:
+        """The last one."""
+        return (layers,)
+
+    @abstractmethod
+    def states(
+        self, hidden: Tensor, tokens: Tensor, depth: int
+    ) -> Iterator[tuple[Tensor, Callable[[Tensor], Tensor]]]:
+        """A state for each depth [B, T, .], and the projection that makes logits of it.
+
+        Args:
+            hidden: [B, T, D] of the target, the last.
+            tokens: [B, T] of the text; what is beyond its end is 0.
+            depth: how many.
+        """
+
+    def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
+        """As `Student.guesses`."""
+        texts, length = batch.ids.shape
+        hidden = lesson.hidden[-1].to(next(self.network.parameters()).dtype)
+        first = torch.arange(texts, device=hidden.device)[:, None] * length
+        for d, (state, head) in enumerate(self.states(hidden, batch.ids, depth)):
+            place = torch.arange(max(length - 1 - d, 0), device=hidden.device)
+            at, kept = wanted_rows(batch, (first + place + 1 + d).flatten())
+            mine = state[:, : len(place)].flatten(0, 1)[at]
+            yield Guess(kept, head(mine))
+
+
+def ahead(tokens: Tensor, count: int) -> Tensor:
+    """[B, T] the token `count` places further on; 0 beyond the end."""
+    return nn.functional.pad(tokens[:, count:], (0, count))
+
+
+# The folder of a head: config.json and safetensors.
+
+SPECULATORS_VERSION = "0.3.0"  # of the format
+
+
+def speculator(kind: str, architecture: str, target: str, k: int) -> dict[str, Any]:
+    """What every config.json of vllm-project/speculators begins with."""
+    return {
+        "architectures": [architecture],
+        "speculators_model_type": kind,
+        "speculators_version": SPECULATORS_VERSION,
+        "speculators_config": {
+            "algorithm": kind,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": k}],
+            "verifier": {"name_or_path": target, "architectures": []},
+        },
+    }
+
+
+def write_head(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: torch.dtype
+) -> None:
+    """Write a head; the config last, so that half a folder is none.
+
+    Raises:
+        WriteError: it could not be written.
+    """
+    whole = {
+        name: tensor.detach().cpu().to(dtype if tensor.is_floating_point() else None).contiguous()
+        for name, tensor in tensors.items()
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError.of(error, folder) from error
+    replace_file(folder / "model.safetensors", save(whole, {"format": "pt"}))
+    named = {**config, "torch_dtype": str(dtype).removeprefix("torch.")}
+    replace_file(folder / "config.json", (json.dumps(named, indent=1) + "\n").encode())

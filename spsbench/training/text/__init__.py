@@ -1,1 +1,0 @@
-"""The text that a drafter learns from: the target's own, made in batches and kept."""

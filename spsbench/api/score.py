@@ -21,12 +21,11 @@ from spsbench.sandbox.levels import Outcome, ProgramLimits, ProgramVerdict
 from spsbench.settings.execution import HERE, Crew
 from spsbench.settings.options import parse_range
 from spsbench.store.atomic import replace_file
+from spsbench.tasks import program_log
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.tasks.programs import figures
-from spsbench.tasks.programs.generated import Program, ProgramSample, of_file, of_run
-from spsbench.tasks.programs.log import NAME, VerdictLog
-from spsbench.tasks.programs.pool import judge
-from spsbench.tasks.programs.samples import with_results
+from spsbench.tasks.judging import judge
+from spsbench.tasks.program_log import NAME, VerdictLog, with_results
+from spsbench.tasks.program_texts import Program, ProgramSample, of_file, of_run
 
 log = logging.getLogger(__name__)
 
@@ -175,11 +174,11 @@ class Scoring:
         ks = () if batch.partial else self._ks
         found = {"target": target.name, "settings": self.settings, "partial": batch.partial or None}
         if self.samples:
-            found |= figures.plain(own, ks)
+            found |= program_log.plain(own, ks)
         else:
             cells = list(dict.fromkeys(each.cell for each in own))
             by_cell = {cell: [each for each in own if each.cell == cell] for cell in cells}
-            found["cells"] = {cell: figures.plain(each, ks) for cell, each in by_cell.items()}
+            found["cells"] = {cell: program_log.plain(each, ks) for cell, each in by_cell.items()}
         text = json.dumps(found, indent=1, allow_nan=False) + "\n"
         place = self._log.with_name(self._log.name.removesuffix(NAME) + "scoring.json")
         replace_file(place, text.encode("ascii"))
@@ -190,9 +189,13 @@ class Scoring:
         batch = self.batch
         own = [self.judged[program.key] for program in batch.programs]
         lines = [f"{self.options.target.name}: {len(own)} programs of {batch.problems} problems"]
-        lines += [figures.told(figures.counts(own))]
-        lines += [batch.partial] if batch.partial else figures.shown(figures.pass_at(own, self._ks))
-        return [*lines, figures.described(self.settings)]
+        lines += [program_log.told(program_log.counts(own))]
+        lines += (
+            [batch.partial]
+            if batch.partial
+            else program_log.shown(program_log.pass_at(own, self._ks))
+        )
+        return [*lines, program_log.described(self.settings)]
 
     def report(self) -> Report:
         """Return the report of a run, its scores made anew."""

@@ -42,7 +42,7 @@ from spsbench.store.manifest import Manifest
 from spsbench.store.provenance import provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
-from spsbench.tasks.fingerprint import digest_of
+from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
 
 log = logging.getLogger(__name__)

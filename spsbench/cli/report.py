@@ -130,7 +130,7 @@ def merge_runs(
     from spsbench.reports.conclude import conclude
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge
-    from spsbench.tasks.programs.log import merge as merge_verdicts
+    from spsbench.tasks.program_log import merge as merge_verdicts
     from spsbench.tasks.scores import task_scores, write_scores
 
     merge(runs, out)

@@ -12,8 +12,8 @@ from spsbench.hardware.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import Outcome, ProgramLimits, SandboxError
 from spsbench.settings.execution import Crew
-from spsbench.tasks.programs.generated import Program
-from spsbench.tasks.programs.pool import judge
+from spsbench.tasks.judging import judge
+from spsbench.tasks.program_texts import Program
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
-from spsbench.tasks.programs.figures import counts, described, pass_at, shown, told, without
-from spsbench.tasks.programs.generated import TASK
-from spsbench.tasks.programs.log import NAME, read
+from spsbench.tasks.program_log import NAME, counts, described, pass_at, read, shown, told, without
+from spsbench.tasks.program_texts import TASK
 
 PROBLEMS = 164  # of HumanEval
 

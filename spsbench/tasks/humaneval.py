@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from spsbench.errors import DataError
 from spsbench.settings.task import Fits, Sample, Task
-from spsbench.tasks.fingerprint import fingerprint
-from spsbench.tasks.metrics.passk import K, Passes, estimate
+from spsbench.tasks.passk import K, Passes, estimate
+from spsbench.tasks.reader import fingerprint
 
 QUESTION = (
     "Complete this Python function. Answer with the whole function in one code block.\n\n"

@@ -14,9 +14,8 @@ from spsbench.errors import DataError
 from spsbench.metrics.quality import average
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.store.folder import TURN
-from spsbench.tasks.fingerprint import fingerprint
-from spsbench.tasks.metrics import metric, rouge
-from spsbench.tasks.reader import Row, distinct, rows, well_formed
+from spsbench.tasks import rouge
+from spsbench.tasks.reader import Row, distinct, fingerprint, rows, well_formed
 
 
 class Jsonl(Task):
@@ -78,7 +77,7 @@ class Jsonl(Task):
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """ROUGE-2 F in 0..100 against the reference, if there is one."""
-        return {} if sample.reference is None else metric.score(completion, sample.reference)
+        return {} if sample.reference is None else rouge.score(completion, sample.reference)
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:

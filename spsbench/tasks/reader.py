@@ -5,16 +5,84 @@ nothing is skipped or repaired.
 """
 
 import gzip
+import hashlib
 import io
+import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol, TypeVar
+from typing import IO, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from spsbench.errors import DataError, MissingError, PermissionDeniedError, first_line
 from spsbench.hardware.files import open_file
-from spsbench.tasks.line import parse
+
+# One line of a JSONL file: a JSON object, read strictly.
+
+
+def parse(line: bytes, where: str) -> dict[str, Any]:
+    """The object on a line.
+
+    Args:
+        line: its bytes, the newline included if it has one.
+        where: file and line, for messages.
+
+    Raises:
+        DataError: not UTF-8, not JSON, cut off, nested too deeply, with a number that is no number
+            or a key that is there twice, or no object; says the column where it is known.
+    """
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"bytes that are not UTF-8 ({where}:{error.start + 1}): expected UTF-8. "
+            "Convert the file, for instance with iconv"
+        ) from error
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_finite
+        )
+    except RecursionError:
+        raise DataError(
+            f"JSON nested too deeply ({where}): expected flat objects. Correct the line"
+        ) from None  # a thousand frames help nobody
+    except json.JSONDecodeError as error:
+        torn = "" if line.endswith(b"\n") else "; the file may have been cut off here"
+        raise DataError(
+            f"no JSON ({where}:{error.colno}, {error.msg}{torn}): expected one object a line. "
+            "Correct the line"
+        ) from error
+    except ValueError as error:
+        raise DataError(
+            f"{error} ({where}): expected plain, finite, unambiguous values. Correct the line"
+        ) from error
+    if not isinstance(value, dict):
+        raise DataError(
+            f"JSON {type(value).__name__} ({where}): expected one object a line. Correct the line"
+        )
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} is there twice")
+    return values
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"the number {constant}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:20]}, which is too large")
+    return value
+
 
 LINE_LIMIT = 16 << 20  # bytes
 SIZE_LIMIT = 1 << 30  # bytes when unpacked: rows are kept in memory, and a gzip may be a bomb
@@ -191,3 +259,20 @@ def _check_size(size: int, path: Path) -> None:
             f"more than {SIZE_LIMIT >> 30} GiB of data ({path}): expected a smaller file, as its "
             "rows are kept in memory. Split it"
         )
+
+
+# A short name for prompts: it changes when any of them does.
+
+
+def fingerprint(texts: Iterable[str]) -> str:
+    """First 8 hex digits of the digest of the texts."""
+    return digest_of(texts)[:8]
+
+
+def digest_of(texts: Iterable[str]) -> str:
+    """The SHA-256 of the texts, each with its length before it."""
+    digest = hashlib.sha256()
+    for text in texts:
+        content = text.encode()
+        digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest()

@@ -12,7 +12,7 @@ from spsbench.store.atomic import replace_file
 from spsbench.store.folder import Shard, belongs, shard_name
 from spsbench.store.log import encode, iterate
 from spsbench.store.records import records
-from spsbench.tasks.programs.log import scores as verdict_scores
+from spsbench.tasks.program_log import scores as verdict_scores
 
 LARGEST = 1e300  # of a figure; sums of what is larger are no numbers
 

@@ -13,18 +13,64 @@ instead, without an example, and its answer ends where it ends it.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from spsbench.errors import DataError
 from spsbench.metrics.quality import average
 from spsbench.settings.task import Fits, Sample, Task
+from spsbench.tasks import rouge
 from spsbench.tasks.articles import articles
 from spsbench.tasks.corpora import news
-from spsbench.tasks.fingerprint import fingerprint
-from spsbench.tasks.metrics import metric, rouge
-from spsbench.tasks.sentences import shortened
+from spsbench.tasks.reader import fingerprint
+
+# Where sentences end, and the longest beginning of a text that ends with one and still fits.
+
+_MARK = re.compile(r"""[.!?]+["'”’)\]]*\s+""")
+_SHORT = frozenset(
+    (
+        *("Mr", "Mrs", "Ms", "Dr", "Prof", "Rev", "Sir", "St", "Lt", "Col", "Gen", "Sgt", "Capt"),
+        *("Gov", "Sen", "Rep", "No", "vs", "etc"),
+    )
+)
+
+
+def sentence_ends(text: str) -> list[int]:
+    """The offset behind each sentence of `text`, the end of the text included.
+
+    A full stop after an initial or an abbreviation ends no sentence, nor does one before a word in
+    lower case.
+    """
+    ends = [
+        mark.start() + len(mark.group().rstrip())
+        for mark in _MARK.finditer(text)
+        if not _is_short(text, mark) and not text[mark.end() : mark.end() + 1].islower()
+    ]
+    whole = len(text.rstrip())
+    return [end for end in ends if end < whole] + [whole]
+
+
+def shortened(text: str, fits: Callable[[str], bool]) -> str | None:
+    """The most whole sentences from the beginning of `text` that fit, or None if not even one does.
+
+    What is returned was asked of `fits`, even if `fits` is not monotone in the length.
+    """
+    ends = sentence_ends(text)
+    count = bisect_left(ends, True, key=lambda end: not fits(text[:end]))
+    return text[: ends[count - 1]] if count else None
+
+
+def _is_short(text: str, mark: re.Match[str]) -> bool:
+    """Whether the word before the mark is an initial or an abbreviation."""
+    if not mark.group().startswith("."):
+        return False
+    before = text[max(0, mark.start() - 8) : mark.start()]
+    word = re.split(r"[^\w]", before)[-1]
+    return word in _SHORT or (len(word) == 1 and word.isupper())
+
 
 QUESTION = "Summarize the article in one sentence.\n\nArticle: {document}"
 
@@ -90,7 +136,7 @@ class XSum(Task):
 
     def score(self, sample: Sample, completion: str) -> dict[str, float]:
         """ROUGE-2 F in 0..100, without and with stemming, and whether the summary is empty."""
-        return metric.score(completion, sample.reference or "")
+        return rouge.score(completion, sample.reference or "")
 
     @staticmethod
     def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:

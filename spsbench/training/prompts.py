@@ -12,7 +12,7 @@ from spsbench.models.tokenizers import encode, encode_chat
 from spsbench.plugins import make
 from spsbench.settings.commands import Training
 from spsbench.spec import Spec
-from spsbench.tasks import hubfile
+from spsbench.tasks import articles
 from spsbench.tasks.jsonl import Jsonl
 from spsbench.tasks.reader import rows
 
@@ -120,7 +120,7 @@ class Overlap:
 
 def kept_apart(named: Iterable[str]) -> list[str]:
     """What no text may be of: the package's tasks, XSum if it is cached, what a user names."""
-    return [*TASKS, *([HUB] if hubfile.cached() is not None else []), *named]
+    return [*TASKS, *([HUB] if articles.cached() is not None else []), *named]
 
 
 def runs(text: str) -> Iterator[int]:

@@ -19,7 +19,7 @@ from spsbench.sandbox import confinement
 from spsbench.sandbox.choice import LevelFinding
 from spsbench.sandbox.levels import Outcome, ProgramLimits
 from spsbench.settings.execution import Crew
-from spsbench.tasks.programs.generated import Program
+from spsbench.tasks.program_texts import Program
 from tests.distributed.inline import inline
 from tests.tasks.programs.conftest import right, written
 

@@ -14,8 +14,8 @@ from spsbench.errors import Exit
 from spsbench.sandbox import isolation, runner, selftest
 from spsbench.sandbox.levels import BusyError, ProgramLimits, ProgramVerdict, interpreter
 from spsbench.sandbox.runner import TASKS, run
-from spsbench.tasks.programs import pool
-from spsbench.tasks.programs.generated import Program
+from spsbench.tasks import judging
+from spsbench.tasks.program_texts import Program
 from tests.sandbox.situations import run_trial
 
 LIMITS = ProgramLimits(timeout=5.0)
@@ -124,7 +124,7 @@ def test_workers_are_there_before_programs_take_the_room(monkeypatch: pytest.Mon
     monkeypatch.setattr(threading.Thread, "start", start)
     programs = [Program(("", f"p{n}", 0), "x = 1") for n in range(3)]
     told: list[str] = []
-    pool.judge(
+    judging.judge(
         programs, LEVEL, LIMITS, workers=3, told=lambda one, outcome: told.append(outcome.verdict)
     )
     assert told == ["passed"] * 3

@@ -3,7 +3,7 @@
 import pytest
 
 from spsbench.tasks.humaneval import HumanEval
-from spsbench.tasks.programs.answer import NOTHING, continued, found, program
+from spsbench.tasks.program_texts import NOTHING, continued, found, program
 
 FUNCTION = "def f(x):\n    return x + 1\n"
 

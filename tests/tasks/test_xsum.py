@@ -11,10 +11,9 @@ from spsbench.errors import DataError
 from spsbench.models import hub
 from spsbench.settings.task import Sample, Task
 from spsbench.store.provenance import provenance
-from spsbench.tasks import articles, hubfile
+from spsbench.tasks import articles
 from spsbench.tasks.corpora import news
-from spsbench.tasks.sentences import sentence_ends
-from spsbench.tasks.xsum import XSum
+from spsbench.tasks.xsum import XSum, sentence_ends
 
 REAL = os.environ.get("SPSBENCH_XSUM")  # a file of real articles, if there is one
 
@@ -156,7 +155,7 @@ def test_scores_have_the_names_that_are_announced() -> None:
 
 
 def test_auto_takes_mini_where_the_hub_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubfile, "cached", lambda: None)
+    monkeypatch.setattr(articles, "cached", lambda: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     task = XSum(count=5)
     assert "not XSum" in task.title
@@ -168,7 +167,7 @@ def test_auto_takes_mini_where_the_hub_is_out_of_reach(monkeypatch: pytest.Monke
 def test_what_was_not_set_by_the_user_is_not_said_to_be(
     monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
-    monkeypatch.setattr(hubfile, "cached", lambda: None)
+    monkeypatch.setattr(articles, "cached", lambda: None)
     monkeypatch.setattr(hub, "_before", {})
     monkeypatch.setattr(hub, "_silent", {"http://hub"} if silent else set())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -189,8 +188,8 @@ def test_the_split_of_the_hub_says_what_it_is(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Path(written(tmp_path, "One.", "Two."))
-    monkeypatch.setattr(hubfile, "cached", lambda: path)
-    monkeypatch.setattr(hubfile, "fetch", lambda: path)
+    monkeypatch.setattr(articles, "cached", lambda: path)
+    monkeypatch.setattr(articles, "fetch", lambda: path)
     task = XSum(data)
     assert task.title.startswith("XSum test split, 2 articles (EdinburghNLP/xsum at 7d4d486c")
     assert "11,305" in task.title

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from spsbench.settings.task import Sample
+from spsbench.tasks import rouge
+from spsbench.tasks import rouge as module
 from spsbench.tasks.jsonl import Jsonl
-from spsbench.tasks.metrics import metric as module
-from spsbench.tasks.metrics import rouge
-from spsbench.tasks.metrics.metric import rouge2_metric, score
+from spsbench.tasks.rouge import rouge2_metric, score
 from spsbench.tasks.xsum import XSum
 
 PAIRS = [("the cat sat on mats", "A cat sat on the mat."), ("", "the dog"), ("a b c", "a b c")]
@@ -37,7 +37,7 @@ def test_the_metric_is_the_function() -> None:
     metric = rouge2_metric()
     assert isinstance(metric, evaluate.Metric)
     got = metric.compute(predictions=predictions, references=references)
-    assert got == pytest.approx(rouge.mean(PAIRS))
+    assert got == pytest.approx(rouge.mean_scores(PAIRS))
     assert got["empty"] == pytest.approx(1 / 3)
 
     for prediction, reference in PAIRS:
@@ -69,7 +69,7 @@ HARD = [
 
 @pytest.mark.usefixtures("no_network")
 def test_one_text_is_scored_as_the_function_does() -> None:
-    assert [score(*pair) for pair in HARD] == [rouge.score(*pair) for pair in HARD]
+    assert [score(*pair) for pair in HARD] == [rouge.rouge_scores(*pair) for pair in HARD]
 
 
 def test_tasks_score_by_the_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_nothing_is_written_to_the_users_cache(monkeypatch: pytest.MonkeyPatch) 
     for prediction, reference in PAIRS:
         one.add(prediction=prediction, reference=reference)
         other.add(prediction="the dog ran", reference="the dog ran")
-    assert one.compute() == pytest.approx(rouge.mean(PAIRS))
+    assert one.compute() == pytest.approx(rouge.mean_scores(PAIRS))
     assert other.compute()["rouge2"] == pytest.approx(100)
 
 
@@ -115,7 +115,7 @@ def test_an_interrupt_leaves_no_text_behind(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_two_processes_without_a_home() -> None:
     program = (
-        "from spsbench.tasks.metrics.metric import score\n"
+        "from spsbench.tasks.rouge import score\n"
         "print([score('the cat sat', 'the cat')['rouge2'] for _ in range(50)][-1])"
     )
     home = dict.fromkeys(("HOME", "HF_HOME", "XDG_CACHE_HOME"), "/proc/nowhere")
@@ -128,5 +128,5 @@ def test_two_processes_without_a_home() -> None:
         )
         for _ in range(2)
     ]
-    expected = f"{rouge.score('the cat sat', 'the cat')['rouge2']}\n"
+    expected = f"{rouge.rouge_scores('the cat sat', 'the cat')['rouge2']}\n"
     assert [process.communicate()[0] for process in both] == [expected] * 2

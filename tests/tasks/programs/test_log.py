@@ -7,9 +7,9 @@ import pytest
 
 from spsbench.errors import DataError, InUseError, MismatchError
 from spsbench.sandbox.levels import Outcome, ProgramVerdict
-from spsbench.tasks.programs import log as logs
-from spsbench.tasks.programs.generated import Program
-from spsbench.tasks.programs.log import NAME, VerdictLog, merge, read, scores
+from spsbench.tasks import program_log as logs
+from spsbench.tasks.program_log import NAME, VerdictLog, merge, read, scores
+from spsbench.tasks.program_texts import Program
 
 SETTINGS = {"sandbox": "landlock", "limits": {"timeout": 3.0}, "interpreter": "3.11.7"}
 PASSED = Outcome(ProgramVerdict.PASSED, "", 0.25)

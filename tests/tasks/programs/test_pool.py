@@ -7,8 +7,8 @@ import pytest
 
 from spsbench.sandbox import isolation
 from spsbench.sandbox.levels import BrokenError, Outcome, ProgramLimits, ProgramVerdict, interpreter
-from spsbench.tasks.programs import pool
-from spsbench.tasks.programs.generated import Program
+from spsbench.tasks import judging
+from spsbench.tasks.program_texts import Program
 
 LIMITS = ProgramLimits(timeout=1.0)
 LEVEL = isolation.unconfined_level(interpreter(), LIMITS)  # of our own programs
@@ -27,7 +27,7 @@ def judged(given: list[Program], **more: object) -> dict[str, Outcome]:
         assert program.key[1] not in found
         found[program.key[1]] = outcome
 
-    pool.judge(given, LEVEL, LIMITS, told=told, **{"workers": 2, **more})
+    judging.judge(given, LEVEL, LIMITS, told=told, **{"workers": 2, **more})
     return found
 
 
@@ -54,7 +54,7 @@ def test_only_the_wall_clock_means_again_and_alone(monkeypatch: pytest.MonkeyPat
             return BUSY
         return BUSY if source == "disturbed" and tries[source] == 1 else PASSED
 
-    monkeypatch.setattr(pool, "run", run)
+    monkeypatch.setattr(judging, "run", run)
     found = judged(programs("disturbed", "slow", *"abcdefgh"), workers=4)
     assert len(found) == 10
     assert tries == {"disturbed": 2, "slow": 2, **dict.fromkeys("abcdefgh", 1)}
@@ -73,7 +73,7 @@ def test_processor_time_is_not_tried_again() -> None:
 
 def test_stopped_between_programs() -> None:
     found: list[str] = []
-    pool.judge(
+    judging.judge(
         programs(*["x = 1"] * 30),
         LEVEL,
         LIMITS,
@@ -90,10 +90,10 @@ def test_a_broken_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None
             raise BrokenError("bwrap", "gone")
         return PASSED
 
-    monkeypatch.setattr(pool, "run", run)
+    monkeypatch.setattr(judging, "run", run)
     found: dict[str, Outcome] = {}
     with pytest.raises(BrokenError, match="gone"):
-        pool.judge(
+        judging.judge(
             programs(*map(str, range(100))),
             LEVEL,
             LIMITS,

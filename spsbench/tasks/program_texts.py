@@ -1,8 +1,9 @@
 """The programs to be judged: those of a run, or those of a file of samples."""
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +13,91 @@ from spsbench.settings.records import Key
 from spsbench.store.manifest import Manifest
 from spsbench.store.records import records
 from spsbench.tasks.humaneval import Problem
-from spsbench.tasks.programs import answer
 from spsbench.tasks.reader import Row, rows
+
+# The program in an instruct model's answer, by a rule that has a version.
+
+ANSWER_RULE = "code-2"
+NOTHING = "no program in the answer"
+_FENCE = re.compile(
+    r"^[ \t]*(?:[-*+]|\d+[.)])?[ \t]*```+[^`\n]*\n(.*?)(?:^[ \t]*```+|```+[ \t]*$|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+_IMPORTED = r"\w[\w.]*( as \w+)?"
+_BEGINS = re.compile(
+    rf"(import {_IMPORTED}(, ?{_IMPORTED})*\s*(#.*)?$"
+    r"|from \w+(\.\w+)* import |@\w|class \w|(async )?def \w)"
+)
+_CONSTANT = re.compile(r"[A-Z_][A-Z_0-9]* = ")
+# What follows a name that is defined by a docstring, `pass` or `...` alone: the question, repeated.
+# Not by `ast`: what a model wrote may be deeper than a parser bears.
+_HEAD = re.compile(
+    r"[^\n]*:[ \t]*\n(?:\s*(\"\"\"|''').*?\1)?\s*(?:#[^\n]*\n\s*)*"
+    r"(?:pass|\.\.\.)?\s*(?:\Z|^(?=\S))",
+    re.MULTILINE | re.DOTALL,
+)
+_RETURNS = re.compile(r"^[ \t]+(return|yield)\b", re.MULTILINE)
+
+
+def program(problem: Problem, answer: str) -> str:
+    """The whole program; where the answer has none, one that fails and says so."""
+    code = found(problem.entry_point, answer)
+    if code is not None:
+        return problem.judged(f"{before(problem)}\n{code}")
+    body = continued(answer)
+    return f"raise SystemError({NOTHING!r})\n" if body is None else problem.program(body)
+
+
+def found(name: str, answer: str) -> str | None:
+    """The code that defines the function `name`; None where there is none."""
+    defines = re.compile(rf"^(?:async )?def {re.escape(name)}\b", re.MULTILINE)
+    for code in _candidates(answer):
+        if any(_HEAD.match(code, each.end()) is None for each in defines.finditer(code)):
+            return code
+    return None
+
+
+def continued(answer: str) -> str | None:
+    """The first block that is the body of a function; None where there is none."""
+    for block in _FENCE.findall(answer):
+        whole = all(line[0] in " \t#" for line in block.split("\n") if line.strip())
+        defines = any(_BEGINS.match(line) for line in _dedented(block).split("\n"))
+        if whole and not defines and _RETURNS.search(block):
+            return str(block)
+    return None
+
+
+def before(problem: Problem) -> str:
+    """What the problem's prompt has before its function."""
+    at = problem.prompt.find(f"def {problem.entry_point}")
+    return problem.prompt[: max(at, 0)]
+
+
+def _candidates(answer: str) -> Iterator[str]:
+    for block in _FENCE.findall(answer):
+        yield _dedented(block)
+    lines = _FENCE.sub("```\n", answer).split("\n")
+    start = 0
+    while start < len(lines):
+        end = start + 1
+        if _BEGINS.match(lines[start]):
+            while end < len(lines) and _goes_on(lines[end]):
+                end += 1
+            yield "\n".join(lines[start:end]) + "\n"
+        start = end
+
+
+def _goes_on(line: str) -> bool:
+    begins = _BEGINS.match(line) or _CONSTANT.match(line)
+    return not line.strip() or line[0] in " \t)#" or begins is not None
+
+
+def _dedented(block: str) -> str:
+    """A block in a list is indented as a whole."""
+    first = next((line for line in block.split("\n") if line.strip()), "")
+    margin = first[: len(first) - len(first.lstrip())]
+    return "\n".join(line.removeprefix(margin) for line in block.split("\n"))
+
 
 RULE = "raw-1"
 """How a program is made of a completion: prompt + completion + test, nothing cut or repaired.
@@ -79,7 +163,7 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
         if problem is None:
             raise _unknown(record.sample, str(folder))
         chat = cells[record.cell].work.chat
-        source = answer.program(problem, record.text) if chat else problem.program(record.text)
+        source = program(problem, record.text) if chat else problem.program(record.text)
         programs.append(Program(record.key, source))
     asked, wanted = _wanted(manifest, cells, len(problems))
     by_cell = [{p.key[1] for p in programs if p.key[0] == cell} for cell in cells]
@@ -89,7 +173,7 @@ def of_run(folder: Path, problems: Mapping[str, Problem]) -> Batch:
 
 def rule_of(cells: Iterable[Cell]) -> str:
     """How the programs of some cells are made, in words."""
-    rules = {answer.RULE if cell.work.chat else RULE for cell in cells}
+    rules = {ANSWER_RULE if cell.work.chat else RULE for cell in cells}
     return " and ".join(sorted(rules, reverse=True)) or RULE
 
 

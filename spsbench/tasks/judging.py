@@ -8,7 +8,7 @@ from threading import Barrier
 from spsbench.sandbox import runner
 from spsbench.sandbox.levels import BusyError, Level, Outcome, ProgramLimits
 from spsbench.sandbox.runner import retry_while_busy, run
-from spsbench.tasks.programs.generated import Program
+from spsbench.tasks.program_texts import Program
 
 Told = Callable[[Program, Outcome], None]
 

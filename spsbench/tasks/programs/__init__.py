@@ -1,1 +1,0 @@
-"""Programs of a run or a file -> verdicts on disk -> pass@k. What runs them is `sandbox`."""

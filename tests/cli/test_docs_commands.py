@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,19 @@ def sentences(page: Path) -> list[list[str]]:
     return list(commands(re.sub(r"\s+", " ", each) for each in found))
 
 
+@cache
+def root() -> Any:
+    return typer.main.get_command(app)
+
+
+@cache
+def names_of(kind: Any) -> frozenset[str]:
+    return frozenset(entry.name for entry in entries(kind))
+
+
 def parsed(given: list[str]) -> dict[str, Any]:
     """Parameters of a command line by the command's own parser; the command does not run."""
-    command: Any = typer.main.get_command(app)
+    command: Any = root()
     context, rest = None, given
     while hasattr(command, "get_command") and rest:
         context = command.make_context("sps", [rest[0]], parent=context)
@@ -58,7 +69,6 @@ def parsed(given: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_command_lines_parse(page: Path) -> None:
-    names = {kind: {entry.name for entry in entries(kind)} for kind in KINDS.values()}
     for given in [*blocks(page), *sentences(page)]:
         try:
             params = parsed(given)
@@ -70,7 +80,7 @@ def test_command_lines_parse(page: Path) -> None:
             values = params.get(option) or ()
             for value in [values] if isinstance(values, str) else values:
                 name = Spec.parse(value).name
-                known = name in names[kind] | OF_PLUGINS or ".py:" in value or name.isupper()
+                known = name in names_of(kind) | OF_PLUGINS or ".py:" in value or name.isupper()
                 assert known, f"sps {shlex.join(given)}: {name}"
 
 

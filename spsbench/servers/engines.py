@@ -11,6 +11,7 @@ Run here: llama-cpp-python 0.3. Read, not run: vLLM 0.33 (`return_token_ids`,
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -20,6 +21,7 @@ from spsbench.errors import DataError
 from spsbench.servers.http import BrokenAnswerError, Client, RefusedError, Reply
 
 TOPS = (10, 5, 1)  # likeliest tokens to ask for, the most that a server allows
+BY_ID = re.compile(r"#\d+")
 Stated = list[tuple[str, float]]
 """Tokens and the logarithms of their stated probabilities, likeliest first."""
 
@@ -139,6 +141,12 @@ class Server:
                 f"an answer of another schema ({self.client.address}{path}: "
                 f"{type(error).__name__} {error}): expected {self.kind}'s. Check the URL"
             ) from error
+        for token, key in zip(found.ids or (), found.keys, strict=False):
+            if BY_ID.fullmatch(key) and key != f"#{token}":
+                raise DataError(
+                    f"token {token} of an answer has the logprobs of token {key[1:]} "
+                    f"({self.client.address}): expected those of one token. Update the server"
+                )
         found.seconds, found.attempts = reply.seconds, reply.attempts
         return found
 

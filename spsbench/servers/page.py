@@ -188,6 +188,8 @@ def as_html(found: Checked, version: str) -> str:
         if table.rows:
             head, rows = _row("th", table.head), [_row("td", row) for row in table.rows]
             body.append(f"<table>{head}{''.join(rows)}</table>")
+        else:
+            body.append(f"<p>{e(table.head[0])}</p>")
     body.append("<ul>" + "".join(f"<li>{e(line)}</li>" for line in notes(found)) + "</ul>")
     told = f"sps check {version}, {found.seconds:.0f} s"
     if found.baseline:

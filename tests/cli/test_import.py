@@ -41,6 +41,7 @@ def children_seconds() -> float:
         ("list",),
         ("list", "--json"),
         ("generate", "--help"),
+        ("check", "--help"),
         ("generate", "hi", "-k", "99"),
         ("generate", "--prompt-file", "/no/such/file"),
         ("generate", "hi", "--target", "./no/such/folder"),

@@ -161,6 +161,16 @@ def test_another_schema_is_named() -> None:
         asked(Stub(trouble=other))
 
 
+def test_other_ids_than_the_logprobs_are_named() -> None:
+    def other(number: int, http: Any) -> bool:
+        logprobs = {"tokens": ["token_id:5"], "token_logprobs": [-1.0], "top_logprobs": [{}]}
+        http.send({"choices": [{"text": "a", "token_ids": [4], "logprobs": logprobs}]})
+        return True
+
+    with pytest.raises(DataError, match="token 4 of an answer has the logprobs of token 5"):
+        asked(Stub(trouble=other))
+
+
 def test_an_emitted_token_beside_the_likeliest_is_no_column() -> None:
     rows = [[("#1", -0.5), ("#2", -1.5), ("#9", -7.0)], [("#1", -0.5), ("#2", -1.5)]]
     text = columns(rows, ["#9", "#2"], 2)

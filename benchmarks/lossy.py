@@ -19,7 +19,7 @@ import torch
 from spsbench.api.bench import bench
 from spsbench.api.load import load
 from spsbench.benchmark.generation import Generation
-from spsbench.benchmark.tracing import DraftTracer, TextTracer
+from spsbench.benchmark.trace_draft import DraftTracer, TextTracer
 from spsbench.methods.resolve import resolve
 from spsbench.models.tokenizers import encode
 from spsbench.plugins import make

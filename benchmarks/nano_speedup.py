@@ -25,8 +25,7 @@ from spsbench.benchmark.generation import Generation, interleave
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
 from spsbench.methods.resolve import resolve
-from spsbench.metrics.summaries import summaries
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary, summaries
 from spsbench.metrics.sums import LOADED
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.tokenizers import encode

@@ -32,9 +32,8 @@ def work(folder: Path) -> None:
     from spsbench.hardware.ranks import ranks
     from spsbench.models.loader import load_model
     from spsbench.models.shares import load_shared
-    from spsbench.planning.forecast.link import Measured
-    from spsbench.planning.forecast.shared import Sizes
-    from spsbench.planning.reduces import reduces
+    from spsbench.planning.forecast.what_if import Measured, Sizes
+    from spsbench.planning.measure_allreduce import reduces
 
     torch.set_num_threads(1)
     channel()

@@ -82,7 +82,7 @@ def link(here: Machines) -> dict[str, Any]:
     """Bytes and median seconds of all-reduces between the two."""
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "link.json"
-        both = here.torchrun("-m", "spsbench.planning.reduces", str(file))
+        both = here.torchrun("-m", "spsbench.planning.measure_allreduce", str(file))
         told = [process.communicate(timeout=WITHIN) for process in both]
         if not file.exists():
             return {"right": False, "told": [err[-500:] for _, err in told]}

@@ -6,7 +6,7 @@ from typing import Unpack
 from spsbench.api.pair import Pair
 from spsbench.api.run import Run
 from spsbench.api.text import Prompt, Text
-from spsbench.benchmark.pace import Pace
+from spsbench.benchmark.estimate import Pace
 from spsbench.errors import (
     CannotCreateError,
     DataError,

@@ -12,11 +12,11 @@ from spsbench.messages import ignore
 from spsbench.methods.layer_search import Bench, Skip, Text, search
 from spsbench.methods.layer_search import best as best
 from spsbench.methods.resolve import warp
-from spsbench.planning.forecast.costs import Costs
-from spsbench.planning.forecast.shape import Shape, ShapeCost
+from spsbench.metrics.costs import Costs
+from spsbench.planning.forecast.what_if import Shape, ShapeCost
 from spsbench.planning.measure import CONTEXTS, SECONDS, Pace, measure
-from spsbench.planning.shapes import CONTEXT, measure_shapes
-from spsbench.planning.shapes import SECONDS as OF_SHAPES
+from spsbench.planning.what_if import CONTEXT, measure_shapes
+from spsbench.planning.what_if import SECONDS as OF_SHAPES
 from spsbench.plugins import make
 from spsbench.spec import Spec
 

@@ -11,9 +11,8 @@ from spsbench.api.prepare import followed
 from spsbench.api.run import Run
 from spsbench.api.text import Comparison, Prompt, Text, compare, fitted, ids_of, is_chat
 from spsbench.api.verify import Held
-from spsbench.benchmark.arms import Show, arm, run_both
-from spsbench.benchmark.generation import Generation
-from spsbench.benchmark.pace import Pace
+from spsbench.benchmark.estimate import Pace
+from spsbench.benchmark.generation import Generation, Show, arm, run_both
 from spsbench.engines.eager import context_of
 from spsbench.engines.session.engine_config import choice_of
 from spsbench.hardware.contention import loaded as is_loaded
@@ -26,7 +25,7 @@ from spsbench.methods.resolve import plan_of, settled
 from spsbench.models.cache import Loaded, ModelCache, pair_warnings
 from spsbench.models.chat import sampling_lookup
 from spsbench.models.folder import local_folder
-from spsbench.planning.planned import Planned
+from spsbench.planning.report import Planned
 from spsbench.settings.cell import WARP, Cell
 from spsbench.settings.cell_from_options import make_cell, own_copy
 from spsbench.settings.execution import Access

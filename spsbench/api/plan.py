@@ -11,10 +11,11 @@ from spsbench.api.load import access_of, load
 from spsbench.api.prepare import heads_in, prepare_cells
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, takes_say
+from spsbench.metrics.classifier import Fitted, write_classifier
 from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.planning.forecast.disco import Fitted, fit_along, write_classifier
-from spsbench.planning.forecast.link import HERE as THIS_MACHINE
-from spsbench.planning.forecast.link import Link, parse_link
+from spsbench.planning.forecast.acceptance import fit_along
+from spsbench.planning.forecast.what_if import HERE as THIS_MACHINE
+from spsbench.planning.forecast.what_if import Link, parse_link
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
@@ -118,7 +119,7 @@ def plan(
             where it cannot be.
 
     Returns:
-        A `spsbench.planning.planned.Planned`: `answer`, `command`, `report`, `outlook`; None if
+        A `spsbench.planning.report.Planned`: `answer`, `command`, `report`, `outlook`; None if
         it was stopped.
 
     Raises:
@@ -168,7 +169,7 @@ def plan(
     with announce_if_slow(LIBRARIES):
         from spsbench.methods.resolve import settled
         from spsbench.models.cache import ModelCache
-        from spsbench.planning.arms import cells_of, sampled
+        from spsbench.planning.candidates import cells_of, sampled
         from spsbench.planning.conduct import Planner
 
     model_cache = pair.model_cache if pair is not None else ModelCache.under(access)
@@ -209,7 +210,7 @@ def drawn_again(folder: Path, **asked: Any) -> Any:
             "--draft-cost, --every, --plot. Leave the rest out"
         )
 
-    from spsbench.planning.again import again
+    from spsbench.planning.inputs import again
 
     return again(folder, planning)
 
@@ -227,7 +228,7 @@ def costs_of(folder: Path) -> Path:
 
 def from_files(planning: Planning, asked: Mapping[str, Any]) -> Any:
     """A plan from a trace and a table of costs."""
-    from spsbench.planning.again import of_files
+    from spsbench.planning.inputs import of_files
 
     return of_files(planning, asked)
 
@@ -279,7 +280,7 @@ def plan_ranks(
         asked: options of `sps plan`.
 
     Returns:
-        A `spsbench.planning.over_ranks.Forecasts`, and the link.
+        A `spsbench.planning.what_if.Forecasts`, and the link.
 
     Raises:
         SpsError: a link, files or models that cannot be used.
@@ -289,12 +290,12 @@ def plan_ranks(
     planning = take_record(Planning, rest)
     material = _material(plan, planning, access, rest, watch)
     if known is None:
-        from spsbench.planning.reduces import between_ranks_here
+        from spsbench.planning.measure_allreduce import between_ranks_here
 
         known = between_ranks_here(min(ranks, max(2, os.cpu_count() or 2)))
 
     from spsbench.models.folder import locate
-    from spsbench.planning.over_ranks import forecast_ranks
+    from spsbench.planning.what_if import forecast_ranks
 
     def found(model: ModelSpec) -> Path:
         trusted = {"trust_remote_code": False, "allow_pickle": access.allow_pickle}
@@ -313,21 +314,21 @@ def _material(
     if plan is not None:
         if asked:
             raise UsageError(f"{', '.join(asked)} with the plan {plan}: expected it as it is")
-        from spsbench.planning.again import material
+        from spsbench.planning.inputs import material
 
         return material(plan, planning)[1]
     if planning.trace:
         if planning.costs is None:
             raise UsageError("--trace without --costs (--link): expected both or none")
 
-        from spsbench.planning.again import material_of_files
+        from spsbench.planning.inputs import material_of_files
 
         return material_of_files(planning, options(asked))[1]
     pair = load(**asked, offline=access.offline, threads=access.threads)
 
     from spsbench.api.costs import measure_costs
-    from spsbench.planning.forecast.costs_file import read_costs
-    from spsbench.planning.material import Material
+    from spsbench.metrics.costs_file import read_costs
+    from spsbench.planning.inputs import Material
 
     if planning.costs is None:
         costs = measure_costs(pair, seconds=planning.cost_seconds, watch=watch)

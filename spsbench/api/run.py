@@ -7,10 +7,9 @@ from typing import Any
 
 from spsbench.benchmark.conduct import Outcome
 from spsbench.errors import UsageError
-from spsbench.metrics.summaries import WITH_LOAD
-from spsbench.metrics.summary import Summary
-from spsbench.reports.markdown import markdown
+from spsbench.metrics.summaries import WITH_LOAD, Summary
 from spsbench.reports.reporter import Report, Table
+from spsbench.reports.text import markdown
 from spsbench.settings.labels import Names, method, setting
 
 

@@ -13,8 +13,8 @@ from spsbench.errors import DataError, UsageError
 from spsbench.hardware.environment import shadows, usable_cores
 from spsbench.hardware.files import clock
 from spsbench.messages import ignore
-from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
+from spsbench.reports.run_tables import conclude
 from spsbench.sandbox.choice import Name, choose
 from spsbench.sandbox.isolation import IMAGE
 from spsbench.sandbox.levels import Outcome, ProgramLimits, ProgramVerdict

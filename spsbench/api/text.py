@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, NamedTuple, cast
 
 from spsbench.audit.statistical.greedy import Divergence, first_divergence
-from spsbench.benchmark.arms import Arm, arm
+from spsbench.benchmark.generation import Arm, arm
 from spsbench.engines.eager import context_of, rows_of
 from spsbench.errors import DataError, UsageError
 from spsbench.loop.text import Origin, Piece, PromptError, token_ids

@@ -83,7 +83,7 @@ def train(
     with announce_if_slow(LIBRARIES):
         from spsbench.api.costs import measure_costs
         from spsbench.distributed.process_group import process_group
-        from spsbench.planning.forecast.costs_file import dumps, read_costs
+        from spsbench.metrics.costs_file import dumps, read_costs
         from spsbench.training.acceptance import Prices
         from spsbench.training.conduct import Conduct
 

@@ -1,6 +1,9 @@
 """The conduct of a run: models, records, scores, summary. It prints nothing and parses nothing."""
 
 import logging
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from spsbench.benchmark.estimate import estimate
+from spsbench.benchmark.estimate import Pace, estimate
 from spsbench.benchmark.jobs import Job, jobs, key, run_part, samples_of, uncut
 from spsbench.benchmark.models import (
     Models,
@@ -19,31 +22,60 @@ from spsbench.benchmark.models import (
     memory,
     resolved,
 )
-from spsbench.benchmark.pace import Pace
-from spsbench.benchmark.score_apart import score_apart
-from spsbench.benchmark.traced import Told, check_traceable, trace_part
+from spsbench.benchmark.trace_run import Told, check_traceable, trace_part
 from spsbench.errors import Exit
 from spsbench.methods.build import forget_memories
 from spsbench.methods.resolve import settled
 from spsbench.models.cache import ModelCache
-from spsbench.reports.conclude import conclude
 from spsbench.reports.reporter import Report
+from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import short_hash
 from spsbench.settings.execution import Access, Place
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
-from spsbench.store.choices import read_choices, write_choices
-from spsbench.store.folder import check_writable
-from spsbench.store.identity import fingerprint
-from spsbench.store.machines import bandwidth_before
+from spsbench.store.folder import check_writable, read_choices, write_choices
+from spsbench.store.interrupt import graceful
 from spsbench.store.manifest import Manifest
-from spsbench.store.provenance import provenance
+from spsbench.store.provenance import bandwidth_before, fingerprint, provenance
 from spsbench.store.records import records
 from spsbench.store.run import RunWriter, open_run
 from spsbench.tasks.reader import digest_of
 from spsbench.tasks.scores import score_missing
+
+# `sps score` in a process of its own, without torch: programs never run beside the models.
+
+PROGRAM = "import sys; from spsbench.cli.main import main; sys.argv[0] = 'sps'; main()"
+POLL = 0.2  # seconds
+
+
+def score_apart(folder: Path) -> int:
+    """Judge the programs of a finished run; the exit code of `sps score`.
+
+    Whatever becomes of it, the run is kept, and says how to go on.
+    """
+    # -P: a file in the working directory is no module of ours
+    command = [sys.executable, "-P", "-c", PROGRAM, "score", str(folder), "--allow-partial"]
+    with graceful() as interrupt:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        told = False
+        while True:
+            try:
+                code = process.wait(POLL)
+                break
+            except subprocess.TimeoutExpired:
+                # Ctrl-C reaches it by itself: it is in our group
+                if interrupt.signal not in (None, signal.SIGINT) and not told:
+                    process.send_signal(interrupt.signal or signal.SIGTERM)
+                    told = True
+    if code:
+        log.info(
+            f"the run is complete, but its programs are not scored (exit code {code}). "
+            f"Go on with: sps score {folder}"
+        )
+    return code if code >= 0 else Exit.INTERNAL
+
 
 log = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from shutil import get_terminal_size
 from spsbench.cli.terminal import is_terminal, one_line, say, write, write_bytes
 from spsbench.errors import DataError, Exit, SpsError, UsageError, first_line
 from spsbench.metrics.compare import MARGINS, Change
-from spsbench.planning.forecast.grid import Grid
+from spsbench.planning.forecast.tables import Grid
 from spsbench.plugins import is_ours, make, plug_in
 from spsbench.registry import find
 from spsbench.reports.chart import chart
 from spsbench.reports.columns import full
-from spsbench.reports.figure import Figure
+from spsbench.reports.figures import Figure
 from spsbench.reports.plots import png, svg
 from spsbench.reports.reporter import Medium, Report
 from spsbench.reports.run_tables import compared

@@ -86,7 +86,7 @@ def report(
 
     from spsbench.cli.publish import publish, show_changes
     from spsbench.metrics.terms import TERMS
-    from spsbench.reports.categories import in_categories, known_categories
+    from spsbench.reports.reporter import in_categories, known_categories
     from spsbench.reports.run_tables import report_on
 
     if terms is not None and terms not in TERMS:
@@ -127,7 +127,7 @@ def merge_runs(
     form = o.report_format(format, json)
 
     from spsbench.cli.publish import publish
-    from spsbench.reports.conclude import conclude
+    from spsbench.reports.run_tables import conclude
     from spsbench.store.folder import WHOLE
     from spsbench.store.records import merge
     from spsbench.tasks.program_log import merge as merge_verdicts

@@ -21,14 +21,12 @@ from spsbench.cli.publish import save_plot
 from spsbench.cli.terminal import one_line, say, write
 from spsbench.cli.verify import Form
 from spsbench.errors import Exit, UsageError
-from spsbench.reports.audits import audit_sheet
-from spsbench.reports.categories import known_categories
-from spsbench.reports.figure import Figure
-from spsbench.reports.money import money
-from spsbench.reports.reporter import Report
+from spsbench.reports.audits import audit_sheet, money
+from spsbench.reports.figures import Figure
+from spsbench.reports.reporter import Report, known_categories
 from spsbench.reports.run_tables import report_on
 from spsbench.settings.records import SCHEMA
-from spsbench.store.audits import write_audits
+from spsbench.store.folder import write_audits
 
 WIDTH = 120
 SHOWN = 10  # rows of what went wrong

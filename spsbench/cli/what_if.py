@@ -12,8 +12,7 @@ from spsbench.cli.interrupt import at_once
 from spsbench.cli.terminal import say, write
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
-from spsbench.planning.forecast.link import HERE, parse_link
-from spsbench.planning.forecast.shape import parse_shapes
+from spsbench.planning.forecast.what_if import HERE, parse_link, parse_shapes
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_PLANNING, TASK
 from spsbench.settings.experiment import task_spec
@@ -42,8 +41,8 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
         )
     from spsbench.api.plan import costs_of
     from spsbench.cli.publish import drawn
-    from spsbench.planning.forecast.cost_tables import cost_tables
-    from spsbench.planning.forecast.costs_file import read_costs
+    from spsbench.metrics.costs_file import read_costs
+    from spsbench.planning.forecast.tables import cost_tables
 
     file = Path(costs or "") if what is None else costs_of(Path(what))
     tables = cost_tables(read_costs(file))
@@ -118,7 +117,7 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
         plan = None if what is None else Path(what)
         found, known = plan_ranks(link, ranks, plan=plan, watch=watch, **rest)
 
-    from spsbench.planning.forecast.placements import placement_rows, placement_table, sentence
+    from spsbench.planning.forecast.tables import placement_rows, placement_table, sentence
 
     given = found.placements, known, found.target
     if json:
@@ -178,7 +177,7 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     from spsbench.cli.progress import shown
     from spsbench.cli.publish import drawn
     from spsbench.cli.terminal import write
-    from spsbench.planning.forecast.shapes import shape_rows, shape_table
+    from spsbench.planning.forecast.tables import shape_rows, shape_table
 
     say(f"making {len(wanted)} draft models with random weights")
     with shown() as watch:
@@ -255,7 +254,8 @@ def asdict_of(skip: Any) -> dict[str, Any]:
 
 def table(found: Sequence[Any], texts: int, command: str) -> Any:
     """A row for each number of layers left out."""
-    from spsbench.planning.forecast.grid import Grid, digits
+    from spsbench.metrics.costs import digits
+    from spsbench.planning.forecast.tables import Grid
 
     rows = [
         (str(s), f"{s.alpha:.3f}", digits(s.cost), f"{digits(s.gain)}x", f"{s.k}") for s in found

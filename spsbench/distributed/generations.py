@@ -13,12 +13,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from spsbench.benchmark.asking import Answers
 from spsbench.benchmark.conduct import Bulk
-from spsbench.benchmark.jobs import EMPTY, Job, jobs, key, make
+from spsbench.benchmark.estimate import rate
+from spsbench.benchmark.jobs import EMPTY, Answers, Job, jobs, key, make
 from spsbench.benchmark.models import Models, folders_for
-from spsbench.benchmark.pace import rate
-from spsbench.benchmark.traced import Told
+from spsbench.benchmark.trace_run import Told
 from spsbench.distributed.environment import (
     environment,
     keep_choices,
@@ -37,7 +36,7 @@ from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
 from spsbench.settings.task import Sample
 from spsbench.store.folder import TURN
-from spsbench.store.machines import machine_name
+from spsbench.store.provenance import machine_name
 from spsbench.store.records import records
 
 log = logging.getLogger(__name__)

@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 from spsbench.benchmark.conduct import Bulk
 from spsbench.benchmark.models import Models, folders_for
-from spsbench.benchmark.stops import readers
-from spsbench.benchmark.traced import (
+from spsbench.benchmark.trace_draft import readers
+from spsbench.benchmark.trace_run import (
     Fit,
     Told,
     Traced,
     Tracing,
     Untraced,
     by_name,
+    head_of,
     keep,
     plains,
     tell,
     untraced,
 )
-from spsbench.benchmark.traced_of import head_of
 from spsbench.distributed.environment import (
     environment,
     keep_choices,

@@ -1,15 +1,113 @@
 """A run against an earlier one: what became better, what worse, and by how much for certain."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.pairing import Arms, paired
-from spsbench.metrics.pairing import Change as Paired
-from spsbench.metrics.summary import Summary
+import numpy as np
+
+from spsbench.metrics.intervals import LEVEL, POSITIVE, Estimate, Floats, Jackknife, student
+from spsbench.metrics.rates import RATES, baseline
+from spsbench.metrics.summaries import Summary, tallies, tally_of
+from spsbench.metrics.sums import AT, Tally, numbered, quietly
 from spsbench.settings.cell import Cell
+from spsbench.settings.records import Record
+
+# Two runs of one configuration, generation by generation: what changed, by the samples of both.
+
+WIDTH = len(AT)
+
+
+class PairedChange(NamedTuple):
+    """A figure then and now, over the generations that both runs have."""
+
+    before: float
+    after: float
+    relative: Estimate  # after / before - 1; its n counts pairs
+    identical: bool  # every one of them is as it was, to the last bit
+
+
+class Arms(NamedTuple):
+    """The tallies of a run by cell, samples numbered alike in both runs."""
+
+    cells: Sequence[Cell]
+    tallies: Mapping[str, Tally]
+
+    def of(self, cell: Cell, *, speedup: bool) -> list[Tally]:
+        """What a figure of the cell stands on: for a speed-up its baseline as well."""
+        own = self.tallies[cell.id]
+        if not speedup:
+            return [own]
+        base = baseline(cell, self.cells)
+        return [] if base is None else [self.tallies[base.id], own]
+
+
+def arms(cells: Sequence[Cell], records: Iterable[Record], numbers: dict[str, int]) -> Arms:
+    """The tallies of a run; `numbers` takes those of its samples, and gives them in the next."""
+    found = tallies(cells)
+    for record in records:
+        tally_of(record.cell, found).add(record, numbers.setdefault(record.sample, len(numbers)))
+    return Arms(cells, found)
+
+
+def paired(figure: str, cell: Cell, before: Arms, after: Arms) -> PairedChange | None:
+    """What became of a figure of `cell`; None where the runs share nothing that has it.
+
+    Undisturbed timings are taken where both runs have some, else all of them.
+    """
+    speedup = figure == "speedup"
+    arms = [*before.of(cell, speedup=speedup), *after.of(cell, speedup=speedup)]
+    if len(arms) != (4 if speedup else 2):
+        return None
+    rate = RATES["mean_token_time_ms" if speedup else figure]
+    counted = AT[rate.denominator]
+    for only_quiet in (True, False):
+        rows = [quietly(arm.rows) if only_quiet else arm.rows for arm in arms]
+        shared = [
+            key
+            for key in arms[0].keys
+            if all(
+                key in arm.keys and row[arm.keys[key], counted] > 0
+                for arm, row in zip(arms, rows, strict=True)
+            )
+        ]
+        if shared:
+            break
+    else:
+        return None
+    sides = [
+        row[[arm.keys[key] for key in shared], :WIDTH] for arm, row in zip(arms, rows, strict=True)
+    ]
+    half = len(sides) // 2
+
+    def value(sums: Floats, first: int) -> Floats:
+        own = rate(sums[..., (first + half - 1) * WIDTH : (first + half) * WIDTH])
+        base = rate(sums[..., first * WIDTH : (first + 1) * WIDTH])
+        return base / own if speedup else own
+
+    def ratio(sums: Floats) -> Floats:
+        return value(sums, half) / value(sums, 0)
+
+    joined = np.hstack(sides)
+    total = joined.sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        old, new = float(value(total, 0)), float(value(total, half))
+    used = [AT[rate.numerator], AT[rate.denominator]]
+    old_sides, new_sides = sides[:half], sides[half:]
+    same = all(
+        np.array_equal(then[:, used], now[:, used])
+        for then, now in zip(old_sides, new_sides, strict=True)
+    )
+    samples = numbered([sample for sample, _ in shared])
+    found = Jackknife(joined, samples).estimate(ratio, counted, POSITIVE)
+    if same:
+        found = Estimate(1.0, 1.0, 1.0, len(shared))
+    if found is None:
+        return None
+    low, high = (None if end is None else end - 1 for end in (found.low, found.high))
+    return PairedChange(old, new, Estimate(found.mean - 1, low, high, len(shared)), same)
+
 
 MARGINS: Mapping[str, float] = {
     "mean_token_time_ms": 0.05,
@@ -92,7 +190,7 @@ def compare(
 
 
 def _paired(
-    cell: Cell, figure: str, before: Estimate, after: Estimate, found: Paired, margin: float
+    cell: Cell, figure: str, before: Estimate, after: Estimate, found: PairedChange, margin: float
 ) -> Difference:
     """The figures of the runs as they are, and the change over their pairs."""
     change = found.relative
@@ -137,3 +235,47 @@ def _verdict(change: Estimate, margin: float, *, lower_is_better: bool) -> Chang
     if (change.mean < 0) == lower_is_better:
         return Change.BETTER
     return Change.REGRESSION if abs(change.mean) > margin else Change.WORSE
+
+
+# How figures vary over seeds: the same cells and samples, drawn anew.
+
+EXACT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
+"""Quantiles of Student's t at 97.5 % where `student`'s expansion is too rough."""
+
+
+class OverSeeds(NamedTuple):
+    """The rows of one cell under several seeds."""
+
+    cell: Cell  # of the first
+    seeds: list[int]
+    figures: dict[str, Estimate]  # mean over seeds with its own interval; n counts seeds
+
+
+def over_seeds(rows: Sequence[Summary]) -> list[OverSeeds]:
+    """The cells that have rows under two seeds or more, in the order of the rows."""
+    alike: dict[Cell, list[Summary]] = {}
+    for row in rows:
+        if row.group is None:
+            alike.setdefault(row.cell.but(seed=0), []).append(row)
+    found = []
+    for members in alike.values():
+        names = dict.fromkeys(name for row in members for name in row.figures)
+        values = {
+            name: [e.mean for row in members if (e := row.at_any_load(name)[0]) is not None]
+            for name in names
+        }
+        known = {name: of_seeds(v) for name, v in values.items() if len(v) == len(members)}
+        if len(members) > 1:
+            seeds = [row.cell.sampling.seed for row in members]
+            found.append(OverSeeds(members[0].cell, seeds, known))
+    return found
+
+
+def of_seeds(values: Sequence[float]) -> Estimate:
+    """Their mean; an interval of two or more that differ."""
+    mean, n = math.fsum(values) / len(values), len(values)
+    if n < 2 or min(values) == max(values):
+        return Estimate(mean, None, None, n)
+    far = EXACT.get(n - 1) or student((1 + LEVEL) / 2, n - 1)
+    side = far * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Estimate(mean, mean - side, mean + side, n)

@@ -1,10 +1,11 @@
 """The conduct of a plan: texts, traces, costs, predictions, and real rounds of the best."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -12,20 +13,28 @@ from spsbench.benchmark.conduct import RESULTS, Hands
 from spsbench.benchmark.jobs import fitting
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.errors import UsageError
+from spsbench.hardware.files import clock
 from spsbench.methods.resolve import resolve
+from spsbench.metrics.costs import Costs
 from spsbench.models.cache import ModelCache
-from spsbench.planning.arms import by_draft, candidate_of, named, replayable
-from spsbench.planning.folder import COSTS, Kept, lines_of, lost, opened
-from spsbench.planning.forecast.answer import Measured
-from spsbench.planning.forecast.costs import Costs
-from spsbench.planning.forecast.outlook import Outlook
-from spsbench.planning.given import check_head, traces_given
-from spsbench.planning.material import Material, traced_of
-from spsbench.planning.phases import Count, Inner, Phases
-from spsbench.planning.planned import Planned
-from spsbench.planning.pricing import Pricing
-from spsbench.planning.prompts import HELD_BACK, PROMPTS, Prompts, kept, prompts_of
-from spsbench.planning.texts import TEXTS, Runs, measured, missing
+from spsbench.planning.candidates import by_draft, candidate_of, named, replayable
+from spsbench.planning.folder import (
+    COSTS,
+    HELD_BACK,
+    PROMPTS,
+    Kept,
+    Prompts,
+    kept,
+    lines_of,
+    lost,
+    opened,
+    prompts_of,
+)
+from spsbench.planning.forecast.recommendation import Measured, Outlook
+from spsbench.planning.inputs import Material, check_head, traced_of, traces_given
+from spsbench.planning.plan_costs import Pricing
+from spsbench.planning.report import Planned
+from spsbench.planning.runs import TEXTS, Runs, measured, missing
 from spsbench.settings.cell import Cell, Sampling, short_hash
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import Access, Place
@@ -33,8 +42,64 @@ from spsbench.settings.experiment import Part
 from spsbench.settings.labels import drafting
 from spsbench.settings.task import Sample, Task
 from spsbench.spec import Spec
-from spsbench.store.identity import bare
+from spsbench.store.provenance import bare
 from spsbench.store.traces import Traces, read_traces
+
+# How far a plan is: which part of it, and how far that is.
+
+PHASES = ("texts", "traces", "costs", "replay", "real rounds")
+
+
+class Inner(Protocol):
+    """What counts itself."""
+
+    done: int
+    total: int
+
+    def __str__(self) -> str: ...
+
+
+class Phases:
+    """One bar for all parts; each is a fifth of it, however long it takes."""
+
+    total = 100
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._told = PHASES[0]
+
+    def show(self, phase: str, inner: Inner) -> "Phases":
+        """A part tells how far it is."""
+        number = PHASES.index(phase)
+        part = inner.done / inner.total if inner.total else 1.0
+        self.done = round(100 * (number + part) / len(PHASES))
+        self._told = f"{number + 1}/{len(PHASES)} {phase}: {inner}"
+        return self
+
+    def __str__(self) -> str:
+        return self._told
+
+
+class Count:
+    """So many of so many, and when the rest will be done."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+        self._began = time.monotonic()
+
+    def at(self, done: int, total: int) -> "Count":
+        """Further on."""
+        if done == 0:
+            self._began = time.monotonic()
+        self.done, self.total = done, total
+        return self
+
+    def __str__(self) -> str:
+        if not self.done:
+            return f"{self.done}/{self.total}"
+        left = (time.monotonic() - self._began) / self.done * (self.total - self.done)
+        return f"{self.done}/{self.total}, {clock(left)} to go"
+
 
 log = logging.getLogger(__name__)
 

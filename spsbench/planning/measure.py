@@ -2,29 +2,146 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from spsbench.benchmark.models import measured
+from spsbench.engines.session.engine_config import choice_of
 from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading, loaded, others, read_clocks
 from spsbench.hardware.files import clock
+from spsbench.loop.timing import Stopwatch
 from spsbench.loop.types import LM, Engine, Verifier
 from spsbench.methods.resolve import plan_of, resolve, warp
+from spsbench.metrics.costs import FEWEST_TURNS, Arm, Costs, Rule, Surface
 from spsbench.metrics.intervals import Floats
 from spsbench.models.cache import Loaded
-from spsbench.planning.alone import Alone
-from spsbench.planning.forecast.costs import Arm, Costs, Rule
-from spsbench.planning.forecast.surface import FEWEST_TURNS, Surface
-from spsbench.planning.free import Free
-from spsbench.planning.reading import bandwidth_of, weights_of
-from spsbench.planning.rounds import Rounds, most_tokens
-from spsbench.planning.setting import setting_of
+from spsbench.models.folder import local_folder
+from spsbench.models.third_party import silent
+from spsbench.planning.meters import Alone, Free, Rounds, most_tokens
 from spsbench.plugins import make
 from spsbench.settings.cell import OWN_LOOP, Cell
 from spsbench.settings.labels import drafting
+from spsbench.settings.models import ModelSpec
+from spsbench.store.provenance import digest, hardware, hash_files, versions
+
+# What is in a model, and what memory allows a pass of it: all of its weights, read once.
+
+READ = 1 << 30  # bytes, of a device's memory: many times its caches
+PASSES = 10
+
+
+class Weights(NamedTuple):
+    """Of a model: how many numbers, and the bytes of those that a pass over one token reads."""
+
+    numbers: int
+    read: int
+
+
+def weights_of(model: PreTrainedModel) -> Weights | None:
+    """What is in `model`; None where its shape alone makes no model.
+
+    Counted of an empty model of the same shape: an engine may have packed the weights of this one.
+    Input embeddings beside a head of their own are not read, but for one row a token. A mixture of
+    experts reads less than this.
+    """
+    try:
+        with torch.device("meta"), silent():
+            empty = AutoModelForCausalLM.from_config(deepcopy(model.config), dtype=model.dtype)
+    except Exception:  # code of the model's own may do anything
+        return None
+    every = list(empty.parameters())
+    read = sum(weight.nbytes for weight in every)
+    inputs, head = empty.get_input_embeddings(), empty.get_output_embeddings()
+    if head is not None and head.weight is not inputs.weight:
+        read -= inputs.weight.nbytes
+    return Weights(sum(weight.numel() for weight in every), int(read))
+
+
+def bandwidth_of(device: torch.device) -> float:
+    """Bytes a second that memory was seen to deliver; twice looked at where it was disturbed."""
+    if device.type != "cpu":
+        return device_bandwidth(device)
+    found = measured(torch.get_num_threads())
+    if found["loaded"]:  # other work can only have lowered it
+        found["bandwidth"] = max(found["bandwidth"], measured(torch.get_num_threads())["bandwidth"])
+    return float(found["bandwidth"])
+
+
+def device_bandwidth(device: torch.device, size: int = READ) -> float:
+    """The same of a device's own memory: the best of a few sums over `size` bytes."""
+    numbers = torch.ones(size // 4, dtype=torch.float32, device=device)
+    watch, laps = Stopwatch(device), []
+    for _ in range(PASSES):
+        with watch.running():
+            numbers.sum()
+        laps.append(watch.lap())
+    return numbers.nbytes / min(laps[1:])
+
+
+# What the costs of a table depend on, in plain values that can be compared.
+
+LIBRARIES = ("spsbench", "torch", "transformers")
+
+
+def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
+    """Machine, versions, threads, warp and models of some cells that share their target.
+
+    A model in a folder has a digest of its files; one from the hub has its revision.
+    """
+    listed = list(pairs)
+    cell, loaded = listed[0]
+    models = {"target": described(cell.models.target, loaded.target)}
+    drafts = {
+        str(draft): (draft, made.draft)
+        for each, made in listed
+        if (draft := each.models.draft) is not None
+    }
+    models |= {name: described(*draft) for name, draft in drafts.items()}
+    known = versions()
+    return {
+        "hardware": hardware(),
+        "versions": {name: known[name] for name in LIBRARIES},
+        "threads": torch.get_num_threads(),
+        "sampling": cell.sampling.recorded_warp,
+        "vocabulary": loaded.vocab_size,
+        "models": models,
+    }
+
+
+def described(spec: ModelSpec, model: Any) -> dict[str, Any]:
+    """A model as its times depend on it."""
+    chosen = None if model is None else choice_of(model)
+    folder = None if spec.random else local_folder(spec.id)
+    return {
+        "id": spec.id,
+        "revision": spec.revision,
+        "weights": spec.weights,
+        "files": None if folder is None else digest(hash_files(folder)),
+        "engine": str(spec.engine),
+        "chosen": None if chosen is None else str(chosen),
+        "device": spec.device,
+        "dtype": spec.dtype if model is None else str(model.dtype).removeprefix("torch."),
+        "attention": spec.attention,
+    }
+
+
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any], below: str = "") -> list[str]:
+    """Names of what is not alike in two settings, each as `models.target.dtype`."""
+    found = []
+    for name in dict.fromkeys([*ours, *theirs]):
+        one, other = ours.get(name), theirs.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differing(one, other, f"{below}{name}.")
+        elif one != other:
+            found.append(below + name)
+    return found
+
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)  # tokens of a pass
 ASKED = (1, 2, 4, 8, 16)  # tokens of a draft

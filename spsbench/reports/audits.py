@@ -1,11 +1,34 @@
 """Audits as sheets: made of the values that `sps verify --json` tells, new or kept with a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spsbench.reports.figure import Figure
-from spsbench.reports.money import money
-from spsbench.reports.sheet import Grid, Mood, Sheet
+from spsbench.reports.figures import Curve, Figure, Grid, Level, Mood, Panel, Point, Sheet
+
+# The figure of an audit: the money won against each arm, token by token, and the alarm.
+
+LOWEST = -3.0  # of the axis: who has lost more than that has lost
+
+Money = Sequence[tuple[int, float]]
+"""(tokens, log10 of the money)."""
+
+
+def money(curves: Mapping[str, Money], alarm: float, title: str) -> Figure:
+    """The e-process of each arm; `alarm` is log10 of the money that means a bias."""
+    items = [
+        Curve(
+            name=name,
+            points=tuple(Point(x, max(y, LOWEST)) for x, y in curve),
+            line=line,
+            dense=True,
+        )
+        for line, (name, curve) in enumerate(curves.items())
+    ]
+    panel = Panel(
+        x="tokens", y="log10 of the e-value", items=(*items, Level(name="alarm", y=alarm))
+    )
+    return Figure(title=title, panels=(panel,))
+
 
 Values = Mapping[str, Any]
 """One audit: `audit.text.report.of_finding` or `of_greedy`, with `name` and `settings`."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import full
-from spsbench.reports.quoting import visible
+from spsbench.reports.text import visible
 from spsbench.settings.labels import Names
 
 SHADES, PLAIN_SHADES = "█▓░│", "#=-|"

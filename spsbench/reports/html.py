@@ -7,10 +7,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from spsbench.reports.page.answer import answered, found, tabled
 from spsbench.reports.page.data import content
 from spsbench.reports.page.safe import embedded, markup
 from spsbench.reports.page.traces import Trace
-from spsbench.reports.page.written import answered, found, tabled
 from spsbench.reports.reporter import Report, Table
 
 ASSETS = Path(__file__).parent / "page" / "assets"

@@ -4,8 +4,8 @@ import textwrap
 from io import BytesIO
 from typing import Any
 
-from spsbench.reports.figure import Curve, Figure, Level, Panel
-from spsbench.reports.quoting import visible
+from spsbench.reports.figures import Curve, Figure, Level, Panel
+from spsbench.reports.text import visible
 
 # Okabe and Ito's colours, told apart under every common colour blindness; markers differ as well
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -1,20 +1,20 @@
 """The lines below a table: parity of quality, what memory allows, the paper's figures."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from spsbench.hardware.bandwidth import Ceiling
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.loops import Repetition
-from spsbench.metrics.parity import Parity, parities
-from spsbench.metrics.quality import PERCENT, Combine, Qualities, qualities
-from spsbench.metrics.sameness import GreedyTexts
-from spsbench.metrics.summary import Summary
-from spsbench.reports.columns import MARK
-from spsbench.reports.paper import SOURCE, beside
+from spsbench.metrics.parity import PERCENT, Combine, Parity, Qualities, parities, qualities
+from spsbench.metrics.summaries import Summary
+from spsbench.metrics.texts import GreedyTexts, Repetition
+from spsbench.reports.columns import MARK, SOURCE, beside
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, lossy
 from spsbench.settings.records import Score
+from spsbench.tasks.program_log import NAME, counts, described, pass_at, read, shown, told, without
+from spsbench.tasks.program_texts import TASK
 
 
 def findings(
@@ -157,3 +157,32 @@ def _interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{estimate.mean:+.4f}"
     return f"{estimate.mean:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
+
+
+# The lines below a table that say what its pass@k stands on.
+
+PROBLEMS = 164  # of HumanEval
+
+
+def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
+    """How programs were run; of each cell the verdicts, and pass@k with both intervals.
+
+    Raises:
+        DataError: a damaged log of verdicts.
+    """
+    settings, judged = read(folder / NAME)
+    if not settings:
+        return []
+    lines = [f"Programs: {described(settings)}."]
+    names = Names(cells)
+    for cell in cells:
+        own = [each for each in judged if each.cell == cell.id]
+        if cell.work.task is None or cell.work.task.name != TASK or not own:
+            continue
+        asked = len({each.sample for each in own})
+        partial = f"partial {asked}/{PROBLEMS} problems: " if asked < PROBLEMS else ""
+        figures = "; ".join(line for line in shown(pass_at(own)) if "n/a:" not in line)
+        lacking = without(own)
+        apart = f" ({lacking} of them: no program in the answer)" if cell.work.chat else ""
+        lines.append(f"{names.full(cell)}: {partial}{told(counts(own))}{apart}; {figures}.")
+    return lines

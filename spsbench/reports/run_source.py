@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import DataError, UsageError
-from spsbench.metrics.quality import Combine, average
-from spsbench.metrics.summaries import summaries
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.parity import Combine, average
+from spsbench.metrics.summaries import Summary, summaries
 from spsbench.metrics.terms import Dialect
 from spsbench.plugins import plug_in
 from spsbench.reports.reporter import Title
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record, Score
-from spsbench.store.machines import Setting, settings
 from spsbench.store.manifest import Manifest
+from spsbench.store.provenance import Setting, settings
 from spsbench.store.records import segmented
 from spsbench.tasks.scores import read_scores
 

@@ -1,41 +1,86 @@
 """Run folders -> a report: summaries with all that is said of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
-from spsbench.metrics.compare import RunComparison, compare
-from spsbench.metrics.loops import Repetition
-from spsbench.metrics.parity import MARGINS, Parity
-from spsbench.metrics.quality import Qualities
-from spsbench.metrics.sameness import GreedyTexts
-from spsbench.metrics.summaries import arms
-from spsbench.metrics.summary import Summary
-from spsbench.metrics.terms import Dialect
+from spsbench.metrics.compare import RunComparison, arms, compare
+from spsbench.metrics.intervals import Estimate
+from spsbench.metrics.parity import MARGINS, Parity, Qualities
+from spsbench.metrics.summaries import Summary
+from spsbench.metrics.terms import Counts, Dialect, counts
+from spsbench.metrics.texts import GreedyTexts, Repetition
 from spsbench.reports.audits import audit_sheet
-from spsbench.reports.columns import chosen
-from spsbench.reports.dialect import TermsTally
-from spsbench.reports.programs import judged_notes
+from spsbench.reports.columns import Column, chosen
+from spsbench.reports.figures import Sheet
 from spsbench.reports.remarks import (
     by_sample,
     ceilings,
     findings,
+    judged_notes,
     paired_quality,
     repetitions,
     sameness,
 )
 from spsbench.reports.reporter import Report, Table, table_of
 from spsbench.reports.run_source import Source, combine_of
-from spsbench.reports.sheet import Sheet
+from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Key, Record
-from spsbench.store.audits import read_audits
-from spsbench.store.folder import unbegun
-from spsbench.store.identity import digests
-from spsbench.store.machines import Machine, Setting, unlike
+from spsbench.store.atomic import replace_file
+from spsbench.store.folder import read_audits, unbegun
+from spsbench.store.provenance import Machine, Setting, digests, unlike
+
+# A run's counts under another project's names, cell by cell, as its records stream by.
+
+DIGITS = 3
+
+
+class TermsTally:
+    """Counts of each cell and of each group in it; without a dialect, none."""
+
+    def __init__(self, cells: Iterable[Cell], dialect: Dialect | None) -> None:
+        self._k = {cell.id: cell.k or 0 for cell in cells}
+        self._dialect = dialect
+        self._counts: dict[tuple[str, str | None], Counts] = {}
+
+    def add(self, record: Record) -> None:
+        """Count one record; a failure is in no figure."""
+        if self._dialect is None or record.error is not None:
+            return
+        for group in (None, record.group or ""):
+            self._of(record.cell, group).add(record.rounds)
+
+    def beside(self, rows: Iterable[Summary]) -> list[Summary]:
+        """The rows with the figures of the dialect."""
+        return [replace(row, terms=self._figures(row)) for row in rows]
+
+    def columns(self, rows: Iterable[Summary]) -> Sequence[Column]:
+        """One for each figure of `rows`, which have them by `beside`; counts have no decimals."""
+        named: dict[str, int] = {}
+        for row in rows:
+            for name, estimate in row.terms.items():
+                whole = estimate is not None and isinstance(estimate.mean, int)
+                named.setdefault(name, 0 if whole else DIGITS)
+        return [Column(name, f"terms.{name}", digits) for name, digits in named.items()]
+
+    def _figures(self, row: Summary) -> dict[str, Estimate | None]:
+        if self._dialect is None:
+            return {}
+        known = self._of(row.cell.id, row.group)
+        return {
+            name: None if value is None else Estimate(value, None, None, known.generations)
+            for name, value in self._dialect.figures(known).items()
+        }
+
+    def _of(self, cell: str, group: str | None) -> Counts:
+        key = cell, group
+        if key not in self._counts:  # a cell of another run is refused where records are summed up
+            self._counts[key] = counts((), self._k.get(cell, 0))
+        return self._counts[key]
 
 
 def report_on(
@@ -241,3 +286,17 @@ def _lowest(provenance: Mapping[str, Any]) -> float | None:
     memory = provenance.get("memory") or {}
     sizes = list(memory.get("weights", {}).values())
     return 1e3 * sizes[0] / memory["bandwidth"] if len(sizes) == 1 else None
+
+
+# The summary of a run beside its records.
+
+
+def conclude(folder: Path) -> Report:
+    """Write the summary of a finished run into its folder; its report.
+
+    Raises:
+        SpsError: a damaged run, or a summary that cannot be written.
+    """
+    made = report_on([folder])
+    replace_file(folder / "summary.json", json(made).encode("ascii"))
+    return made

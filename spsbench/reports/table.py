@@ -5,10 +5,9 @@ from io import StringIO
 from itertools import accumulate
 from typing import Literal
 
-from spsbench.reports.body import body
 from spsbench.reports.columns import brief
-from spsbench.reports.quoting import visible
 from spsbench.reports.reporter import Medium, Report, Table
+from spsbench.reports.text import body, visible
 
 LONGEST = 24  # characters of a word that are never parted
 FRAME = 3  # characters beside the text of each column

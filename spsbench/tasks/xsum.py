@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from spsbench.errors import DataError
-from spsbench.metrics.quality import average
+from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks import rouge
 from spsbench.tasks.articles import articles

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
-from spsbench.planning.forecast.costs import Costs
+from spsbench.metrics.costs import Costs
 from spsbench.training.losses import overlap
 from spsbench.training.students.student import Batch, Guess, Lesson, Student
 from spsbench.training.teacher import Teacher

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from spsbench.reports.figure import Curve, Figure, Panel, Point
+from spsbench.reports.figures import Curve, Figure, Grid, Panel, Point, Sheet
 from spsbench.reports.html import html
 from spsbench.reports.plots import png
 from spsbench.reports.reporter import Report
-from spsbench.reports.sheet import Grid, Sheet
 from spsbench.settings.commands import DraftTraining, HeadTraining
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec

@@ -3,7 +3,7 @@
 import pytest
 
 from spsbench.api.text import BUSY, Comparison, gain
-from spsbench.benchmark.arms import Arm
+from spsbench.benchmark.generation import Arm
 from spsbench.metrics.rates import metrics
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record, RoundRecord

@@ -7,9 +7,9 @@ import pytest
 
 from spsbench.api.plan import fit_schedule
 from spsbench.errors import UsageError
-from spsbench.planning.forecast.disco import Classifier, read_classifier
-from spsbench.planning.forecast.traces import DraftOf, Drawn, Head, Proposed, Written
+from spsbench.metrics.classifier import Classifier, read_classifier
 from spsbench.spec import Spec
+from spsbench.store.trace_records import DraftOf, Drawn, Head, Proposed, Written
 from spsbench.store.traces import TraceWriter
 
 TRUE = Classifier(0.2, -0.8, 1.5)

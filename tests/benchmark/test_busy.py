@@ -8,10 +8,10 @@ import pytest
 
 from spsbench.benchmark import models
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary
 from spsbench.reports.remarks import ceilings
-from spsbench.store.machines import bandwidth_before
 from spsbench.store.manifest import Manifest
+from spsbench.store.provenance import bandwidth_before
 from spsbench.store.run import open_run
 from tests.simulation import cell
 from tests.store import made

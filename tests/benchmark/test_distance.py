@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from spsbench.benchmark.distance import distance, full_self
 from spsbench.benchmark.jobs import EMPTY, Job, make
+from spsbench.benchmark.target_laws import distance, full_self
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
 from spsbench.metrics.sums import AT, Tally

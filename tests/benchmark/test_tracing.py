@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.benchmark import text_laws, tracing
-from spsbench.benchmark.stops import reads, stopped
-from spsbench.benchmark.text_laws import TextTracer
-from spsbench.benchmark.tracing import DraftTracer
+from spsbench.benchmark import target_laws, trace_draft
+from spsbench.benchmark.target_laws import TextTracer
+from spsbench.benchmark.trace_draft import DraftTracer, reads, stopped
 from spsbench.loop.types import Context, Draft, Drafter, Scores
 from spsbench.loop.types import Drawn as How
 from spsbench.methods.drafters.ngram import NgramDrafter
 from spsbench.methods.resolve import resolve, warp
 from spsbench.models.cache import Loaded
-from spsbench.planning.forecast.traces import Drawn, Proposed
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
+from spsbench.store.trace_records import Drawn, Proposed
 from tests.folders import byte_tokenizer, random_model
 from tests.parts import ByHistory, ByLaw
 
@@ -50,7 +49,7 @@ def row(model: Any, size: int, text: Sequence[int]) -> torch.Tensor:
 
 
 def traced(cell: Cell, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, Any]:
-    monkeypatch.setattr(text_laws, "PIECE", 7)  # pieces that end inside the text
+    monkeypatch.setattr(target_laws, "PIECE", 7)  # pieces that end inside the text
     text = TextTracer(resolve(cell.auto_regressive), loaded)
     draft = DraftTracer("d", [cell], loaded, {})
     laws = list(text.laws(PROMPT, TEXT))
@@ -98,7 +97,7 @@ def test_look_ups_are_asked_at_every_position(
         asked = NgramDrafter()
         asked.begin(PROMPT, Scores(torch.empty(0, 1), {}))
         context = Context(PROMPT + TEXT[:t], warp(cell), None)
-        found = asked.draft(context, tracing.MOST, None, lambda p: torch.tensor(True)).tokens
+        found = asked.draft(context, trace_draft.MOST, None, lambda p: torch.tensor(True)).tokens
         assert along.proposed[t] == len(found)
         ahead = TEXT[t : t + len(found)]
         same = [int(a == b) for a, b in zip(found.tolist(), ahead, strict=False)]
@@ -176,7 +175,7 @@ def test_what_no_text_can_tell_has_no_trace(
     kind: type[Drafter], loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DraftTracer, "_opened", lambda self: kind())
-    monkeypatch.setattr(tracing, "plan_of", lambda spec: kind.plan())
+    monkeypatch.setattr(trace_draft, "plan_of", lambda spec: kind.plan())
     cell = resolve(CELL.but(draft=None, drafter=Spec("ngram"), verifier=Spec("auto")))
     draft = DraftTracer("d", [cell], loaded, {})
     if draft.unfit is None:  # it is found out when it is asked

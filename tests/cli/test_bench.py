@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.store.choices import read_choices, write_choices
+from spsbench.store.folder import read_choices, write_choices
 from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, environment
 from tests.cli.forked import Forked
 

@@ -9,7 +9,7 @@ import pytest
 
 from spsbench.cli import publish
 from spsbench.errors import Exit, UsageError, WriteError
-from spsbench.reports.figure import Figure
+from spsbench.reports.figures import Figure
 from spsbench.settings.models import BUNDLED
 from tests.cli.conftest import Ran
 

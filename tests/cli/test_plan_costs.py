@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.metrics.costs_file import dumps
 from spsbench.planning.folder import Kept
-from spsbench.planning.forecast.costs_file import dumps
 from spsbench.settings.cell_from_options import make_cell
 from tests.cli.conftest import Ran
 from tests.planning.forecast.made import costs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import Exit
-from spsbench.reports.conclude import conclude
+from spsbench.reports.run_tables import conclude
 from spsbench.store.log import encode
 from tests.cli.conftest import Pair, Ran
 

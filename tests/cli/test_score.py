@@ -445,7 +445,7 @@ def test_a_refused_sandbox_does_not_lose_the_run(
     sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: Exit
 ) -> None:
     """The scorer's code if it was asked for by name; the run is whole, the next step is said."""
-    monkeypatch.setattr("spsbench.benchmark.score_apart.PROGRAM", "raise SystemExit(3)")
+    monkeypatch.setattr("spsbench.benchmark.conduct.PROGRAM", "raise SystemExit(3)")
     out = tmp_path / "run"
     ran = sps(*BENCH, "--out", str(out), *flags)
     assert ran.code == code

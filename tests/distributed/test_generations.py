@@ -18,8 +18,8 @@ from spsbench.settings.execution import Access, Crew
 from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
 from spsbench.store.log import iterate
-from spsbench.store.machines import machine_name
 from spsbench.store.manifest import Manifest
+from spsbench.store.provenance import machine_name
 from spsbench.store.records import merge, segmented
 from spsbench.store.run import open_run
 from tests.benchmark.test_jobs import ARS, BASE, EXPERIMENT, part

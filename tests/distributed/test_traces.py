@@ -6,8 +6,8 @@ import pytest
 
 from spsbench.api.bench import bench
 from spsbench.api.plan import plan
-from spsbench.benchmark.traced import Tracing
-from spsbench.benchmark.tracing import DraftTracer
+from spsbench.benchmark.trace_draft import DraftTracer
+from spsbench.benchmark.trace_run import Tracing
 from spsbench.distributed.map_units import BrokenOffError
 from spsbench.distributed.traces import Unit
 from spsbench.errors import UsageError

@@ -6,8 +6,8 @@ Do so once for each new `SCHEMA`, never again: `test_schema.py` compares what is
 from dataclasses import replace
 from pathlib import Path
 
-from spsbench.reports.json import json
 from spsbench.reports.run_tables import report_on
+from spsbench.reports.text import json
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA, DraftLaws, Record, Score

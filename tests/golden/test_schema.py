@@ -10,7 +10,7 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary
 from spsbench.reports.run_tables import tables
 from spsbench.settings.records import SCHEMA, DraftLaws, Record, RoundRecord, Score
 from spsbench.store.manifest import Manifest

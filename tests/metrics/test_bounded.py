@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spsbench.metrics.bounded import fewest, lower, upper
+from spsbench.metrics.intervals import fewest, lower, upper
 
 
 def at_most(k: int, n: int, p: float) -> float:

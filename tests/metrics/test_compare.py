@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.compare import MARGINS, Change, Difference, compare
+from spsbench.metrics.compare import MARGINS, Change, Difference, arms, compare
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import arms, summaries
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary, summaries
 from spsbench.settings.records import Record
 from tests.simulation import cell, run
 

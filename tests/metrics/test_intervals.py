@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from spsbench.metrics.bounded import upper
 from spsbench.metrics.intervals import (
     CHANCE,
     FEWEST,
@@ -15,6 +14,7 @@ from spsbench.metrics.intervals import (
     over,
     student,
     unskewed,
+    upper,
 )
 
 

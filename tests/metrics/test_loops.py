@@ -2,7 +2,7 @@
 
 import pytest
 
-from spsbench.metrics.loops import distinct_bigrams, ends_in_loop
+from spsbench.metrics.texts import distinct_bigrams, ends_in_loop
 
 
 @pytest.mark.parametrize(

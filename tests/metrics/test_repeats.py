@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.compare import compare
-from spsbench.metrics.summaries import arms, summaries
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.compare import arms, compare
+from spsbench.metrics.summaries import Summary, summaries
 from spsbench.settings.records import Record
 from tests.simulation import cell, run
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from spsbench.metrics.sameness import GreedyTexts, Same
+from spsbench.metrics.texts import GreedyTexts, Same
 from spsbench.reports.remarks import sameness
 from tests.simulation import cell, run
 

@@ -5,10 +5,10 @@ import statistics
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.metrics.seeds import of_seeds, over_seeds
+from spsbench.metrics.compare import of_seeds, over_seeds
 from spsbench.metrics.summaries import summaries
-from spsbench.reports.body import body
 from spsbench.reports.reporter import Title, table_of
+from spsbench.reports.text import body
 from spsbench.settings.experiment import plan
 from spsbench.settings.sweep import sweep
 from tests.simulation import cell, run

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spsbench.metrics.summaries import summaries
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary, summaries
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record, RoundRecord, Score, TreeRound

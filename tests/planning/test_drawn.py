@@ -8,11 +8,11 @@ import pytest
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import summaries
-from spsbench.planning.arms import candidate_of, cells_of
+from spsbench.planning.candidates import candidate_of, cells_of
 from spsbench.planning.conduct import Planner
-from spsbench.planning.drawn import command
-from spsbench.planning.forecast.answer import Measured, Verdict, untold
-from spsbench.planning.texts import missing
+from spsbench.planning.forecast.recommendation import Measured, Verdict, untold
+from spsbench.planning.report import command
+from spsbench.planning.runs import missing
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import Planning
 from spsbench.settings.execution import Access, Place
@@ -102,6 +102,6 @@ def test_a_missing_figure_has_its_reason(
 ) -> None:
     rows = summaries([ARS, SPS], records)
     found = [SimpleNamespace(whole=rows)]
-    monkeypatch.setattr("spsbench.planning.texts.tables", lambda folder: found)
+    monkeypatch.setattr("spsbench.planning.runs.tables", lambda folder: found)
     name = str(candidate_of(SPS))
     assert missing(Path("run"), [SPS]) == {name: told}

@@ -17,16 +17,12 @@ from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Round, Scores
 from spsbench.methods.resolve import resolve
 from spsbench.methods.verifiers.sps import Sps
+from spsbench.metrics.costs import Costs
+from spsbench.metrics.costs_file import dumps, loads
 from spsbench.models.cache import Loaded
 from spsbench.planning import measure as measuring
-from spsbench.planning.alone import Alone
-from spsbench.planning.forecast.costs import Costs
-from spsbench.planning.forecast.costs_file import dumps, loads
-from spsbench.planning.free import Free
-from spsbench.planning.in_turn import InTurn
-from spsbench.planning.measure import Pace, enough, measure, quiet, within
-from spsbench.planning.rounds import Rounds
-from spsbench.planning.setting import differing, setting_of
+from spsbench.planning.measure import Pace, differing, enough, measure, quiet, setting_of, within
+from spsbench.planning.meters import Alone, Free, InTurn, Rounds
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import drafting
 from spsbench.settings.models import ModelSpec

@@ -10,13 +10,12 @@ import pytest
 
 from spsbench.api.plan import drawn_again, plan
 from spsbench.errors import DataError, MismatchError, MissingError, UsageError
-from spsbench.planning.arms import cells_of
-from spsbench.planning.drawn import command
-from spsbench.planning.forecast.answer import Verdict
-from spsbench.planning.planned import Planned
+from spsbench.planning.candidates import cells_of
+from spsbench.planning.forecast.recommendation import Verdict
+from spsbench.planning.report import Planned, command
 from spsbench.reports.html import html
-from spsbench.reports.json import json as as_json
-from spsbench.reports.markdown import markdown
+from spsbench.reports.text import json as as_json
+from spsbench.reports.text import markdown
 from spsbench.spec import Spec
 from tests import trained
 from tests.folders import random_model, save

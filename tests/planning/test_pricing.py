@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spsbench.planning.forecast.costs import Costs
-from spsbench.planning.forecast.costs_file import read_costs
-from spsbench.planning.forecast.traces import Written
-from spsbench.planning.pricing import Pricing
+from spsbench.metrics.costs import Costs
+from spsbench.metrics.costs_file import read_costs
+from spsbench.planning.plan_costs import Pricing
 from spsbench.settings.commands import Planning
+from spsbench.store.trace_records import Written
 from spsbench.store.traces import Traces
 from tests.planning.forecast.made import arm, costs
 
@@ -39,7 +39,9 @@ def test_contradictory_costs_are_measured_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = [made(each) for each in fixed]
-    monkeypatch.setattr("spsbench.planning.pricing.measure", lambda *given, **more: tables.pop(0))
+    monkeypatch.setattr(
+        "spsbench.planning.plan_costs.measure", lambda *given, **more: tables.pop(0)
+    )
     monkeypatch.setattr(Pricing, "_pairs", lambda self, traces: [(None, None)])
     monkeypatch.setattr(Pricing, "_text", lambda self, samples, models: [1, 2, 3])
     pricing: Any = Pricing(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spsbench.planning.prompts import prompts_of
+from spsbench.planning.folder import prompts_of
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.spec import Spec
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from spsbench.planning import reading
-from spsbench.planning.reading import bandwidth_of, device_bandwidth
+from spsbench.planning import measure
+from spsbench.planning.measure import bandwidth_of, device_bandwidth
 from tests.planning.clocks import Clock
 from tests.planning.clocks import clock as clock  # a fixture
 
@@ -18,7 +18,7 @@ def test_the_best_of_a_few_sums(clock: Clock, monkeypatch: pytest.MonkeyPatch) -
 def test_a_disturbed_look_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([(5.0, True), (7.0, False), (3.0, False)])
     monkeypatch.setattr(
-        reading, "measured", lambda n: dict(zip(("bandwidth", "loaded"), next(seen), strict=True))
+        measure, "measured", lambda n: dict(zip(("bandwidth", "loaded"), next(seen), strict=True))
     )
     assert bandwidth_of(torch.device("cpu")) == 7
     assert bandwidth_of(torch.device("cpu")) == 3

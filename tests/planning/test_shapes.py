@@ -8,9 +8,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from spsbench.errors import UsageError
-from spsbench.planning.forecast.shape import Shape
-from spsbench.planning.reading import weights_of
-from spsbench.planning.shapes import plain, reshaped, shape_of
+from spsbench.planning.forecast.what_if import Shape
+from spsbench.planning.measure import weights_of
+from spsbench.planning.what_if import plain, reshaped, shape_of
 from tests.tiny_models import ARCHITECTURES, config, tiny
 
 

@@ -7,16 +7,13 @@ import pytest
 
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summary import Summary
-from spsbench.reports.body import body
+from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import brief, chosen, full
-from spsbench.reports.figure import Curve
-from spsbench.reports.figure1 import figure1
+from spsbench.reports.figures import Curve
 from spsbench.reports.html import html
-from spsbench.reports.json import json
-from spsbench.reports.latex import latex
 from spsbench.reports.plots import draw
-from spsbench.reports.reporter import Report, Table, Title, table_of
+from spsbench.reports.reporter import Report, Table, Title, figure1, table_of
+from spsbench.reports.text import body, json, latex
 from tests.simulation import cell
 
 FAST, SLOW = Estimate(7.0, 6.9, 7.1, 6), Estimate(21.0, 18.0, 26.0, 18)

@@ -12,14 +12,13 @@ import pytest
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, ParityVerdict
-from spsbench.metrics.sameness import Same
 from spsbench.metrics.summaries import summaries
-from spsbench.reports import json as json_reporter
+from spsbench.metrics.texts import Same
+from spsbench.reports import text as json_reporter
 from spsbench.reports.html import html, trace_page
-from spsbench.reports.page.answer import answers, lossless
+from spsbench.reports.page.answer import answers, define, lossless
 from spsbench.reports.page.data import content
-from spsbench.reports.page.definitions import define
-from spsbench.reports.page.gathered import TOKENS, Gathered, latency, percentiles
+from spsbench.reports.page.exhibits import TOKENS, Gathered, latency, percentiles
 from spsbench.reports.page.paired import Side, beside, pairings
 from spsbench.reports.page.safe import embedded, shown
 from spsbench.reports.page.traces import origins, pieces, tokenizer_of, trace

@@ -14,23 +14,34 @@ from xml.etree import ElementTree
 import pytest
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summaries import summaries
-from spsbench.metrics.summary import Summary
-from spsbench.reports.body import body
-from spsbench.reports.columns import brief
-from spsbench.reports.csv import csv
-from spsbench.reports.figure import Point
-from spsbench.reports.figure1 import figure1, horizon_times, lines
-from spsbench.reports.json import json
-from spsbench.reports.latex import latex
-from spsbench.reports.markdown import markdown
-from spsbench.reports.money import money
-from spsbench.reports.paper import TABLE_1, beside
+from spsbench.metrics.summaries import Summary, summaries
+from spsbench.reports.audits import money
+from spsbench.reports.columns import TABLE_1, beside, brief
+from spsbench.reports.figures import Point
 from spsbench.reports.plots import draw, png, svg
-from spsbench.reports.quoting import csv_text, latex_text, markdown_text, visible
-from spsbench.reports.reporter import Medium, Report, Reporter, Title, table_of
+from spsbench.reports.reporter import (
+    Medium,
+    Report,
+    Reporter,
+    Title,
+    figure1,
+    horizon_times,
+    lines,
+    table_of,
+)
 from spsbench.reports.run_tables import report_on
 from spsbench.reports.table import table
+from spsbench.reports.text import (
+    body,
+    csv,
+    csv_text,
+    json,
+    latex,
+    latex_text,
+    markdown,
+    markdown_text,
+    visible,
+)
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import SCHEMA
 from spsbench.spec import Spec

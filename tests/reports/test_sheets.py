@@ -8,11 +8,10 @@ import pytest
 
 from spsbench.errors import DataError
 from spsbench.reports.audits import audit_sheet
-from spsbench.reports.categories import known_categories
 from spsbench.reports.html import html
-from spsbench.reports.page.marks import drawn
-from spsbench.reports.reporter import Report
-from spsbench.store.audits import NAME, read_audits, write_audits
+from spsbench.reports.page.paired import drawn
+from spsbench.reports.reporter import Report, known_categories
+from spsbench.store.folder import AUDITS, read_audits, write_audits
 from tests.reports.pages import AUDIT, GREEDY, HOSTILE, cells, report_of, simulated
 from tests.reports.test_page import Reader, data_of
 
@@ -70,7 +69,7 @@ def test_an_audit_kept_with_a_run_is_in_its_answer(tmp_path: Path) -> None:
 def test_a_damaged_audit_is_refused(tmp_path: Path) -> None:
     assert read_audits(tmp_path) == []
     for text in ("{}", "nonsense", '{"schema": 99, "audits": []}', '{"schema": 1, "audits": [{}]}'):
-        (tmp_path / NAME).write_text(text)
+        (tmp_path / AUDITS).write_text(text)
         with pytest.raises(DataError, match="audit again"):
             read_audits(tmp_path)
 

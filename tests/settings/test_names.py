@@ -7,14 +7,12 @@ import json
 import pytest
 
 from spsbench.metrics.summaries import summaries
-from spsbench.reports.body import body
 from spsbench.reports.columns import brief
-from spsbench.reports.csv import csv
-from spsbench.reports.figure1 import lines
 from spsbench.reports.page.data import content
 from spsbench.reports.page.safe import labels
-from spsbench.reports.reporter import Medium, Report, Title, table_of
+from spsbench.reports.reporter import Medium, Report, Title, lines, table_of
 from spsbench.reports.table import table
+from spsbench.reports.text import body, csv
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 from spsbench.settings.models import ModelSpec

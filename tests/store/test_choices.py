@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import DataError
-from spsbench.store.choices import choices_path, read_choices, write_choices
+from spsbench.store.folder import choices_path, read_choices, write_choices
 
 
 def test_what_is_written_is_read_by_shard(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from spsbench.store.folder import unbegun
-from spsbench.store.machines import bandwidth_before, features_of, settings, unlike
+from spsbench.store.provenance import bandwidth_before, features_of, settings, unlike
 from tests.store import made
 
 

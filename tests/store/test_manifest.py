@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from spsbench.errors import DataError, Exit, MismatchError, MissingError, SpsError, WriteError
-from spsbench.reports.json import json as json_report
 from spsbench.reports.run_tables import report_on
+from spsbench.reports.text import json as json_report
 from spsbench.settings.records import SCHEMA
 from spsbench.store.manifest import Manifest, differences, refuse_differences
 from tests.golden.make import GOLDEN

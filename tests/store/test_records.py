@@ -18,8 +18,7 @@ from spsbench.settings.records import Record, RoundRecord, TreeRound
 from spsbench.store.folder import records_path
 from spsbench.store.log import Log
 from spsbench.store.manifest import Manifest
-from spsbench.store.plausibility import impossible
-from spsbench.store.records import merge, records, segmented
+from spsbench.store.records import impossible, merge, records, segmented
 from spsbench.store.run import open_run
 from tests.store import made
 

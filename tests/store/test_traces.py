@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MismatchError, MissingError
-from spsbench.planning.forecast.traces import DraftOf, Drawn, Head, Proposed, Written
 from spsbench.store.log import encode
 from spsbench.store.manifest import Manifest
 from spsbench.store.run import open_run
+from spsbench.store.trace_records import DraftOf, Drawn, Head, Proposed, Written
 from spsbench.store.traces import TraceWriter, read_traces
 from tests.store import made
 

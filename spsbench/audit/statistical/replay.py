@@ -14,8 +14,7 @@ from spsbench.audit.statistical.betting import LEVEL
 from spsbench.audit.statistical.examine import Examiner, Text, rounding
 from spsbench.audit.statistical.greedy import Greedy, greedy_records
 from spsbench.audit.statistical.jobs import examiner_of, generate, plain_cell, text_of, trusted
-from spsbench.benchmark.asking import Answers, prompt_ids
-from spsbench.benchmark.jobs import samples_of
+from spsbench.benchmark.jobs import Answers, prompt_ids, samples_of
 from spsbench.errors import DataError, MissingError, UsageError
 from spsbench.hardware.files import read_file
 from spsbench.models.cache import Loaded

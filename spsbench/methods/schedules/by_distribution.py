@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spsbench.loop.types import Round, Schedule
 from spsbench.methods.schedules.by_history import Fold, outcome
-from spsbench.planning.forecast.disco import Classifier, read_classifier
+from spsbench.metrics.classifier import Classifier, read_classifier
 from spsbench.plugins import check_most, check_positive, check_share
 
 

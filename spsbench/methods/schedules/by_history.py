@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from spsbench.loop.types import Round, Schedule
-from spsbench.planning.forecast.costs import PLAIN
-from spsbench.planning.forecast.costs_file import read_costs
+from spsbench.metrics.costs import PLAIN
+from spsbench.metrics.costs_file import read_costs
 from spsbench.plugins import check_inside, check_most, check_positive
 
 S = TypeVar("S")

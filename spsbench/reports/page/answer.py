@@ -5,11 +5,14 @@ from typing import NamedTuple
 
 from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.parity import Parity, ParityVerdict
-from spsbench.metrics.sameness import Same
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary
+from spsbench.metrics.texts import Same
 from spsbench.registry import find
+from spsbench.reports.columns import full
+from spsbench.reports.figures import Grid, Mood, Sheet
+from spsbench.reports.page.safe import markup
 from spsbench.reports.reporter import Table
-from spsbench.reports.sheet import Mood, Sheet
+from spsbench.reports.text import body
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 
@@ -153,3 +156,141 @@ def _interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return "no interval"
     return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
+
+
+# What each figure of the page means, in the words of the glossary (docs/design.md).
+
+DEFINITIONS: Mapping[str, str] = {
+    "speedup": "Mean token time at K = 0 over that at K: same loop, prompts and engine, over the "
+    "generations that both have.",
+    "mean_token_time_ms": "Decode seconds over emitted tokens, in ms; the prefill is not in it.",
+    "alpha": "Acceptance rate: the chance that a tested draft token is kept, "
+    "the mean of sum over x of min(p, q).",
+    "alpha_at": "Kept over tested at each position of a round.",
+    "sibling_at": "Of trees: the first, second ... child of a node kept, over those looked at "
+    "because none before it was kept.",
+    "block_efficiency": "tau: emitted tokens over rounds, so tokens for each pass of the target.",
+    "efficiency": "tau over K + 1 (of trees over their depth + 1): the share of the best possible "
+    "round.",
+    "loop_time_ms": "Seconds of a round: draft, target pass, verification.",
+    "ttft_ms": "Time to the first token: until the first round ends, prefill included.",
+    "draft_share": "Share of the decode time that the drafter takes.",
+    "target_share": "Share of the decode time that the target's passes take.",
+    "verify_share": "The rest of the decode time: warp, verification, bookkeeping.",
+    "predicted_speedup": "What alpha, the tokens that each round drafted, the cost of a draft pass "
+    "(c) and the growth of the target's pass (v) predict, with acceptances taken as independent "
+    "(Leviathan et al. 2023); never above tau.",
+    "predicted_ms": "The mean token time that a plan predicts from texts and a table of costs.",
+    "predicted_tau": "tau that a plan predicts from texts, by replaying their rounds.",
+    "horizon_time_ms": "Decode time until that many tokens are there, over the generations that "
+    "got so far.",
+    "quality": "What the task scores, as the field computes it; the mean over samples.",
+    "interval": "95 % interval over samples, each left out in turn (jackknife); none over fewer "
+    "than 8 samples, or where all are alike.",
+    "n": "Good generations. Failures are counted apart and are in no figure.",
+    "p50": "Half of the generations are faster.",
+    "p90": "Nine of ten generations are faster.",
+    "p99": "99 of 100 generations are faster.",
+    "method": "ArS samples one token for each pass of the target (K = 0); SpS drafts K tokens a "
+    "round and keeps what the rule allows.",
+    "setting": "How laws are made of logits: temperature, top-k, top-p.",
+    "category": "A category of the task's prompts.",
+    "accepted": "Drafted, and kept by the rule.",
+    "recovered": "The target's own token after a rejection.",
+    "bonus": "The target's own token after all drafted ones were kept.",
+    "plain": "The target's own token, in a round without a draft.",
+}
+
+
+def define(figure: str) -> str:
+    """The definition of a figure of `Summary.figures`; empty where there is none."""
+    return DEFINITIONS.get(figure) or DEFINITIONS.get(figure.partition(".")[0], "")
+
+
+# The parts of a page that are written out: answers, findings, tables.
+
+
+def answered(answers: Sequence[Answer], sheets: Sequence[Sheet]) -> str:
+    """The answer first, in words."""
+    cards = "".join(
+        f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
+        f"<h3>{markup(a.name)}</h3>"
+        f'<p class="figure"><b>{a.figure}</b> <span>{markup(a.method)} over ArS<br>'
+        f"{markup(a.interval)}</span></p><ul>"
+        + "".join(
+            f'<li class="{said.mood}">{markup(said.text)}</li>'
+            for said in (a.speed, a.lossless, a.quality)
+        )
+        + "</ul></article>"
+        for a in answers
+    )
+    cards += "".join(map(_finding, sheets))
+    told = cards or "<p>No speculative method in these runs: nothing to compare with ArS.</p>"
+    return f'<section class="answer"><h2>The answer</h2><div class="cards">{told}</div></section>'
+
+
+def tabled(table: Table, first: int) -> str:
+    """All figures; `first` is the number of its first row on the page."""
+    headings, lines = body(table, full)
+    figures = {column.heading: column.figure for column in table.columns}
+    names = len(lines[0].names) if lines else 0
+    head = "".join(
+        f'<th scope="col"{" class=left" if i < names else ""} '
+        f'title="{markup(define(figures.get(h, h)))}">{markup(h)}</th>'
+        for i, h in enumerate(headings)
+    )
+    rows = "".join(
+        f'<tr{" class=paper" if line.paper else ""} data-row="{first + line.row}">'
+        + "".join(f'<th scope="row">{markup(name)}</th>' for name in line.names)
+        + "".join(f"<td>{markup(cell)}</td>" for cell in line.figures)
+        + "</tr>"
+        for line in lines
+    )
+    remarks = "".join(f"<li>{markup(line)}</li>" for line in table.remarks)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="All figures">'
+        f"<table><caption>{markup(table.title)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<ul class="remarks">{remarks}</ul>'
+    )
+
+
+def _finding(sheet: Sheet) -> str:
+    notes = "".join(f"<li>{markup(note)}</li>" for note in sheet.notes)
+    run = f"<p class=run>{markup(sheet.run)}</p>" if sheet.run else ""
+    return (
+        f'<article class="card finding">{run}<h3>{markup(sheet.title)}</h3>'
+        f'<ul><li class="{sheet.mood}">{markup(sheet.line)}</li></ul>'
+        f'<ul class="notes">{notes}</ul></article>'
+    )
+
+
+def found(sheets: Sequence[Sheet]) -> str:
+    """The tables of findings."""
+    parts = [
+        f"<section><h2>{markup(sheet.title)}</h2>{''.join(map(_grid, sheet.grids))}</section>"
+        for sheet in sheets
+        if sheet.grids
+    ]
+    return "".join(parts)
+
+
+def _grid(grid: Grid) -> str:
+    head = "".join(
+        f'<th scope="col"{" class=left" if i < grid.names else ""}>{markup(name)}</th>'
+        for i, name in enumerate(grid.headings)
+    )
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{markup(cell)}</th>' if i < grid.names else f"<td>{markup(cell)}</td>"
+            for i, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in grid.rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{markup(grid.caption)}">'
+        f"<table><caption>{markup(grid.caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )

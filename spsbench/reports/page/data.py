@@ -5,21 +5,70 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.summary import Summary
+from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import group
+from spsbench.reports.figures import Sheet
 from spsbench.reports.page import exhibits as e
-from spsbench.reports.page.answer import Answer, answers
-from spsbench.reports.page.by_k import against_k
-from spsbench.reports.page.definitions import DEFINITIONS, define
-from spsbench.reports.page.gathered import TOKENS, Gathered, latency, percentiles
-from spsbench.reports.page.marks import Exhibit, drawn
-from spsbench.reports.page.paired import Pairing, Side, beside, pairings
-from spsbench.reports.page.reading import to_read
+from spsbench.reports.page.answer import DEFINITIONS, Answer, answers, define
+from spsbench.reports.page.exhibits import (
+    OF_CATEGORY,
+    PROMPTS,
+    TOKENS,
+    Gathered,
+    latency,
+    percentiles,
+)
+from spsbench.reports.page.paired import Exhibit, Pairing, Side, against_k, beside, drawn, pairings
 from spsbench.reports.page.safe import labels, shown
-from spsbench.reports.quoting import visible
+from spsbench.reports.page.traces import Trace, tokenizer_of, trace
 from spsbench.reports.reporter import Report, Table
-from spsbench.reports.sheet import Sheet
+from spsbench.reports.text import visible
 from spsbench.settings.labels import Names
+
+# Other people's text in a page: as data that cannot end its element, as text that is no markup.
+
+"""What could end a script element, or begin a comment in one; in JSON all of it is in strings."""
+
+
+# The generations of a page that can be read, and how they were chosen.
+
+
+def to_read(
+    gathered: Sequence[tuple[Table, Gathered]],
+    index: dict[tuple[int, str, str | None], int],
+    called: Mapping[int, str],
+) -> tuple[list[Trace], str]:
+    """The generations that can be read, and how they were chosen."""
+    made: list[Trace] = []
+    tokenizers: dict[str, Any] = {}
+    for table, found in gathered:
+        names = Names(found.cells.values())
+        numbers: dict[str, int] = {}
+        for record in found.kept:
+            cell = found.cells[record.cell]
+            target = cell.models.target
+            if target.id not in tokenizers:
+                tokenizers[target.id] = None if cell.models.random else tokenizer_of(target)
+            number = numbers.setdefault(record.sample, len(numbers) + 1)
+            parts = [called[id(table)], names.work(cell), f"prompt {number}"]
+            made.append(
+                trace(
+                    record,
+                    name=names.how(cell),
+                    group=", ".join(part for part in parts if part),
+                    row=index[id(table), record.cell, None],
+                    category=None if record.group is None else visible(record.group or "none"),
+                    tokenizer=tokenizers[target.id],
+                )
+            )
+    texts = sum(found.texts for _, found in gathered)
+    told = f"{len(made):,} of {texts:,} generations can be read here"
+    if len(made) < texts:
+        told += f": the first {PROMPTS} prompts of each task and setting, one text each"
+        if any(each.category is not None for each in made):
+            told += f", or {OF_CATEGORY} of each category"
+    return made, f"{told}."
+
 
 LINE = 120  # characters of a name
 PARAGRAPH = 2000

@@ -1,21 +1,125 @@
 """Runs beside each other: the same configuration, on the prompts that both runs have."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from spsbench.metrics.gains import gains
 from spsbench.metrics.intervals import PLAIN, Estimate, Floats, Jackknife
-from spsbench.metrics.parity import MARGINS, Parity, parity
-from spsbench.metrics.quality import Qualities
-from spsbench.metrics.rates import RATES
-from spsbench.metrics.sameness import Texts, identical
+from spsbench.metrics.parity import MARGINS, Parity, Qualities, parity
+from spsbench.metrics.rates import RATES, gains
+from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import AT, Tally, numbered
-from spsbench.reports.page.marks import Axes, Exhibit, Mark, Series, exhibit
-from spsbench.reports.quoting import visible
+from spsbench.metrics.texts import Texts, identical
+from spsbench.reports.figures import Curve, Figure, Level, Point
+from spsbench.reports.page.safe import shown
+from spsbench.reports.reporter import K, figure1, lines
+from spsbench.reports.text import visible
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
+
+# What a figure of the page is made of: numbers, the rows that they are of, and what they mean.
+
+Kind = Literal["forest", "curves", "parts", "scatter"]
+BARS = "Bars are 95 % intervals over samples."
+
+
+class Mark(NamedTuple):
+    """A point with its interval, and the row that it is of."""
+
+    row: int  # -1 = none: no filter hides it
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    kind: str = ""  # "loaded": timed under load; "paper": Chen et al. 2023
+
+
+FREE = -1  # the row of marks that are of none
+LOADED, PAPER = "loaded", "paper"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Marks of one colour."""
+
+    name: str
+    marks: tuple[Mark, ...]
+    level: bool = False  # a value for all x, dashed
+    dense: bool = False  # too many to mark each
+    line: int | None = None  # the colour; None = that of its rows' methods
+    best: int | None = None  # which mark is the optimum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """One pair of axes."""
+
+    title: str
+    x: str
+    y: str = ""
+    series: tuple[Series, ...]
+    from_zero: bool = False
+    diagonal: bool = False  # where x and y are equal
+    one: bool = False  # a line at 1
+    zero: bool = False  # a line at 0
+    unit: str = ""
+    digits: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """Axes under one heading, what they mean, and what the bars on them are."""
+
+    id: str
+    title: str
+    kind: Kind
+    says: str  # for all readers, and for those who do not see it
+    terms: tuple[str, ...] = ()  # figures that it shows: see `definitions`
+    axes: tuple[Axes, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def exhibit(axes: Sequence[Axes], **about: Any) -> list[Exhibit]:
+    """None where there is nothing to draw."""
+    drawn = tuple(each for each in axes if each.series)
+    return [Exhibit(axes=drawn, **about)] if drawn else []
+
+
+def drawn(figure: Figure, **about: Any) -> list[Exhibit]:
+    """A figure of numbers as every format has it, whatever it is of."""
+    return exhibit(
+        [
+            Axes(
+                title=shown(panel.title),
+                x=shown(panel.x),
+                y=shown(panel.y),
+                from_zero=panel.from_zero,
+                series=tuple(_mark_series(item) for item in panel.items),
+            )
+            for panel in figure.panels
+        ],
+        kind="curves",
+        **about,
+    )
+
+
+def _mark_series(item: Curve | Level) -> Series:
+    name = shown(item.name, 200)
+    if isinstance(item, Level):
+        mark = Mark(FREE, 0, item.y, kind=LOADED if item.loaded else "")
+        return Series(name=name, marks=(mark,), level=True, line=item.line)
+    best = None if item.best is None else item.points.index(item.best)
+    marks = tuple(map(_free, item.points))
+    return Series(name=name, marks=marks, line=item.line, dense=item.dense, best=best)
+
+
+def _free(point: Point) -> Mark:
+    return Mark(FREE, *point[:4], kind=LOADED if point.loaded else "")
 
 
 class Side(NamedTuple):
@@ -119,3 +223,87 @@ def _tau(base: Tally, own: Tally) -> Estimate | None:
 
     samples = numbered([sample for sample, _ in keys])
     return Jackknife(np.hstack(rows), samples).estimate(difference, AT["rounds"], PLAIN)
+
+
+# Figure 1 of the paper as marks, and the panels that explain it.
+
+
+def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> list[Exhibit]:
+    """Figure 1 and three more panels, where some line has more than one K.
+
+    Args:
+        tables: a name, and rows with their indices; each drawn by `figure1`.
+    """
+    if not any(len(line) > 2 for _, rows in tables for line in lines(_bare(rows)).values()):
+        return []
+    panels: dict[str, list[Series]] = {}
+    looks: dict[str, tuple[bool, bool]] = {}
+    colour = 0
+    for name, rows in tables:
+        found = list(lines(_bare(rows)).values())
+        index = {id(s): i for i, s in rows}
+        for panel in figure1(_bare(rows), name).panels:
+            looks[panel.title] = panel.from_zero, False
+            for item in panel.items:
+                members = found[item.line or 0]
+                panels.setdefault(panel.title, []).append(
+                    _series(item, members, index, name, colour)
+                )
+        for title, read in MORE_BY_K.items():
+            looks[title] = False, title.startswith("Speed-up")
+            for at, (label, members) in enumerate(lines(_bare(rows)).items()):
+                known = [(s, *s.at_any_load(read)) for s in members if s.cell.k]
+                made = tuple(
+                    Mark(index[id(s)], s.cell.k or 0, e.mean, e.low, e.high, LOADED * loaded)
+                    for s, e, loaded in known
+                    if e is not None
+                )
+                panels.setdefault(title, []).append(
+                    Series(name=_named(name, label), marks=made, line=colour + at)
+                )
+        colour += len(found)
+    return exhibit(
+        [
+            Axes(title=title, x=K, series=tuple(s), from_zero=looks[title][0], one=looks[title][1])
+            for title, s in panels.items()
+        ],
+        id="against-k",
+        title="Against K: Figure 1 of the paper, and what explains it",
+        kind="curves",
+        says="Dashed: ArS. Ringed: the least time. Bars are 95 % intervals over samples; on the "
+        "time to so many tokens they are one standard deviation over generations.",
+        terms=("horizon_time_ms", "efficiency", "loop_time_ms", "speedup", "block_efficiency"),
+    )
+
+
+MORE_BY_K = {
+    "Speed-up over ArS": "speedup",
+    "Block efficiency tau": "block_efficiency",
+    "Acceptance rate alpha": "alpha",
+}
+
+
+def _series(
+    item: Curve | Level, members: Sequence[Summary], index: dict[int, int], run: str, colour: int
+) -> Series:
+    line = None if item.line is None else colour + item.line
+    if isinstance(item, Level):
+        plain = index[id(members[0])]
+        return Series(
+            name=_named(run, item.name),
+            marks=(Mark(plain, 0, item.y, kind=LOADED * item.loaded),),
+            level=True,
+            line=line,
+        )
+    of_k = {s.cell.k: index[id(s)] for s in members}
+    marks = tuple(Mark(of_k[int(p.x)], *p[:4], LOADED * p.loaded) for p in item.points)
+    best = None if item.best is None else item.points.index(item.best)
+    return Series(name=_named(run, item.name), marks=marks, line=line, dense=item.dense, best=best)
+
+
+def _named(run: str, name: str) -> str:
+    return shown(f"{run}: {name}" if run else name, 200)
+
+
+def _bare(rows: Sequence[tuple[int, Summary]]) -> list[Summary]:
+    return [s for _, s in rows]

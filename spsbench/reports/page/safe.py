@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from spsbench.reports.quoting import visible
+from spsbench.reports.text import visible
 
 LONGEST = 400  # characters of one piece that a page shows
 NEVER = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}

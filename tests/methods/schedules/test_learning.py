@@ -18,7 +18,7 @@ from spsbench.methods.schedules.by_history import (
     RunningAcceptance,
     outcome,
 )
-from spsbench.planning.forecast.costs_file import dumps
+from spsbench.metrics.costs_file import dumps
 from spsbench.plugins import make
 from spsbench.spec import Spec
 from tests.planning.forecast.made import arm, costs

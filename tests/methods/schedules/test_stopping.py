@@ -17,7 +17,7 @@ from spsbench.loop.types import Limits, Round, Schedule, Scores
 from spsbench.methods.drafters.model import ModelDrafter
 from spsbench.methods.schedules.by_distribution import Confidence, Disco, Entropy
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.planning.forecast.disco import Classifier, fit, read_classifier, write_classifier
+from spsbench.metrics.classifier import Classifier, fit, read_classifier, write_classifier
 
 SURE, FLAT = torch.tensor([0.98, 0.01, 0.01]), torch.tensor([0.4, 0.3, 0.3])
 STOPPING = [Confidence(0.5), Entropy(0.6), Disco(t=0.5, bias=0.0, entropy=-1.0, peak=2.0)]

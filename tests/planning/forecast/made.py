@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from spsbench.planning.forecast.costs import Arm, Costs, Rule
-from spsbench.planning.forecast.surface import Surface
+from spsbench.metrics.costs import Arm, Costs, Rule, Surface
 
 TURNS = 8
 

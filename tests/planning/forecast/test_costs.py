@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MissingError
-from spsbench.planning.forecast.costs import Arm, Costs
-from spsbench.planning.forecast.costs_file import crc, dumps, loads, read_costs, to_json
-from spsbench.planning.forecast.surface import FEWEST_TURNS, Surface, typical
+from spsbench.metrics.costs import FEWEST_TURNS, Arm, Costs, Surface, typical
+from spsbench.metrics.costs_file import crc, dumps, loads, read_costs, to_json
 from tests.planning.forecast.made import arm, costs, surface
 
 

@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError
+from spsbench.metrics.costs import Costs
 from spsbench.metrics.intervals import Estimate
-from spsbench.planning.forecast.answer import Answer, Measured, Verdict
 from spsbench.planning.forecast.break_even import alpha_for, break_even
-from spsbench.planning.forecast.candidates import Candidate
-from spsbench.planning.forecast.costs import Costs
-from spsbench.planning.forecast.forecasts import forecast, lacking
-from spsbench.planning.forecast.outlook import Outlook, outlook
-from spsbench.planning.forecast.pricing import Prices
-from spsbench.planning.forecast.traces import DraftOf, Drawn, Proposed, Written
+from spsbench.planning.forecast.forecasts import Candidate, Prices, forecast, lacking
+from spsbench.planning.forecast.recommendation import Answer, Measured, Outlook, Verdict, outlook
+from spsbench.store.trace_records import DraftOf, Drawn, Proposed, Written
 from tests.planning.forecast.made import arm, costs, surface
 
 SMALL = "model small"

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 
 from spsbench.errors import DataError, MissingError, UsageError
-from spsbench.planning.forecast.link import Constant, Measured, Wire, link_json, parse_link
-from spsbench.planning.forecast.needed import needed_alpha
-from spsbench.planning.forecast.placements import (
-    Placement,
-    placement_rows,
-    placement_table,
-    sentence,
+from spsbench.planning.forecast.break_even import needed_alpha
+from spsbench.planning.forecast.tables import Placement, placement_rows, placement_table, sentence
+from spsbench.planning.forecast.what_if import (
+    Constant,
+    Measured,
+    Sizes,
+    Wire,
+    link_json,
+    over_ranks,
+    parse_link,
 )
-from spsbench.planning.forecast.shared import Sizes, over_ranks
 from tests.planning.forecast.made import costs
 
 DEEP = Sizes(layers=80, width=8192, vocabulary=32000, item=2)  # Chinchilla's, Chen et al. 2023

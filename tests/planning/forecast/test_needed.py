@@ -2,8 +2,7 @@
 
 import pytest
 
-from spsbench.planning.forecast.break_even import alpha_for
-from spsbench.planning.forecast.needed import needed_alpha
+from spsbench.planning.forecast.break_even import alpha_for, needed_alpha
 from tests.planning.forecast.made import costs
 
 

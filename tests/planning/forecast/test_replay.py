@@ -17,10 +17,9 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.block import Block
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
-from spsbench.planning.forecast.chances import Chances, Looked, Sampled, Stopped
-from spsbench.planning.forecast.oracle import hindsight, informed
-from spsbench.planning.forecast.policies import Always, Follows, Turn
-from spsbench.planning.forecast.replay import Law, Span, replay, thrown
+from spsbench.planning.forecast.acceptance import Chances, Looked, Sampled, Stopped
+from spsbench.planning.forecast.ceilings import hindsight, informed
+from spsbench.planning.forecast.replay import Always, Follows, Law, Span, Turn, replay, thrown
 from tests.parts import ByHistory
 
 RULES = {"sps": Sps, "match": Match, "block": Block}

@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.planning.forecast.cost_tables import cost_tables
-from spsbench.planning.forecast.grid import digits, ms
-from spsbench.planning.forecast.shape import Shape, ShapeCost, parse_shapes
-from spsbench.planning.forecast.shapes import shape_rows, shape_table
-from spsbench.planning.forecast.surface import Typical
+from spsbench.metrics.costs import Typical, digits, ms
+from spsbench.planning.forecast.tables import cost_tables, shape_rows, shape_table
+from spsbench.planning.forecast.what_if import Shape, ShapeCost, parse_shapes
 from tests.planning.forecast.made import arm, costs
 
 DRAFTS = [

@@ -1,0 +1,352 @@
+"""Drafts along finished texts: one pass of each model over a text, and look-ups asked along it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spsbench.benchmark.target_laws import Laws, on_host
+from spsbench.loop.drafter_context import Drawn as How
+from spsbench.loop.drafter_context import Weights
+from spsbench.loop.noise import PhiloxStream
+from spsbench.loop.sampling import Warp
+from spsbench.loop.types import Context, Draft, Drafter, Purpose, Schedule, Scores, Step, Verdict
+from spsbench.methods.build import LoadedDrafterContext
+from spsbench.methods.resolve import plan_of, warp
+from spsbench.metrics.intervals import Floats
+from spsbench.models.cache import Loaded
+from spsbench.plugins import make
+from spsbench.settings.cell import Cell
+from spsbench.store.trace_records import Along, DraftOf, Drawn, Proposed
+
+# A draft by rule, asked at every position of a finished text.
+
+
+def proposed(
+    drafter: Drafter,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    rows: Tensor,
+    warp: Warp,
+    most: int,
+) -> tuple[Proposed, bool]:
+    """What it proposes and how far it hits; whether that is not all that there is to say.
+
+    Rounds before are those of auto-regressive sampling: `rows` [L, V] are the logits they had. A
+    drafter that looks at them would have seen others in rounds with drafts; one that draws at
+    random would have proposed something else another time.
+    """
+    text, start = [*prompt, *tokens], len(prompt)
+    watch = Watch()
+    noise = WatchedNoise(watch)
+    drafter.begin(prompt, Scores(rows[:0], {}))
+    counts, hits = [], []
+    last: Step | None = None
+    for t, token in enumerate(tokens):
+        context = Context(text[: start + t], warp, last)
+        found = drafter.draft(context, most, noise.round(t), always).tokens.tolist()
+        ahead = tokens[t : t + len(found)]
+        pairs = enumerate(zip(found, ahead, strict=False))
+        counts.append(len(found))
+        hits.append(next((i for i, (a, b) in pairs if a != b), len(ahead)))
+        last = watch.step(rows[t : t + 1], token)
+    columns = np.array(counts, np.uint8), np.array(hits, np.uint8)
+    return Proposed(proposed=columns[0], hits=columns[1]), watch.looked
+
+
+def first_laws(
+    drafter: Drafter, prompt: Sequence[int], tokens: Sequence[int], rows: Tensor, warp: Warp, k: int
+) -> Tensor | None:
+    """[n, V] the law of the first slot of a draft of `k` after each position of a text.
+
+    n may be less than there are tokens: there its context is full. None: it is silent now and then.
+    """
+    text, start = [*prompt, *tokens], len(prompt)
+    ends = len(text) if drafter.limit is None else min(len(text), drafter.limit)
+    watch, found = Watch(), []
+    drafter.begin(prompt, Scores(rows[:0], {}))
+    last: Step | None = None
+    for t in range(max(ends - start, 0)):
+        draft = drafter.draft(
+            Context(text[: start + t], warp, last), k, PhiloxStream(0).round(t), always
+        )
+        if draft.probs is None or len(draft.tokens) == 0:
+            return None
+        found.append(draft.probs[0])
+        last = watch.step(rows[t : t + 1], tokens[t])
+    return torch.stack(found) if found else None
+
+
+class WatchedNoise:
+    """Noise that tells when it is asked for; each position has its own."""
+
+    def __init__(self, watch: "Watch") -> None:
+        self._watch = watch
+
+    def round(self, index: int) -> "WatchedRound":
+        """That of a round."""
+        return WatchedRound(self._watch, index)
+
+
+class WatchedRound:
+    """One round of it."""
+
+    def __init__(self, watch: "Watch", index: int) -> None:
+        self._watch, self._noise = watch, PhiloxStream(0).round(index)
+
+    def uniform(self, purpose: Purpose, n: int) -> Tensor:
+        """[n] numbers."""
+        self._watch.looked |= n > 0
+        return self._noise.uniform(purpose, n)
+
+
+class Watch:
+    """The rounds before, as auto-regressive sampling has them; notes whether anybody looks."""
+
+    def __init__(self) -> None:
+        self.looked = False
+
+    def step(self, logits: Tensor, token: int) -> Step:
+        """The round that made `token`."""
+        none = torch.empty(0, dtype=torch.int64)
+        verdict = Verdict(none, torch.tensor(token), torch.tensor(0))
+        return WatchedStep(Draft(none, None), Scores(logits, {}), verdict).under(self)
+
+
+class WatchedStep(Step):
+    """A round that tells when it is looked at."""
+
+    watch: Watch | None = None
+
+    def under(self, watch: Watch) -> "WatchedStep":
+        """Tell `watch`."""
+        self.watch = watch
+        return self
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in Step._fields:
+            watch = super().__getattribute__("watch")
+            if watch is not None:
+                watch.looked = True
+        return super().__getattribute__(name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.draft, self.scores, self.verdict, self.kept))
+
+
+def always(p: Tensor) -> Tensor:
+    """Draft on."""
+    return torch.ones((), dtype=torch.bool)
+
+
+# Where along a text a schedule would stop that reads the laws of a draft.
+
+
+def readers(cells: Sequence[Cell]) -> dict[str, Schedule]:
+    """The schedules among those of `cells` whose `go_on` reads the law."""
+    named = {str(cell.method.schedule): cell.method.schedule for cell in cells}
+    made: dict[str, Schedule] = {name: make("schedules", spec) for name, spec in named.items()}
+    return {name: schedule for name, schedule in made.items() if reads(schedule)}
+
+
+def reads(schedule: Schedule) -> bool:
+    """Whether `go_on` looks at the law that it is given."""
+    law = Untouched()
+    schedule.k(())
+    try:
+        schedule.go_on(law)  # type: ignore[arg-type]
+    except TouchedError:
+        return True
+    return False
+
+
+class TouchedError(Exception):
+    """Somebody looked."""
+
+
+class Untouched:
+    """Something that cannot be looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise TouchedError
+
+    @classmethod
+    def __torch_function__(cls, *given: Any, **named: Any) -> Any:
+        """Any function of torch."""
+        raise TouchedError
+
+
+def stopped(schedule: Schedule, sure: Tensor, length: int, most: int) -> NDArray[np.uint8]:
+    """[L] slots, of `most`, that a schedule lets be drafted from each position along a text.
+
+    Its `k` is asked as in a first round: what it learns from round to round is not in it.
+    """
+    found = np.zeros(length, np.uint8)
+    for at in range(length):
+        k = min(schedule.k(()), most)
+        ends = min(k, len(sure) - at)
+        taken = 0
+        while taken < ends and bool(schedule.go_on(sure[at + taken])):
+            taken += 1
+        found[at] = k if taken == ends else taken
+    return found
+
+
+MOST = 64  # tokens that a draft by rule is asked for
+DEAR = 8  # and one that runs a model for it
+FEW = 2  # and once more, to see that fewer are the first of the same ones
+
+
+class DraftTracer:
+    """One draft's side, or the reason why a text cannot tell what it would be worth.
+
+    Args:
+        name: by which the trace calls it.
+        cells: that differ in verifier and schedule alone.
+        loaded: their models.
+    """
+
+    def __init__(
+        self, name: str, cells: Sequence[Cell], loaded: Loaded, identity: Mapping[str, Any]
+    ) -> None:
+        self.name, self.cell, self.loaded = name, cells[0], loaded
+        self.plan, self.warp = plan_of(self.cell.method.drafter), warp(self.cell)
+        self.drafter = self._opened()
+        self.sampled = self.drafter.drawn is How.IID
+        self.schedules = readers(cells) if has_laws(self.drafter) else {}
+        self.most = MOST if self.plan.weights is Weights.NONE else DEAR
+        self.of = DraftOf(
+            name=name,
+            identity=identity,
+            sampled=self.sampled,
+            exact=not self.sampled or has_laws(self.drafter),
+            most=0 if self.sampled else self.most,
+        )
+        self._checked = False
+        self._silent = False
+
+    @property
+    def unfit(self) -> str | None:
+        """Why it cannot be traced."""
+        if self.plan.tree:
+            return "its drafts branch"
+        if self.drafter.layers:
+            return "it draws on hidden states of the target"
+        if self._silent:
+            return "its laws depend on more than the text"
+        return None
+
+    def along(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Along | None:
+        """What it would be worth along a text; None: it is `unfit`, as was found out just now."""
+        if not self.sampled:
+            return self._looked_up(prompt, tokens, laws)
+        if not has_laws(self.drafter):
+            return self._asked(prompt, tokens, laws)
+        self.drafter.begin(prompt, Scores(laws[0].logits[:0], {}))
+        return self._drawn(prompt, tokens, laws)
+
+    def _asked(
+        self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]
+    ) -> Along | None:
+        """By the law of the first slot at each position: an estimate of what later ones have."""
+        rows, q = (torch.cat([each[i] for each in laws]) for i in (0, 1))
+        given = self.drafter, prompt, tokens, rows, self.warp
+        found = first_laws(*given, 1)
+        if not self._checked and found is not None:
+            self._checked = True
+            more = first_laws(*given, FEW + 1)
+            if more is None or not torch.allclose(more, found, atol=1e-5):
+                found = None
+        if found is None:
+            self._silent = True
+            return None
+        known, size = found.shape
+        at = torch.tensor(tokens[:known], device=found.device)
+        target = Laws(rows[:known, :size], q[:known, :size])
+        columns = {
+            name: np.pad(on_host(values), (0, len(tokens) - known))
+            for name, values in compared(found, found, target, at).items()
+        }
+        agrees = columns.pop("agrees").astype(np.bool_)
+        reach = None if known == len(tokens) else known
+        return Drawn(**columns, agrees=agrees, reach=reach, stops={})
+
+    def _opened(self) -> Drafter:
+        site = LoadedDrafterContext(self.cell, self.loaded, self.plan)
+        drafter: Drafter = make("drafters", self.cell.method.drafter, site)
+        return drafter
+
+    def _drawn(self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]) -> Drawn:
+        text, begin = [*prompt, *tokens], len(prompt)
+        limit = self.drafter.limit
+        columns: dict[str, list[Floats]] = {n: [] for n in COLUMNS}
+        kept: list[Tensor] = []
+        for piece in laws:
+            end = begin + len(piece.q)
+            known = end if limit is None else max(min(end, limit), begin)
+            if known > begin:
+                found = self.drafter.along(text[:known], begin, self.warp)
+                if found is None:
+                    raise RuntimeError(f"drafter {self.name} has laws for some texts only")
+                target = self._sized(piece, found.laws.shape[-1], known - begin)
+                at = torch.tensor(text[begin:known], device=found.laws.device)
+                for name, values in compared(found.laws, found.sure, target, at).items():
+                    columns[name].append(on_host(values))
+                kept += [found.sure] if self.schedules else []
+            for values_of in columns.values():  # beyond its context nothing is drafted
+                values_of.append(np.zeros(end - known))
+            begin = end
+        whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+        agrees = whole.pop("agrees").astype(np.bool_)
+        reach = None if limit is None else max(limit - len(prompt), 0)
+        sure = torch.cat(kept) if kept else torch.zeros(0, 0)
+        stops = {
+            name: stopped(schedule, sure, len(tokens), MOST)
+            for name, schedule in self.schedules.items()
+        }
+        return Drawn(**whole, agrees=agrees, reach=reach, stops=stops)
+
+    def _sized(self, piece: Laws, size: int, count: int) -> Laws:
+        """The target's laws over the tokens that both models know."""
+        logits, q = piece.logits[:count], piece.q[:count]
+        if q.shape[-1] == size:
+            return Laws(logits, q)
+        return Laws(logits[:, :size], self.warp(logits[:, :size]))
+
+    def _looked_up(
+        self, prompt: Sequence[int], tokens: Sequence[int], laws: list[Laws]
+    ) -> Proposed:
+        rows = torch.cat([each.logits for each in laws])
+        given = self.drafter, prompt, tokens, rows, self.warp
+        found, looked = proposed(*given, self.most)
+        if not self._checked:
+            self._checked = True
+            fewer, _ = proposed(*given, FEW)
+            same = (fewer.proposed == np.minimum(found.proposed, FEW)).all()
+            looked |= not (same and (fewer.hits == np.minimum(found.hits, FEW)).all())
+        if looked:
+            self.of = replace(self.of, exact=False)
+        return found
+
+
+COLUMNS = ("p", "overlap", "entropy", "peak", "agrees")
+
+
+def compared(p: Tensor, sure: Tensor, target: Laws, tokens: Tensor) -> dict[str, Tensor]:
+    """[n] each: what a draft's laws are worth at the positions of `tokens`."""
+    return {
+        "p": p.gather(1, tokens[:, None])[:, 0],
+        "overlap": torch.minimum(p, target.q).sum(-1),
+        "entropy": torch.special.entr(sure).sum(-1),
+        "peak": sure.amax(-1),
+        "agrees": (sure.argmax(-1) == target.logits.argmax(-1)).double(),
+    }
+
+
+def has_laws(drafter: Drafter) -> bool:
+    """Whether its class says what it draws from along a text, so that one pass tells all."""
+    return getattr(type(drafter), "along", Drafter.along) is not Drafter.along

@@ -1,0 +1,165 @@
+"""A classifier of "will this slot be kept?", fitted on a trace (after DISCO, arXiv 2405.04304).
+
+Features are what is known of a slot before its token is drawn: the entropy of the draft's law and
+its greatest probability. The label of a position is the chance that its token is kept, a number
+between 0 and 1 (sum_x min(p, q) for `sps`), so nothing is lost to coins: the same law with more
+noise comes out of counted tokens.
+
+A trace is along the text that came out, so its labels are chances *given that all slots before were
+kept*, which is what a product over slots needs. What the draft's own wrong path looks like is in no
+trace, and does not matter: nothing behind a rejected token is ever kept.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from spsbench.errors import DataError, MissingError, UsageError
+from spsbench.hardware.files import read_file
+from spsbench.metrics.intervals import Floats
+
+KIND, VERSION = "spsbench disco", 1
+FEWEST = 100  # positions: below it three numbers say little
+RIDGE = 1e-3  # a position's worth: coefficients stay finite where labels are all alike
+STEPS = 100
+DONE = 1e-10
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Chance = logistic(bias + entropy * H(p) + peak * max p); H in nats."""
+
+    bias: float
+    entropy: float
+    peak: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value}: expected a finite number")
+
+    def chances(self, entropies: Floats, peaks: Floats) -> Floats:
+        """[L] for laws of these entropies and greatest probabilities."""
+        return _logistic(self.bias + self.entropy * entropies + self.peak * peaks)
+
+
+class Fitted(NamedTuple):
+    """A classifier, and what it is worth on what it was fitted on."""
+
+    classifier: Classifier
+    positions: int
+    loss: float  # mean cross-entropy in nats a position
+    plain: float  # that of the mean label alone
+
+    def __str__(self) -> str:
+        return (
+            f"{self.positions} positions, {self.loss:.4f} nats each: {self.plain:.4f} by their "
+            "mean alone"
+        )
+
+
+def fit(
+    entropies: Sequence[float] | Floats,
+    peaks: Sequence[float] | Floats,
+    kept: Sequence[float] | Floats,
+) -> Fitted:
+    """The logistic regression of `kept` [L] on entropies [L] in nats and peaks [L].
+
+    Newton's steps with a small ridge on standardised features; exact to rounding.
+
+    Raises:
+        UsageError: too few positions, or numbers that are none; says which.
+    """
+    features = np.stack([np.asarray(entropies, float), np.asarray(peaks, float)], 1)  # [L, 2]
+    labels = np.asarray(kept, dtype=float)
+    if len(labels) < FEWEST:
+        raise UsageError(
+            f"{len(labels)} positions to fit on: expected {FEWEST} or more. Record more text"
+        )
+    if not (np.isfinite(features).all() and ((labels >= 0) & (labels <= 1)).all()):
+        raise UsageError(
+            "the trace holds an entropy that is no number, or a chance outside 0 to 1: expected a "
+            "trace of these models. Record it again"
+        )
+    middle, spread = features.mean(0), features.std(0)
+    spread = np.where(spread > 0, spread, 1.0)
+    rows = np.column_stack([np.ones(len(labels)), (features - middle) / spread])  # [L, 3]
+    found = _newton(rows, labels)
+    entropy, peak = found[1:] / spread
+    bias = found[0] - float(middle @ np.array([entropy, peak]))
+    made = Classifier(float(bias), float(entropy), float(peak))
+    loss = _loss(labels, made.chances(features[:, 0], features[:, 1]))
+    return Fitted(made, len(labels), loss, _loss(labels, np.full_like(labels, labels.mean())))
+
+
+def write_classifier(path: Path, fitted: Fitted) -> None:
+    """Its file.
+
+    Raises:
+        MissingError: it cannot be written.
+    """
+    told = {"positions": fitted.positions, "loss": fitted.loss, "plain": fitted.plain}
+    values = {"kind": KIND, "version": VERSION, **asdict(fitted.classifier), "fitted": told}
+    try:
+        path.write_text(json.dumps(values, indent=1) + "\n")
+    except OSError as error:
+        raise MissingError(
+            f"cannot write {path} ({error.strerror}): expected a folder that is there. Check it"
+        ) from error
+
+
+def read_classifier(path: Path) -> Classifier:
+    """What `write_classifier` has written.
+
+    Raises:
+        MissingError: it cannot be read.
+        DataError: it holds no classifier.
+    """
+    try:
+        text = read_file(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "no text"
+        raise MissingError(
+            f"cannot read {path} ({reason}): expected a classifier. Check the path"
+        ) from error
+    try:
+        values = json.loads(text)
+        if (values["kind"], values["version"]) != (KIND, VERSION):
+            raise ValueError(f"{values['kind']!r}, version {values['version']!r}")
+        return Classifier(*(float(values[name]) for name in ("bias", "entropy", "peak")))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(
+            f"{path} holds no classifier ({type(error).__name__}: {error}): expected what "
+            "--fit disco:out=FILE wrote. Fit it again"
+        ) from error
+
+
+def _newton(rows: Floats, labels: Floats) -> Floats:
+    """[3] the coefficients; the intercept carries no ridge."""
+    ridge = np.diag([0.0, RIDGE, RIDGE])
+    mean = min(max(float(labels.mean()), 1e-6), 1 - 1e-6)
+    found = np.array([math.log(mean / (1 - mean)), 0.0, 0.0])
+    for _ in range(STEPS):
+        chances = _logistic(rows @ found)
+        slope = rows.T @ (labels - chances) - ridge @ found
+        weights = np.maximum(chances * (1 - chances), 1e-9)
+        step = np.linalg.solve(rows.T @ (rows * weights[:, None]) + ridge, slope)
+        size = float(np.abs(step).max())
+        found = found + step * min(1.0, 4.0 / size if size > 0 else 1.0)
+        if size < DONE:
+            break
+    return found
+
+
+def _loss(labels: Floats, chances: Floats) -> float:
+    sure = np.clip(chances, 1e-12, 1 - 1e-12)
+    return float(-(labels * np.log(sure) + (1 - labels) * np.log(1 - sure)).mean())
+
+
+def _logistic(x: Floats) -> Floats:
+    return np.asarray(0.5 * (1 + np.tanh(x / 2)))

@@ -1,0 +1,186 @@
+"""The candidates that were asked for: every way to draft with every rule, K and schedule."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.loop.drafter_context import Drawn, Weights
+from spsbench.loop.types import Guarantee
+from spsbench.methods.resolve import plan_of, resolve
+from spsbench.planning.forecast.forecasts import RULES, Candidate
+from spsbench.plugins import make, plug_in
+from spsbench.settings.cell import Cell
+from spsbench.settings.cell_from_options import K_MAX, TARGET, make_cell, own_copy
+from spsbench.settings.commands import LISTS
+from spsbench.settings.labels import drafting, method
+from spsbench.settings.models import DEFAULT_DRAFT, DEFAULT_HEAD
+from spsbench.settings.options import METHOD, parse_range
+from spsbench.spec import Spec
+
+log = logging.getLogger(__name__)
+
+FIRST = ("model", "ngram", "suffix")  # what is compared where no drafter is named
+SAMPLED = ("sps", "block")  # the rules for a chain that is drawn from a law
+
+
+def cells_of(
+    asked: Mapping[str, Any],
+    ks: str,
+    *,
+    settle: Callable[[Cell], Cell] = resolve,
+    heads: Mapping[str, str] = MappingProxyType({}),
+) -> list[Cell]:
+    """A resolved cell for each candidate, without those that cannot be.
+
+    Args:
+        asked: options of cells; those of `LISTS` are lists.
+        ks: the K to compare, as a range.
+        settle: resolves a cell; one that may look at tokenizers chooses its drafter as well.
+        heads: the drafter of each draft that is a head.
+
+    Raises:
+        UsageError: an option out of range, a lossy rule, or nothing left.
+    """
+    try:
+        lookaheads = [k for k in parse_range(ks, low=1, high=K_MAX) if k > 0]
+    except ValueError as error:
+        raise UsageError(f"--k {error}") from error
+    cells: dict[str, Cell] = {}
+    refused: dict[str, list[str]] = {}
+    for options in ways(asked, heads):
+        depths: list[dict[str, Any]] = [{"k": k} for k in lookaheads]
+        depths += [{"schedule": schedule} for schedule in asked.get("schedule") or ()]
+        for depth in depths:
+            cell = make_cell(**options, **depth)
+            try:
+                cell = settle(cell)
+            except UsageError as error:
+                refused.setdefault(str(error), []).append(method(cell))
+                continue
+            cells.setdefault(cell.id, cell)
+    if not cells:
+        raise UsageError(next(iter(refused), "nothing to compare: expected a drafter"))
+    for reason, methods in refused.items():
+        log.info(f"note: left out {', '.join(dict.fromkeys(methods))}: {reason}")
+    return list(cells.values())
+
+
+def ways(asked: Mapping[str, Any], heads: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Options of each way to draft and verify; K and schedules are not in them.
+
+    A draft in `heads` goes with its own drafter, and with no other; so does a copy of the target.
+    """
+    named = [spec_of(each) for each in asked.get("drafter") or ()]
+    if copies := [copy for spec in named if (copy := own_copy(spec))]:
+        rest = [spec for spec in named if not own_copy(spec)]
+        if rest or asked.get("draft"):
+            yield from ways({**asked, "drafter": rest or [Spec("model")]}, heads)
+        yield from ways({**asked, "draft": copies, "drafter": [Spec("model")]}, {})
+        return
+    base = {n: v for n, v in asked.items() if n not in LISTS and v is not None}
+    drafts = list(asked.get("draft") or ())
+    if not drafts:
+        target = base.get("target", TARGET["id"].default)
+        model = DEFAULT_DRAFT.get(target)
+        wanted = not named or any(needs(spec) is Weights.MODEL for spec in named)
+        bundled = {DEFAULT_HEAD.get((target, spec.name), ""): spec.name for spec in named}
+        heads = {head: family for head, family in bundled.items() if head}
+        drafts = [*([model] if model and wanted else []), *heads]
+    models = [draft for draft in drafts if draft not in heads]
+    drafters = named or [Spec(name) for name in FIRST if models or name != "model"]
+    if models and not any(needs(spec) in (Weights.MODEL, Weights.OWN) for spec in drafters):
+        drafters.insert(0, Spec("model"))
+    known = {spec.name for spec in drafters}
+    drafters += [Spec(name) for name in dict.fromkeys(heads.values()) if name not in known]
+    of_draft = {n for n in base if n.startswith("draft_")}
+    for spec in drafters:
+        plan = plan_of(spec)
+        plain = {n: v for n, v in base.items() if n not in of_draft}
+        taken: list[str | None] = [draft for draft in drafts if goes(spec, draft, heads)]
+        taken = [None] if plan.weights is Weights.NONE else taken
+        if not taken:
+            raise UsageError(f"--drafter {spec}: expected a draft model. Name it with --draft")
+        rules = list(asked.get("verifier") or ())
+        if not rules:
+            rules = [*SAMPLED] if plan.drawn is Drawn.IID and not plan.tree else ["auto"]
+        for draft in taken:
+            for rule in rules:
+                check_exact(spec_of(rule))
+                own = plain if draft is None else {**base, "draft": draft}
+                yield {**own, "drafter": spec, "verifier": rule}
+
+
+def goes(spec: Spec, draft: str, heads: Mapping[str, str]) -> bool:
+    """Whether a drafter takes a draft, of which some are known to be heads."""
+    return heads[draft] == spec.name if draft in heads else needs(spec) is not Weights.HEAD
+
+
+def spec_of(value: Any) -> Spec:
+    """A spec from what was typed.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if isinstance(value, Spec):
+        return value
+    try:
+        return Spec.parse(value)
+    except ValueError as error:
+        raise UsageError(f"{value}: {error} ({METHOD})") from error
+
+
+def needs(spec: Spec) -> Weights:
+    """What `--draft` means to a drafter."""
+    return plan_of(spec).weights
+
+
+def check_exact(rule: Spec) -> None:
+    """Refuse a rule whose texts are others than the target's.
+
+    Raises:
+        UsageError: it is lossy.
+    """
+    if rule.name != "auto" and plug_in("verifiers", rule).guarantee is Guarantee.LOSSY:
+        raise UsageError(
+            f"--verifier {rule} is lossy: expected an exact rule, whose text is the target's own. "
+            "Measure it with sps bench"
+        )
+
+
+def candidate_of(cell: Cell) -> Candidate:
+    """The candidate that a cell is."""
+    own = cell.method
+    schedule = None
+    if cell.k is None:
+        schedule = str(own.schedule), make("schedules", own.schedule)
+    return Candidate(draft=drafting(cell), verifier=str(own.verifier), k=cell.k, schedule=schedule)
+
+
+def named(cells: Iterable[Cell]) -> dict[str, Cell]:
+    """Cells by the candidate that each is."""
+    return {str(candidate_of(cell)): cell for cell in cells}
+
+
+def replayable(cell: Cell) -> bool:
+    """Whether the rule of a cell has a replay: others are only measured."""
+    return str(cell.method.verifier) in RULES and cell.method.own_loop
+
+
+def sampled(cells: Iterable[Cell]) -> list[str]:
+    """Names of the drafts that are drawn from laws of the text, as their traces call them."""
+    found: list[str] = []
+    for cell in cells:
+        plan = plan_of(cell.method.drafter)
+        if plan.drawn is Drawn.IID and not plan.tree and plan.weights is not Weights.HEAD:
+            found.append(drafting(cell))
+    return list(dict.fromkeys(found))
+
+
+def by_draft(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Cells by what drafts."""
+    found: dict[str, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(drafting(cell), []).append(cell)
+    return found

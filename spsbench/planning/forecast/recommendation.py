@@ -1,0 +1,359 @@
+"""All candidates together: forecasts, ceilings, and which of them to measure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from spsbench.metrics.costs import Costs
+from spsbench.metrics.intervals import FEWEST, Estimate
+from spsbench.planning.forecast.break_even import BreakEven, break_even
+from spsbench.planning.forecast.ceilings import Ceilings, above, ceilings
+from spsbench.planning.forecast.forecasts import Candidate, Forecast, Prices, forecast, lacking
+from spsbench.store.trace_records import Along, DraftOf, Written
+
+# The answer in words: whether to speculate, with what, and why; the reason first.
+
+NOTICED = 1.02  # a gain below this is none that anybody would notice
+HALF = 0.5
+UNSURE = (
+    "It may pay, but the figures vary too much, or are too few, to say so: more prompts (--limit, "
+    "--held-back) or a quieter machine would tell."
+)
+
+
+class Verdict(Enum):
+    """What to do."""
+
+    SPECULATE = "speculate"
+    NEITHER = "no difference"
+    UNDECIDED = "not decided"
+    DO_NOT = "do not speculate"
+
+
+class Measured(NamedTuple):
+    """A candidate in real rounds on held-back prompts."""
+
+    speedup: Estimate
+    tau: Estimate
+    ms: Estimate
+    loaded: bool = False  # other work kept the machine busy meanwhile
+    foretold: float | None = None  # tau by traces of the very prompts that it was measured on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What to tell."""
+
+    verdict: Verdict
+    best: str  # the candidate
+    reason: str  # for people who never read a paper
+    numbers: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} {self.numbers}"
+
+
+def answer(
+    best: Forecast,
+    measured: Measured | None,
+    needs: BreakEven,
+    candidates: int,
+    doubt: str = "",
+) -> Answer:
+    """Answer for the best candidate, by what was measured: a prediction decides nothing.
+
+    Without an interval a measurement decides only on a quiet machine, and where the prediction is
+    of the same verdict.
+
+    Args:
+        candidates: how many there were.
+        needs: of the same draft and rule.
+        doubt: in what the costs behind the prediction contradict each other.
+    """
+    foretold = decided(best.speedup)
+    if measured is None:
+        return unmeasured(best, foretold, needs, candidates, doubt)
+    verdict = decided(measured.speedup)
+    doubtful = bool(doubt) or measured.loaded or verdict is not foretold
+    if measured.speedup.low is None and doubtful:
+        verdict = Verdict.UNDECIDED
+    reason = why(verdict, best, needs)
+    if verdict is Verdict.SPECULATE:
+        numbers = f"Speculate with {best.candidate}: {told(best, measured)}."
+    elif verdict is Verdict.UNDECIDED:
+        numbers = f"Not decided: {best.candidate} is {told(best, measured)}."
+    else:
+        numbers = (
+            f"Do not speculate: {among(candidates)} {told(best, measured)} ({best.candidate}). "
+            f"{lacks(best, needs)}"
+        )
+    return Answer(verdict=verdict, best=str(best.candidate), reason=reason, numbers=numbers)
+
+
+def unmeasured(
+    best: Forecast, foretold: Verdict, needs: BreakEven, candidates: int, doubt: str
+) -> Answer:
+    """Answer for a candidate that is only predicted."""
+    if doubt:
+        reason = f"The costs contradict each other: {doubt}."
+    elif foretold in (Verdict.SPECULATE, Verdict.UNDECIDED):
+        reason = "It may pay, but no real rounds were measured."
+    else:
+        reason = "It hardly pays by the prediction, but no real rounds were measured."
+    numbers = (
+        f"Not decided: {among(candidates)} predicted to be {factor(best.speedup)} "
+        f"({best.candidate}), and was not measured."
+    )
+    if foretold is Verdict.DO_NOT:
+        numbers += f" {lacks(best, needs)}"
+    return Answer(
+        verdict=Verdict.UNDECIDED, best=str(best.candidate), reason=reason, numbers=numbers
+    )
+
+
+def among(candidates: int) -> str:
+    """`it is`, `the best of 14 candidates is`."""
+    return "it is" if candidates == 1 else f"the best of {candidates} candidates is"
+
+
+def untold(name: str, measured: Measured) -> Answer:
+    """Answer for a candidate that was measured without a prediction."""
+    verdict = decided(measured.speedup)
+    told = f"{name}: {factor(measured.speedup)} measured; no text tells what to expect of it"
+    if measured.speedup.low is None or verdict is Verdict.UNDECIDED:
+        verdict, reason, numbers = Verdict.UNDECIDED, UNSURE, f"Not decided: {told}."
+    elif verdict is Verdict.SPECULATE:
+        reason, numbers = "It was the fastest in real rounds.", f"Speculate with {told}."
+    else:
+        reason = "Nothing that was measured is faster than plain sampling by a margin that matters."
+        numbers = f"Do not speculate: the best is {told}."
+    return Answer(verdict=verdict, best=name, reason=reason, numbers=numbers)
+
+
+def decided(gained: Estimate) -> Verdict:
+    """By the interval where there is one."""
+    low = gained.mean if gained.low is None else gained.low
+    high = gained.mean if gained.high is None else gained.high
+    if gained.mean >= NOTICED and low > 1:
+        return Verdict.SPECULATE
+    if gained.mean < 1 or high < NOTICED:
+        return Verdict.DO_NOT
+    return Verdict.NEITHER if gained.mean < NOTICED else Verdict.UNDECIDED
+
+
+def told(best: Forecast, measured: Measured) -> str:
+    """`1.71x (1.64 to 1.79) measured, 1.74x predicted`."""
+    return f"{factor(measured.speedup)} measured, {best.speedup.mean:.2f}x predicted"
+
+
+def factor(estimate: Estimate) -> str:
+    """`1.71x (1.64 to 1.79)`."""
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.mean:.2f}x"
+    return f"{estimate.mean:.2f}x ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def why(verdict: Verdict, best: Forecast, needs: BreakEven) -> str:
+    """One sentence without a letter of a formula."""
+    by_rule = needs.c < 0.01
+    if verdict is Verdict.SPECULATE:
+        price = "for next to nothing" if by_rule else f"for {share(needs.c)} of a target step each"
+        return (
+            f"The draft is right about {best.right:.0%} of the time {price}, so checking several "
+            "of its guesses at once beats making every token alone."
+        )
+    if verdict is Verdict.NEITHER:
+        return "What the draft saves is about what it costs; plain sampling is simpler."
+    if verdict is Verdict.UNDECIDED:
+        return UNSURE
+    if needs.c >= 1:
+        return "The draft is slower than the target itself, so it can never save time."
+    if best.drafted < HALF and best.tau.mean < 1 + HALF / 2:
+        return "The draft hardly ever finds anything to propose, and looking for it costs time."
+    if needs.if_free > NOTICED and not by_rule:
+        return "The draft is too slow for how often it is right."
+    if needs.if_right > NOTICED:
+        return "The draft is wrong too often: most of its guesses are thrown away."
+    return (
+        "Checking several tokens at once takes this machine almost as long as making them one by "
+        "one, so even a draft that is always right would gain nothing."
+    )
+
+
+def lacks(best: Forecast, needs: BreakEven) -> str:
+    """The numbers behind it: what it has, and what it would need."""
+    alpha = best.right
+    has = f"The draft takes {needs.c:.2f} of a target pass a token and alpha is {alpha:.2f}"
+    wants = []
+    if needs.needed_alpha is not None and needs.needed_alpha > alpha:
+        wants.append(f"alpha {needs.needed_alpha:.2f} at this cost")
+    if needs.needed_c is not None and needs.needed_c < needs.c:
+        wants.append(f"a draft under {needs.needed_c:.2f}")
+    if not wants:
+        return f"{has}; no acceptance and no cheaper draft would make up for the rest of a round."
+    return f"{has}; it would need {', or '.join(wants)}."
+
+
+def share(c: float) -> str:
+    """`a fifth`, `0.41`."""
+    words = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 6: "a sixth", 10: "a tenth"}
+    for n, word in words.items():
+        if abs(c * n - 1) < 0.1:
+            return word
+    return f"{c:.2g}"
+
+
+def best_of(forecasts: Sequence[Forecast]) -> Forecast:
+    """Of the greatest predicted speed-up."""
+    return max(forecasts, key=lambda each: each.speedup.mean)
+
+
+Traced = Mapping[str, tuple[DraftOf, Sequence[tuple[Written, Along]]]]
+"""What drafts -> what it is, and the texts that it was traced along."""
+
+WANTED = 0.05  # half the interval of a speed-up, relative: beyond that more texts are asked for
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outlook:
+    """What is predicted of every candidate."""
+
+    forecasts: tuple[Forecast, ...]
+    ceilings: Mapping[str, Ceilings]  # by draft and rule
+    costs: Costs
+    tokens: int  # of the texts
+    context: float  # tokens before the middle of a text, the mean
+
+    @property
+    def best(self) -> Forecast:
+        """Of the greatest predicted speed-up."""
+        return best_of(self.forecasts)
+
+    @property
+    def by_method(self) -> list[Forecast]:
+        """The best K of each draft, rule and schedule, the best first."""
+        methods: dict[str, list[Forecast]] = {}
+        for each in self.forecasts:
+            methods.setdefault(each.candidate.method, []).append(each)
+        return sorted(map(best_of, methods.values()), key=lambda f: -f.speedup.mean)
+
+    def needs(self, of: Forecast) -> BreakEven:
+        """What would have to be otherwise with this draft and rule."""
+        same = [f for f in self.forecasts if group(f.candidate) == group(of.candidate)]
+        return break_even(same, self.costs.target(1, self.context).value)
+
+    def answer(self, measured: Mapping[str, Measured]) -> Answer:
+        """By what was measured, where something was; else by the predictions."""
+        fastest = max(measured, key=lambda n: measured[n].speedup.mean, default=None)
+        if fastest is None:
+            best = self.best
+        else:
+            found = next((f for f in self.forecasts if str(f.candidate) == fastest), None)
+            if found is None:
+                return untold(fastest, measured[fastest])
+            best = found
+        given = measured.get(str(best.candidate)), self.needs(best), len(self.forecasts)
+        mine = [c for c in self.costs.contradictions() if c.draft == best.candidate.draft]
+        return answer(best, *given, "; ".join(map(str, mine)))
+
+    def remarks(self) -> list[str]:
+        """What the figures stand on."""
+        best = self.best
+        lines = [
+            f"Predicted from {best.texts} texts of {self.tokens} tokens and a table of costs of "
+            f"{self.costs.turns} turns; intervals: 95 %, for other texts and other timings."
+        ]
+        if best.texts < FEWEST:
+            lines.append(
+                f"The trace is too short for an interval: it has {best.texts} texts, and needs "
+                f"{FEWEST - best.texts} more, about {self._more(FEWEST)} tokens."
+            )
+        short = lacking(best, self.tokens, WANTED)
+        if short is not None:
+            lines.append(
+                f"The trace is short: by its texts the speed-up is known to {short[0]:.0%}. For "
+                f"{WANTED:.0%} it needs about {short[1]} tokens more."
+            )
+        if self.costs.busy:
+            lines.append(
+                "Other work kept this machine busy while the costs were measured: the intervals "
+                "were widened for it. End it (top shows it) and plan again."
+            )
+        lines += [
+            f"The costs contradict each other: {each}. Predictions take both to last as long."
+            for each in self.costs.contradictions()
+        ]
+        if self.costs.changed:
+            factors = ", ".join(f"{part} times {by:g}" for part, by in self.costs.changed.items())
+            lines.append(f"What if: {factors}.")
+        fixed = best.shares.unexplained * best.ms.mean * best.tau.mean
+        lines.append(
+            f"A round of {best.candidate} takes {best.ms.mean * best.tau.mean:.2f} ms; fixed per "
+            f"round: {fixed:+.2f} ms, not explained by its parts."
+        )
+        thrown = [f for f in self.forecasts if f.thrown]
+        for told, names in (
+            (
+                "are estimates: what it drafts depends on more than the text.",
+                {f.candidate.draft for f in self.forecasts if not f.exact},
+            ),
+            (
+                "are of thrown coins: no text is short enough to reckon with all that they learn.",
+                {f.candidate.schedule[0] for f in thrown if f.candidate.schedule is not None},
+            ),
+        ):
+            if names:
+                lines.append(f"Counts of {', '.join(sorted(names))} {told}")
+        return lines
+
+    def _more(self, texts: int) -> int:
+        return round(self.tokens / self.best.texts * (texts - self.best.texts))
+
+
+def group(candidate: Candidate) -> tuple[str, str]:
+    """What differs in K or schedule alone."""
+    return candidate.draft, candidate.verifier
+
+
+def known(candidate: Candidate, draft: DraftOf) -> bool:
+    """Whether a draft by rule was asked for as many tokens as the candidate would ask for."""
+    return draft.sampled or (candidate.k or 0) <= draft.most
+
+
+def outlook(
+    candidates: Iterable[Candidate],
+    traced: Traced,
+    costs: Costs,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Outlook:
+    """Forecast every candidate that was traced.
+
+    Raises:
+        DataError: the costs of one of them were not measured.
+    """
+    prices = Prices(costs)
+    every = [c for c in candidates if c.draft in traced and known(c, traced[c.draft][0])]
+    found, highest = [], {}
+    for number, each in enumerate(every):
+        told(number, len(every))
+        draft, texts = traced[each.draft]
+        found.append(forecast(each, draft, texts, prices))
+        name = str(group(each))
+        if name not in highest:
+            most = max(c.k or 0 for c in every if group(c) == group(each)) or draft.most or 16
+            highest[name] = ceilings(each, draft, texts, prices, most)
+    told(len(every), len(every))
+    for made in found:
+        name = str(group(made.candidate))
+        highest[name] = above(highest[name], made.speedup.mean)
+    texts_of = {text.key: text for _, pairs in traced.values() for text, _ in pairs}
+    written = list(texts_of.values())
+    middle = sum(text.prompt_tokens + len(text.q) / 2 for text in written) / len(written)
+    return Outlook(
+        forecasts=tuple(found),
+        ceilings=highest,
+        costs=costs,
+        tokens=sum(len(text.q) for text in written),
+        context=middle,
+    )

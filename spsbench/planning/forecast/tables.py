@@ -1,0 +1,348 @@
+"""A table of costs for people: passes of the target, rounds by part, and what it stands on."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from spsbench.hardware.files import in_words
+from spsbench.metrics.costs import PLAIN, SCALED, Costs, digits, ms
+from spsbench.planning.forecast.break_even import (
+    alpha_in_words,
+    by_gain,
+    needed_alpha,
+    needed_values,
+)
+from spsbench.planning.forecast.forecasts import Forecast
+from spsbench.planning.forecast.what_if import Link, ShapeCost, Sizes
+
+# A table as text, for whatever lays it out.
+
+
+class Grid(NamedTuple):
+    """Headings, rows of texts, and what is said below them."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()
+
+
+SHOWN = (2, 3, 5, 9, 17, 33)  # tokens of a pass
+PARTS = ("draft", "target", "sampling", "verify", "host", "unexplained", "total")
+
+
+def cost_tables(costs: Costs) -> list[Grid]:
+    """Passes of the target, and the rounds of every drafter."""
+    return [passes(costs), rounds(costs)]
+
+
+def passes(costs: Costs) -> Grid:
+    """A pass over one token, and v(n) of larger ones, after every context."""
+    sizes = [n for n in SHOWN if n <= costs.passes.tokens[-1]]
+    rows = [
+        [
+            str(context),
+            ms(costs.target(1, context), interval=True),
+            *(digits(costs.v(n, context).value) for n in sizes),
+        ]
+        for context in costs.passes.contexts
+    ]
+    headings = ["cached tokens", "1 token, ms", *(f"v({n})" for n in sizes)]
+    remarks = ["v(n) is a pass over n tokens in passes over one."]
+    if (limit := costs.limit()) is not None and costs.weights and costs.bandwidth:
+        share = limit / costs.target(1, costs.passes.contexts[0]).value
+        remarks.append(
+            f"Memory alone would allow {digits(1e3 * limit)} ms: {in_words(costs.weights)} of "
+            f"weights at {in_words(costs.bandwidth)} a second. A pass over one token reaches "
+            f"{share:.0%} of that speed."
+        )
+    return Grid("The target alone", headings, rows, remarks)
+
+
+def rounds(costs: Costs) -> Grid:
+    """Where the time of a round goes, by drafter and K, after the middle one of the contexts."""
+    contexts = costs.passes.contexts
+    at = contexts[len(contexts) // 2]
+    rows = []
+    for name, arm in costs.arms.items():
+        for k in arm.draft.tokens:
+            drafted = costs.drafted(name, k, at)
+            cost = costs.round_seconds(name, k, at, drafted=drafted)
+            share = "" if k == 0 else digits(costs.relative(name, k, at).value)
+            parts = [ms(getattr(cost, part)) for part in PARTS[:-1]]
+            rows.append(
+                [name, str(k), digits(drafted), *parts, ms(cost.total, interval=True), share]
+            )
+    headings = ["drafter", "K", "drafted", *PARTS[:-2], "not explained", "a round, ms", "c"]
+    remarks = ["c is what one of K drafted tokens costs, in passes of the target over one token."]
+    remarks += [*residuals(costs, at), *standing(costs)]
+    return Grid(f"A round by part, after {at} tokens, ms", headings, rows, remarks)
+
+
+def residuals(costs: Costs, context: int) -> Iterator[str]:
+    """What is not explained, a line a drafter; as it is, whether it is much or little."""
+    for name, arm in costs.arms.items():
+        k = arm.draft.tokens[len(arm.draft.tokens) // 2]
+        rest, inside = costs.unexplained(name, k, context), costs.inside(name, k, context)
+        what = "ArS" if name == PLAIN else f"{name}, K = {k}"
+        yield (
+            f"Fixed per round ({what}): {ms(rest, interval=True)} ms, not explained; "
+            f"{ms(inside)} of it in the target's pass, which takes that much longer between "
+            "drafts than alone."
+        )
+
+
+def standing(costs: Costs) -> Iterator[str]:
+    """What the figures stand on."""
+    yield f"Medians of {costs.turns} turns with 95 % intervals; each turn measures everything once."
+    if costs.busy:
+        share = "Other work" if costs.others is None else f"Other work had {costs.others:.0%} of"
+        yield (
+            f"{share} the processors meanwhile: intervals are from the least that was seen to all "
+            "but the slowest tenth. End it (top shows it) and measure again for times that count."
+        )
+    for part in SCALED:
+        if part in costs.changed:
+            yield f"As if {part} took {costs.changed[part]:g} times as long as it was measured."
+
+
+# Drafts of other shapes: what they would cost, and how often they would have to be right.
+
+SHAPE_GAINS = (1.0, 1.5, 2.0)
+K = 4  # at which a draft's time is shown
+
+
+def shape_rows(costs: Costs, drafts: Sequence[ShapeCost]) -> list[dict[str, Any]]:
+    """A row a draft, in plain values: times in seconds, a figure x with x.low and x.high."""
+    return [_row(costs, each) for each in sorted(drafts, key=lambda each: each.shape)]
+
+
+def shape_table(costs: Costs, drafts: Sequence[ShapeCost]) -> Grid:
+    """The drafts by width, and what can be said of wide and narrow ones."""
+    context = _context(costs)
+    rows = []
+    for each in sorted(drafts, key=lambda each: each.shape):
+        one, c = costs.draft(each.arm, K, context), costs.relative(each.arm, K, context)
+        least = None if not costs.bandwidth or not each.read else each.read / costs.bandwidth
+        rows.append(
+            [
+                f"{each.shape}" + (f" ({each.model})" if each.model else ""),
+                "n/a" if each.numbers is None else f"{digits(each.numbers / 1e6)} M",
+                ms(one._replace(**{n: v / K for n, v in one._asdict().items()}), interval=True),
+                "n/a" if least is None else digits(1e3 * least),
+                digits(c.value),
+                *map(alpha_in_words, by_gain(costs, each.arm, context, SHAPE_GAINS).values()),
+            ]
+        )
+    headings = ["width x layers", "numbers", "a token, ms", "memory, ms", "c", "pays from alpha"]
+    headings += [f"{gain:g}x from alpha" for gain in SHAPE_GAINS[1:]]
+    target = costs.target(1, context)
+    remarks = [
+        f"A pass of the target over one token takes {ms(target, interval=True)} ms after {context} "
+        "tokens. c is a draft's token in such passes; memory is the least time for the draft's "
+        "weights.",
+        "alpha is the share of tested tokens that must be kept, with the K that needs the least; "
+        "weights are random, so how many would be kept is not known.",
+        *comparisons(costs, drafts),
+        *standing(costs),
+    ]
+    return Grid("Drafts of other shapes", headings, rows, remarks)
+
+
+def comparisons(costs: Costs, drafts: Sequence[ShapeCost]) -> Iterator[str]:
+    """Of wide and shallow drafts, each beside the nearest in size that is narrower and deeper."""
+    for wide in drafts:
+        others = [
+            (max(wide.numbers / each.numbers, each.numbers / wide.numbers), each)
+            for each in drafts
+            if each.shape.width < wide.shape.width and each.shape.depth > wide.shape.depth
+            if each.numbers and wide.numbers
+        ]
+        if not others:
+            continue
+        deep = min(others, key=lambda other: other[0])[1]
+        share = costs.compared(wide.arm, deep.arm, K, _context(costs))
+        size = (wide.numbers or 0) / (deep.numbers or 1)
+        yield (
+            f"{wide.shape} takes {digits(share.value)} ({digits(share.low)} to "
+            f"{digits(share.high)}) of the time of {deep.shape}, with {digits(size)} times its "
+            "numbers."
+        )
+
+
+def _row(costs: Costs, each: ShapeCost) -> dict[str, Any]:
+    context = _context(costs)
+    draft, c = costs.draft(each.arm, K, context), costs.relative(each.arm, K, context)
+    return {
+        "width": each.shape.width,
+        "layers": each.shape.depth,
+        "model": each.model or None,
+        "numbers": each.numbers,
+        "token_seconds": draft.value / K,
+        "token_seconds.low": draft.low / K,
+        "token_seconds.high": draft.high / K,
+        "memory_seconds": each.read / costs.bandwidth if each.read and costs.bandwidth else None,
+        "c": c.value,
+        "c.low": c.low,
+        "c.high": c.high,
+        "needed": needed_values(by_gain(costs, each.arm, context, SHAPE_GAINS)),
+    }
+
+
+def _context(costs: Costs) -> int:
+    return costs.passes.contexts[-1]
+
+
+# What a target over several ranks would take and gain, and where its draft model belongs.
+
+ALONE, SHARED = "rank 0", "shared"
+GAINS = (1.0, 2.0)
+
+
+class Placement(NamedTuple):
+    """So many ranks, and where the draft model is.
+
+    `best` is predicted along texts; without texts there is none.
+    """
+
+    ranks: int
+    shared: bool  # the draft model as well
+    costs: Costs
+    arm: str  # what drafts, as the costs call it
+    context: float
+    best: Forecast | None
+
+    @property
+    def name(self) -> str:
+        """Where the draft model is, or what drafts where no model does."""
+        return SHARED if self.shared else ALONE
+
+    @property
+    def token(self) -> float:
+        """Seconds of one of K drafted tokens."""
+        return self.costs.draft(self.arm, K, self.context).value / K
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """The less the better: by what a token of text takes, else by a drafted one."""
+        return (0.0 if self.best is None else self.best.ms.mean), self.token
+
+
+def winners(placements: Sequence[Placement]) -> list[Placement]:
+    """The better place of the draft model, for each number of ranks."""
+    by_ranks: dict[int, list[Placement]] = {}
+    for each in placements:
+        by_ranks.setdefault(each.ranks, []).append(each)
+    return [min(those, key=lambda each: each.rank) for those in by_ranks.values()]
+
+
+def placement_rows(
+    placements: Sequence[Placement], link: Link, target: Sizes
+) -> list[dict[str, Any]]:
+    """A row each, in plain values; times in seconds."""
+    won, single = winners(placements), placements[0]
+    rows = []
+    for each in placements:
+        costs, at = each.costs, each.context
+        row: dict[str, Any] = {
+            "ranks": each.ranks,
+            "draft": each.name,
+            "wins": each in won,
+            "pass_seconds": costs.target(1, at).value,
+            "waiting_seconds": target.waits(each.ranks, link, 1),
+            "v": costs.v(K + 1, at).value,
+            "draft_token_seconds": each.token,
+            "c": costs.relative(each.arm, K, at).value,
+            "needed": needed_values(by_gain(costs, each.arm, at, GAINS)),
+        }
+        if each.best is not None and single.best is not None:
+            row |= {
+                "best": str(each.best.candidate),
+                "speedup": each.best.speedup.mean,
+                "token_seconds": each.best.ms.mean / 1e3,
+                "over_one_rank": single.best.plain_ms / each.best.ms.mean,
+            }
+        rows.append(row)
+    return rows
+
+
+def placement_table(
+    placements: Sequence[Placement], link: Link, target: Sizes, notes: Iterable[str] = ()
+) -> Grid:
+    """The same for people, with the answer below."""
+    traced = placements[0].best is not None
+    headings = ["ranks", "draft model", "a pass, ms", "waiting, ms", f"v({K + 1})"]
+    headings += ["a drafted token, ms", "c"]
+    headings += ["best", "speed-up", "ms a token", "over 1 rank"] if traced else [
+        "pays from alpha",
+        "2x from alpha",
+    ]  # fmt: skip
+    rows = []
+    for each, row in zip(placements, placement_rows(placements, link, target), strict=True):
+        times = [row["pass_seconds"], row["waiting_seconds"]]
+        cells = [
+            str(row["ranks"]),
+            row["draft"] + (" *" if row["wins"] and row["ranks"] > 1 else ""),
+            *(digits(1e3 * seconds) for seconds in times),
+            digits(row["v"]),
+            digits(1e3 * row["draft_token_seconds"]),
+            digits(row["c"]),
+        ]
+        if traced:
+            cells += [row["best"], f"{digits(row['speedup'])}x"]
+            cells += [digits(1e3 * row["token_seconds"]), f"{digits(row['over_one_rank'])}x"]
+        else:
+            pays = by_gain(each.costs, each.arm, each.context, GAINS)
+            cells += map(alpha_in_words, pays.values())
+        rows.append(cells)
+    last = winners(placements)[-1]
+    remarks = [
+        sentence(placements, link, target),
+        f"Predicted, nothing was run over ranks. The link: {link}. A pass is taken to be divided "
+        f"by the ranks, and to wait for {2 * target.layers + 1} all-reduces, a gather of the "
+        "logits and two messages of rank 0.",
+        *_undivided(placements[0].costs, last, link, target),
+        "speed-up is over plain sampling on as many ranks; over 1 rank: over plain sampling on one."
+        if traced
+        else "alpha is the share of tested tokens that must be kept, with the K that needs least.",
+        *notes,
+        *standing(placements[0].costs),
+    ]
+    return Grid("The target over several ranks", headings, rows, remarks)
+
+
+def sentence(placements: Sequence[Placement], link: Link, target: Sizes) -> str:
+    """What to do on the largest number of ranks, and why."""
+    won = winners(placements)[-1]
+    others = [each for each in placements if each.ranks == won.ranks and each is not won]
+    at, one = won.context, placements[0].costs.target(1, won.context).value
+    whole, waiting = won.costs.target(1, at).value, target.waits(won.ranks, link, 1)
+    text = (
+        f"Over {won.ranks} ranks a pass takes {digits(1e3 * whole)} ms instead of "
+        f"{digits(1e3 * one)}, {waiting / whole:.0%} of it waiting for the link. "
+    )
+    if others:
+        text += (
+            f"The draft model belongs {'on all of them' if won.shared else 'on rank 0 alone'}: "
+            f"{digits(1e3 * won.token)} ms a token, against {digits(1e3 * others[0].token)} "
+            f"{'on one' if won.shared else 'shared'}. "
+        )
+    if won.best is None:
+        needed = needed_alpha(won.costs, won.arm, at)
+        pays = "never pays" if needed is None else f"pays from alpha {digits(needed.alpha)}"
+        return f"{text}Speculation {pays} there."
+    gain = won.best.speedup.mean
+    said = f"Speculate with {won.best.candidate}" if gain > 1 else "Do not speculate"
+    return f"{text}{said}: {digits(gain)}x predicted there."
+
+
+def _undivided(one: Costs, last: Placement, link: Link, target: Sizes) -> Iterable[str]:
+    """How much more a pass takes if only what it reads is divided, and not what starts it."""
+    limit, whole = one.limit(), one.target(1, last.context).value
+    if limit is None or limit >= whole or last.ranks == 1:
+        return
+    slow = whole - limit + limit / last.ranks + target.waits(last.ranks, link, 1)
+    yield (
+        f"If only the reading of weights were divided ({digits(1e3 * limit)} ms of "
+        f"{digits(1e3 * whole)} on one rank), a pass over {last.ranks} would take "
+        f"{digits(1e3 * slow)} ms."
+    )

@@ -1,0 +1,269 @@
+"""Traces and costs that were made before: what they are of, and whether that fits."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spsbench.benchmark.trace_run import draft_identity, head_of
+from spsbench.errors import DataError, MismatchError, UsageError
+from spsbench.loop.drafter_context import Drawn
+from spsbench.methods.resolve import plan_of, resolve
+from spsbench.metrics.costs import Costs
+from spsbench.metrics.costs_file import read_costs
+from spsbench.planning.candidates import SAMPLED, candidate_of, named, replayable
+from spsbench.planning.folder import Kept, check_whole, load
+from spsbench.planning.forecast.recommendation import Outlook, Traced, outlook
+from spsbench.planning.report import Planned
+from spsbench.planning.runs import measured, missing
+from spsbench.settings.cell import WARP, Cell, WarpSettings, constant
+from spsbench.settings.cell_from_options import K_MAX
+from spsbench.settings.commands import Planning
+from spsbench.settings.labels import drafting
+from spsbench.settings.models import Models, ModelSpec
+from spsbench.settings.options import parse_range
+from spsbench.spec import Spec
+from spsbench.store.trace_records import DraftOf
+from spsbench.store.traces import Traces, read_traces, refuse, refuse_draft
+
+OF_TARGET = {"target": "target.id", "revision": "target.revision", "dtype": "target.dtype"}
+OF_SAMPLING = {name: f"sampling.{name}" for name in WARP}
+
+
+def traces_given(paths: Sequence[Path]) -> Traces:
+    """The traces in files, runs or plans.
+
+    Raises:
+        SpsError: as `read_traces`; a plan that has lost a part of them.
+    """
+    for path in paths:
+        for folder in (path, path.parent):
+            check_whole(folder)
+    return read_traces(paths)
+
+
+def check_head(
+    traces: Traces, cells: Sequence[Cell], folders: Mapping[ModelSpec, Path], where: Path
+) -> None:
+    """Check that a trace is of these models under this sampling.
+
+    Raises:
+        MismatchError: it is not; names every field that differs.
+    """
+    if traces.head is not None:
+        refuse(head_of(resolve(cells[0].auto_regressive), folders), traces.head, where)
+    for cell in {drafting(cell): cell for cell in cells}.values():
+        known = traces.drafts.get(drafting(cell))
+        if known is not None:
+            mine = DraftOf(
+                name=known.name, identity=draft_identity(cell, folders), sampled=known.sampled
+            )
+            refuse_draft(mine, known, where)
+
+
+def check_asked(traces: Traces, asked: Mapping[str, Any]) -> None:
+    """Check what was asked by name against what a trace is of; no model is looked at.
+
+    Raises:
+        MismatchError: it is of another one; names every field that differs.
+    """
+    head = {} if traces.head is None else traces.head.identity
+    usual = WarpSettings()
+    there = {name: head.get(field) for name, field in OF_TARGET.items()}
+    there |= {n: head.get(field, getattr(usual, n)) for n, field in OF_SAMPLING.items()}
+    lines = [
+        f"{field}: {asked[name]!r}, there {there[name]!r}"
+        for name, field in {**OF_TARGET, **OF_SAMPLING}.items()
+        if asked.get(name) is not None and asked[name] != there[name]
+    ]
+    if lines:
+        raise MismatchError.of(
+            "another trace (--trace): expected one of what was asked. Leave the options out, or "
+            "record it anew",
+            lines,
+        )
+
+
+def cells_of_trace(traces: Traces, costs: Costs, asked: Mapping[str, Any], ks: str) -> list[Cell]:
+    """The candidates that a trace and a table of costs have between them.
+
+    Args:
+        asked: `drafter`, `draft`, `verifier` and `schedule`, to choose some; the rest is checked.
+
+    Raises:
+        UsageError: K out of range, or nothing that both have.
+        MismatchError: the trace is of something else than what was asked.
+    """
+    check_asked(traces, asked)
+    try:
+        lookaheads = parse_range(ks, low=1, high=K_MAX)
+    except ValueError as error:
+        raise UsageError(f"--k {error}") from error
+    found: list[Cell] = []
+    for name, draft in traces.drafts.items():
+        if name not in costs.arms or not chosen(draft, asked):
+            continue
+        plan = plan_of(Spec.parse(draft.identity["drafter"].partition(" ")[0]))
+        usual = SAMPLED if plan.drawn is Drawn.IID else ("match",)
+        for rule in asked.get("verifier") or usual:
+            depths = [constant(k) for k in lookaheads]
+            depths += [Spec.parse(str(each)) for each in asked.get("schedule") or ()]
+            found += [resolve(cell(traces, draft, str(rule), depth)) for depth in depths]
+    if not found:
+        known = ", ".join(n for n in traces.drafts if n in costs.arms) or "none"
+        raise UsageError(
+            f"nothing to compare: expected a draft that trace and costs both have ({known}). The "
+            f"trace has {', '.join(traces.drafts)}; the costs have {', '.join(costs.arms)}"
+        )
+    return found
+
+
+def chosen(draft: DraftOf, asked: Mapping[str, Any]) -> bool:
+    """Whether a draft is among those that were named, if any were."""
+    drafts, drafters = asked.get("draft") or (), asked.get("drafter") or ()
+    if not drafts and not drafters:
+        return True
+    model = draft.identity.get("id")
+    return model in drafts or draft.identity["drafter"] in map(str, drafters)
+
+
+def cell(traces: Traces, draft: DraftOf, rule: str, depth: Spec) -> Cell:
+    """The cell that a trace is of, as far as it says."""
+    head = {} if traces.head is None else traces.head.identity
+    own, drafter = draft.identity, Spec.parse(draft.identity["drafter"].partition(" ")[0])
+    target = ModelSpec(head["target.id"], head.get("target.revision"))
+    model = None
+    if "id" in own:
+        model = ModelSpec(own["id"], own.get("revision"), dtype=own.get("dtype", "auto"))
+    if Models(target, model).target.dtype != head.get("target.dtype", "auto"):
+        target = ModelSpec(target.id, target.revision, dtype=head["target.dtype"])
+    return Cell.of(
+        target=target,
+        draft=model,
+        drafter=drafter,
+        verifier=Spec.parse(rule),
+        schedule=depth,
+        **{name: head[field] for name, field in OF_SAMPLING.items() if field in head},
+    )
+
+
+def check_priced(names: Sequence[str], costs: Costs, where: str) -> None:
+    """Check that a table of costs has what is to be priced.
+
+    Raises:
+        DataError: it lacks something.
+    """
+    lacking = [name for name in names if name not in costs.arms]
+    if lacking:
+        raise DataError(
+            f"no costs of {', '.join(lacking)} ({where}): expected those of every draft. It has "
+            f"{', '.join(costs.arms)}. Measure them: leave --costs out"
+        )
+
+
+# What a forecast stands on: costs, cells, and the texts that drafts were traced along.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Material:
+    """Costs and cells; without texts nothing is foretold of them.
+
+    Attributes:
+        cells: what may be foretold.
+        traced: what drafts -> what it is, and its texts.
+    """
+
+    costs: Costs
+    cells: Sequence[Cell]
+    traced: Traced = field(default_factory=dict)
+
+    def outlook(self, told: Callable[[int, int], None] = lambda done, total: None) -> Outlook:
+        """What is foretold of every candidate; `told` how many of them are done.
+
+        Raises:
+            DataError: the costs of one of them were not measured.
+        """
+        return outlook(map(candidate_of, self.cells), self.traced, self.costs, told)
+
+
+def traced_of(traces: Traces) -> Traced:
+    """What drafts -> what it is, and its texts."""
+    return {name: (draft, traces.of(name)) for name, draft in traces.drafts.items()}
+
+
+# Plans without models: drawn again from their folders, or made of a trace and a table of costs.
+
+
+def again(folder: Path, planning: Planning) -> Planned:
+    """The plan in a folder, under what is asked as if now.
+
+    Raises:
+        SpsError: there is none, it is not finished, or it is damaged.
+    """
+    kept, found = material(folder, planning)
+    cells = named(kept.cells)
+    real = kept.confirm is not None and not planning.factors
+    run = folder / str(kept.confirm), list(cells.values())
+    return Planned(
+        folder=folder,
+        outlook=found.outlook(),
+        cells=cells,
+        measured=measured(*run) if real else {},
+        missing=missing(*run) if real else {},
+        unmeasured=planning.unmeasured or "the plan was made without real rounds",
+        about=f"{kept.identity['target.id']}, {kept.identity['task']}",
+        every=planning.every,
+    )
+
+
+def material(folder: Path, planning: Planning) -> tuple[Kept, Material]:
+    """What a plan stands on.
+
+    Raises:
+        SpsError: there is none, it is not finished, or it is damaged.
+    """
+    kept = load(folder)
+    check_whole(folder)
+    costs_file = folder / kept.costs
+    if not costs_file.exists():
+        raise DataError(
+            f"no costs yet ({folder}): expected a plan that was finished. Go on with it: --resume"
+        )
+    texts = [folder / each for each in kept.texts]
+    traces = read_traces(texts)
+    costs = read_costs(costs_file).scaled(**{**kept.factors, **planning.factors})
+    wanted = list(filter(replayable, named(kept.cells).values()))
+    return kept, Material(costs=costs, cells=wanted, traced=traced_of(traces))
+
+
+def of_files(planning: Planning, asked: Mapping[str, Any]) -> Planned:
+    """A trace under a table of costs, of this machine or another.
+
+    Raises:
+        SpsError: files that are missing, damaged, or do not go together.
+    """
+    paths, found = material_of_files(planning, asked)
+    return Planned(
+        folder=None,
+        outlook=found.outlook(),
+        cells=named(found.cells),
+        measured={},
+        unmeasured=planning.unmeasured,
+        about=f"{', '.join(map(str, paths))} under {planning.costs}",
+        every=planning.every,
+    )
+
+
+def material_of_files(planning: Planning, asked: Mapping[str, Any]) -> tuple[list[Path], Material]:
+    """The same of files, and which traces they are.
+
+    Raises:
+        SpsError: files that are missing, damaged, or do not go together.
+    """
+    paths = [Path(each) for each in planning.trace]
+    traces = traces_given(paths)
+    if planning.costs is None:
+        raise DataError("no costs: expected a table of them. Name one with --costs")
+    costs = read_costs(planning.costs).scaled(**planning.factors)
+    cells = named(cells_of_trace(traces, costs, asked, planning.k))
+    return paths, Material(costs=costs, cells=list(cells.values()), traced=traced_of(traces))

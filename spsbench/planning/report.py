@@ -1,0 +1,308 @@
+"""What became of a plan."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from spsbench.metrics.intervals import FEWEST, Estimate
+from spsbench.metrics.summaries import Summary
+from spsbench.planning.forecast.forecasts import Forecast
+from spsbench.planning.forecast.recommendation import Answer, Measured, Outlook, Verdict, group
+from spsbench.reports.columns import Column
+from spsbench.reports.figures import Curve, Figure, Level, Mood, Panel, Point, Sheet
+from spsbench.reports.reporter import Report, Table, Title
+from spsbench.settings.cell import WARP, Cell, Sampling
+from spsbench.settings.models import DEFAULT_DRAFT, ModelSpec
+
+# A plan as a report: candidates with what was predicted and measured, and the answer in words.
+
+COLUMNS = (
+    Column("measured", "speedup", 2, "x"),
+    Column("predicted", "predicted_speedup", 2, "x"),
+    Column("ceiling", "terms.ceiling_speedup", 2, "x"),
+    Column("alpha", "alpha", 3),
+    Column("tau", "terms.predicted_tau", 2),
+    Column("tau meas.", "block_efficiency", 2),
+    Column("ms/token", "terms.predicted_ms", 2),
+    Column("ms meas.", "mean_token_time_ms", 2),
+    Column("draft", "terms.draft_percent", 0, "%"),
+    Column("target", "terms.target_percent", 0, "%"),
+    Column("rest", "terms.rest_percent", 0, "%"),
+)
+
+MOODS: Mapping[Verdict, Mood] = {Verdict.SPECULATE: "good", Verdict.DO_NOT: "bad"}
+
+
+def plan_report(
+    outlook: Outlook,
+    cells: Mapping[str, Cell],
+    measured: Mapping[str, Measured],
+    *,
+    name: str,
+    about: str,
+    every: bool = False,
+    missing: Mapping[str, str] = MappingProxyType({}),
+    unmeasured: str = "",
+) -> Report:
+    """The best K of each method, or every candidate; below it the answer.
+
+    Args:
+        cells: of each candidate, by its name.
+        measured: what real rounds showed, by candidate.
+        missing: why real rounds of a candidate showed nothing.
+        unmeasured: why there were no real rounds.
+    """
+    answer = outlook.answer(measured)
+    shown = list(outlook.by_method)
+    names = {str(each.candidate) for each in shown}
+    shown += [f for f in outlook.forecasts if str(f.candidate) in measured.keys() - names]
+    if every:
+        shown = list(outlook.forecasts)
+    shown.sort(key=lambda f: -f.speedup.mean)
+    best = cells[answer.best]
+    rows = [row(each, cells[str(each.candidate)], outlook, measured) for each in shown]
+    known = {str(each.candidate) for each in outlook.forecasts}
+    rows += [untold(cells[name], found) for name, found in measured.items() if name not in known]
+    lines = [str(answer), f"To paste: {command(best, answer)}", *outlook.remarks()]
+    if measured:
+        lines.append(
+            "Measured on prompts that were held back from the choice, interleaved with ArS. n/a: "
+            "only the best methods are measured (--confirm)."
+        )
+        few = min(each.speedup.n for each in measured.values())
+        if any(each.speedup.low is None for each in measured.values()):
+            lines.append(
+                f"What was measured has no interval: an interval needs {FEWEST} prompts, and "
+                f"{few} {'was' if few == 1 else 'were'} held back (--held-back)."
+            )
+    elif not missing and unmeasured:
+        lines.append(f"Nothing was measured: {unmeasured}.")
+    lines += [
+        f"{label} was run, and has no measured figures: {why}." for label, why in missing.items()
+    ]
+    for label, each in measured.items():
+        if each.foretold is not None:
+            lines.append(
+                f"{label}: on the held-back prompts themselves their traces say tau "
+                f"{each.foretold:.2f}, and {each.tau.mean:.2f} was measured."
+            )
+    if any(each.loaded for each in measured.values()):
+        lines.append(
+            "Other work kept this machine busy while the best were measured (marked *): their "
+            "intervals are wider for it."
+        )
+    title = Title(name, about)
+    table = Table(
+        title=title,
+        rows=rows,
+        columns=COLUMNS,
+        paper=[None] * len(rows),
+        remarks=lines,
+        figure=figure(outlook, measured, str(answer)),
+        identity={
+            "verdict": answer.verdict.value,
+            "candidate": answer.best,
+            "answer": str(answer),
+            "command": command(best, answer),
+        },
+    )
+    sheet = Sheet(
+        title=f"Plan: {name}",
+        mood=MOODS.get(answer.verdict, "open"),
+        line=str(answer),
+        notes=tuple(table.remarks[1:]),
+        says="Lines are predicted from texts and costs; single points were measured by real "
+        "rounds on prompts held back from the choice. A dashed line is the ceiling: the best K of "
+        "every round in hindsight.",
+        figures=(table.figure,),
+        answers=True,
+    )
+    return Report(name, [table], sheets=[sheet])
+
+
+def row(
+    forecast: Forecast, cell: Cell, outlook: Outlook, measured: Mapping[str, Measured]
+) -> Summary:
+    """One candidate. What is measured stands where a benchmark has it, predictions beside it."""
+    found = measured.get(str(forecast.candidate))
+    high = outlook.ceilings[str(group(forecast.candidate))]
+    shares = forecast.shares
+
+    def alone(value: float) -> Estimate:
+        return Estimate(value, None, None, forecast.texts)
+
+    rest = shares.sampling + shares.verify + shares.host + shares.unexplained
+    with_load = {"speedup": found.speedup} if found is not None and found.loaded else {}
+    return Summary(
+        cell=cell,
+        samples=forecast.texts,
+        n=forecast.texts,
+        failures=0,
+        cut=0,
+        timed=0,
+        horizon=cell.sampling.max_new_tokens,
+        alpha=forecast.alpha,
+        block_efficiency=None if found is None else found.tau,
+        mean_token_time_ms=None if found is None else found.ms,
+        speedup=None if found is None else found.speedup,
+        predicted_speedup=forecast.speedup,
+        with_load=with_load,
+        terms={
+            "predicted_tau": forecast.tau,
+            "predicted_ms": forecast.ms,
+            "ceiling_speedup": alone(high.hindsight),
+            "informed_speedup": alone(high.informed),
+            "draft_percent": alone(100 * shares.draft),
+            "target_percent": alone(100 * shares.target),
+            "rest_percent": alone(100 * rest),
+            "unexplained_percent": alone(100 * shares.unexplained),
+            "drafted": alone(forecast.drafted),
+            "wasted": alone(forecast.wasted),
+        },
+    )
+
+
+def untold(cell: Cell, found: Measured) -> Summary:
+    """One that was measured without a prediction."""
+    return Summary(
+        cell=cell,
+        samples=found.speedup.n,
+        n=found.speedup.n,
+        failures=0,
+        cut=0,
+        timed=0,
+        horizon=cell.sampling.max_new_tokens,
+        block_efficiency=found.tau,
+        mean_token_time_ms=found.ms,
+        speedup=found.speedup,
+        with_load={"speedup": found.speedup} if found.loaded else {},
+    )
+
+
+def figure(outlook: Outlook, measured: Mapping[str, Measured], title: str) -> Figure:
+    """Tau and speed-up against K: lines predicted, points measured, a level for each ceiling."""
+    taus: list[Curve | Level] = []
+    gains: list[Curve | Level] = []
+    groups: dict[tuple[str, str], list[Forecast]] = {}
+    for each in outlook.forecasts:
+        groups.setdefault(group(each.candidate), []).append(each)
+    for line, (key, members) in enumerate(groups.items()):
+        name = ", ".join(key)
+        by_k = sorted((f for f in members if f.candidate.k), key=lambda f: f.candidate.k or 0)
+        if by_k:
+            best = max(by_k, key=lambda f: f.speedup.mean)
+            points = tuple(point(f, f.tau) for f in by_k)
+            taus.append(Curve(name=name, points=points, line=line))
+            points = tuple(point(f, f.speedup) for f in by_k)
+            gains.append(Curve(name=name, points=points, line=line, best=point(best, best.speedup)))
+        for each in members:
+            found = measured.get(str(each.candidate))
+            if found is None or not each.candidate.k:
+                continue
+            label, other = f"{name}, measured", len(groups) + line
+            taus.append(Curve(name=label, points=(point(each, found.tau),), line=other))
+            at = point(each, found.speedup)._replace(loaded=found.loaded)
+            gains.append(Curve(name=label, points=(at,), line=other))
+        high = outlook.ceilings[str(key)].hindsight
+        gains.append(Level(name=f"{name}, ceiling", y=high, line=line))
+    gains.append(Level(name="ArS", y=1.0))
+    return Figure(
+        title=title,
+        panels=(
+            Panel(title="Tokens a round", x="K", y="tau", items=tuple(taus), whole=True),
+            Panel(title="Speed-up", x="K", y="over ArS", items=tuple(gains), whole=True),
+        ),
+    )
+
+
+def point(forecast: Forecast, value: Estimate) -> Point:
+    """At its K."""
+    return Point(float(forecast.candidate.k or 0), value.mean, value.low, value.high)
+
+
+def command(cell: Cell, answer: Answer) -> str:
+    """The command line that uses the plan; where it decides nothing, one that compares with ArS."""
+    models, method, sampling = cell.models, cell.method, cell.sampling
+    words = ["sps", "generate", "--target", models.target.id]
+    words += _more("", models.target, ModelSpec(models.target.id))
+    if answer.verdict in (Verdict.SPECULATE, Verdict.UNDECIDED):
+        if models.draft is not None and models.draft.id != DEFAULT_DRAFT.get(models.target.id):
+            words += ["--draft", models.draft.id]
+            words += ["--draft-revision", models.draft.revision] if models.draft.revision else []
+        words += _more("draft-", models.draft, models.target) if models.draft else []
+        if method.drafter.name != "model":
+            words += ["--drafter", str(method.drafter)]
+        words += ["--verifier", str(method.verifier)]
+        words += ["--schedule", str(method.schedule)] if cell.k is None else ["--k", str(cell.k)]
+    else:
+        words += ["--k", "0"]
+    usual = Sampling()
+    for name in WARP:
+        value = getattr(sampling, name)
+        if cell.work.chat or value != getattr(usual, name):  # a chat's defaults are its model's own
+            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    words += ["--chat"] if cell.work.chat else []
+    words += ["--system", cell.work.system] if cell.work.system else []
+    words += ["--compare"] if answer.verdict is Verdict.UNDECIDED else []
+    return shlex.join([*words, "PROMPT"])
+
+
+def _more(prefix: str, model: ModelSpec, usual: ModelSpec) -> list[str]:
+    """Flags of a model's fields that are not as usual; a draft's usual ones are the target's."""
+    words = []
+    for name in ("weights", "device", "dtype", "engine", *([] if prefix else ["revision"])):
+        value = getattr(model, name)
+        if value != getattr(usual, name):
+            words += [f"--{prefix}{name}", str(value)]
+    return words
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Planned:
+    """Predictions, measurements, and the answer.
+
+    Args:
+        folder: where it is kept; None: it is of files alone.
+        cells: of each candidate, by its name.
+        measured: what real rounds showed, by candidate.
+        about: in words, what it is of.
+        every: show every candidate, not the best K of each method alone.
+        missing: why real rounds of a candidate showed nothing, by candidate.
+        unmeasured: why there were no real rounds.
+    """
+
+    folder: Path | None
+    outlook: Outlook
+    cells: Mapping[str, Cell]
+    measured: Mapping[str, Measured]
+    about: str
+    every: bool = False
+    missing: Mapping[str, str] = field(default_factory=dict)
+    unmeasured: str = ""
+
+    @property
+    def answer(self) -> Answer:
+        """Whether to speculate, with what, and why."""
+        return self.outlook.answer(self.measured)
+
+    @property
+    def command(self) -> str:
+        """The command line that uses it."""
+        answer = self.answer
+        return command(self.cells[answer.best], answer)
+
+    @property
+    def report(self) -> Report:
+        """For a reporter."""
+        return plan_report(
+            self.outlook,
+            self.cells,
+            self.measured,
+            name="plan" if self.folder is None else self.folder.name,
+            about=self.about,
+            every=self.every,
+            missing=self.missing,
+            unmeasured=self.unmeasured,
+        )

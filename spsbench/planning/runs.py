@@ -1,0 +1,147 @@
+"""The texts of a plan, their traces, and real rounds of the best: runs inside its folder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spsbench.benchmark.conduct import Conduct, Hands
+from spsbench.benchmark.estimate import Pace
+from spsbench.benchmark.trace_run import Told
+from spsbench.methods.resolve import resolve
+from spsbench.models.cache import ModelCache
+from spsbench.planning.candidates import candidate_of, replayable
+from spsbench.planning.forecast.forecasts import tau_of
+from spsbench.planning.forecast.recommendation import Measured
+from spsbench.reports.run_tables import tables
+from spsbench.settings.cell import Cell, short_hash
+from spsbench.settings.execution import Access, Place
+from spsbench.settings.experiment import Experiment, Part
+from spsbench.settings.labels import drafting
+from spsbench.spec import Spec
+from spsbench.store.traces import read_traces
+from spsbench.tasks.jsonl import Jsonl
+
+TEXTS, CONFIRM = "texts", "confirm-"
+
+
+class Runs:
+    """What generates for a plan.
+
+    Args:
+        folder: of the plan.
+        home: where it was begun: its cells name their prompts there, also after it was moved.
+        chat: prompts in the target's chat template.
+        hands: make texts and traces; real rounds are of this machine, as the costs are.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        access: Access,
+        model_cache: ModelCache,
+        *,
+        home: Path,
+        seed: int,
+        chat: bool,
+        system: str,
+        watch: Callable[[Pace], None],
+        traced: Told,
+        stop: Callable[[], bool],
+        hands: Hands | None = None,
+    ) -> None:
+        self.folder, self.access, self.model_cache = folder, access, model_cache
+        self._home = home
+        self._hands = hands
+        self._seed, self._work = seed, {"chat": chat, "system": system}
+        self._heard: dict[str, Any] = {"watch": watch, "traced": traced, "stop": stop}
+
+    def texts(self, prompts: Jsonl, path: Path, cells: Sequence[Cell]) -> Path | None:
+        """Texts of ArS, and the traces of all that drafts; None: it was stopped."""
+        out = self.folder / TEXTS
+        plain = resolve(cells[0].auto_regressive)
+        part = self._part(prompts, path, [plain], cells)
+        return self._run(part, out, self._hands)
+
+    def confirm(self, prompts: Jsonl, path: Path, cells: Sequence[Cell]) -> Path | None:
+        """Some candidates and ArS, interleaved, and traces as well; None: it was stopped."""
+        named = short_hash({"cells": sorted(cell.id for cell in cells)}, 8)
+        part = self._part(prompts, path, [resolve(cells[0].auto_regressive), *cells], cells)
+        return self._run(part, self.folder / f"{CONFIRM}{named}")
+
+    def _part(
+        self, prompts: Jsonl, path: Path, cells: Sequence[Cell], traced: Sequence[Cell]
+    ) -> Part:
+        spec = Spec("jsonl", (("path", str(self._home / path.name)),))
+        made = prompts.instruct() if self._work["chat"] else prompts
+        work = {**self._work, "task": spec, "prompt_version": made.prompt_version}
+        return Part(
+            spec=spec,
+            task=made,
+            cells=tuple(cell.but(**work) for cell in cells),
+            limit=None,
+            samples=1,
+            repeats=1,
+            traced=tuple(cell.but(**work) for cell in traced),
+        )
+
+    def _run(self, part: Part, out: Path, hands: Hands | None = None) -> Path | None:
+        experiment = Experiment(parts=(part,), seed=self._seed, threads=self.access.threads)
+        conduct = Conduct(
+            place=Place(out=out, resume=True, score=False),
+            access=self.access,
+            model_cache=self.model_cache,
+            name=out.name,
+            hands=hands,
+            **self._heard,
+        )
+        return out if conduct.run(experiment).report is not None else None
+
+
+def measured(folder: Path, cells: Sequence[Cell]) -> dict[str, Measured]:
+    """What real rounds showed, by candidate."""
+    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    found: dict[str, Measured] = {}
+    for row in tables(folder)[0].whole:
+        name = names.get(bare(row.cell))
+        gained, marked = row.at_any_load("speedup")
+        ms, _ = row.at_any_load("mean_token_time_ms")
+        if name is not None and gained and ms and row.block_efficiency:
+            found[name] = Measured(gained, row.block_efficiency, ms, marked)
+    foretold = taus(folder, cells)
+    return {name: each._replace(foretold=foretold.get(name)) for name, each in found.items()}
+
+
+def missing(folder: Path, cells: Sequence[Cell]) -> dict[str, str]:
+    """Why candidates that were run have no measured figures, by candidate."""
+    names = {bare(cell): str(candidate_of(cell)) for cell in cells}
+    found: dict[str, str] = {}
+    for row in tables(folder)[0].whole:
+        name, gained = names.get(bare(row.cell)), row.at_any_load("speedup")[0]
+        if name is None or gained is not None:
+            continue
+        if not row.n:
+            found[name] = f"{row.failures} of its generations failed, and none succeeded"
+        elif not row.timed + row.loaded:
+            found[name] = "all of its timings are of first calls"
+        else:
+            found[name] = "no prompt was timed with it and with ArS"
+    return found
+
+
+def taus(folder: Path, cells: Sequence[Cell]) -> dict[str, float]:
+    """Tau of candidates by the traces of a run: of the same prompts, so that they are no excuse."""
+    if not any(folder.glob("traces-*.jsonl")):
+        return {}
+    traces = read_traces([folder])
+    found = {}
+    for cell in cells:
+        one, texts = candidate_of(cell), traces.of(drafting(cell))
+        if replayable(cell) and texts:
+            found[str(one)] = tau_of(one, traces.drafts[one.draft], texts)
+    return found
+
+
+def bare(cell: Cell) -> Cell:
+    """The cell without what it is generated from."""
+    return replace(cell.but(task=None, prompt_version="", chat=False, system=""), stored=None)

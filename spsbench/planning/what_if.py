@@ -1,0 +1,279 @@
+"""What drafts of other shapes would cost here (the question of Chen et al. 2023, Table 2).
+
+A wide model of few layers and a narrow one of many may hold as many numbers, and yet take unlike
+times: the layers of a token follow each other, whatever their width. Shapes are measured with
+random weights, which take the time of trained ones; how often they would be right, that cannot say.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, PreTrainedModel
+
+from spsbench.errors import DataError, UsageError
+from spsbench.methods.resolve import resolve
+from spsbench.metrics.costs import PLAIN, Costs
+from spsbench.models.cache import Loaded
+from spsbench.models.config import check_shareable
+from spsbench.models.loader import plain_class
+from spsbench.models.third_party import silent
+from spsbench.planning.forecast.tables import Placement
+from spsbench.planning.forecast.what_if import STEP, Link, Shape, ShapeCost, Sizes, over_ranks
+from spsbench.planning.inputs import Material
+from spsbench.planning.measure import Pace, measure, weights_of
+from spsbench.settings.cell import AUTO, Cell, constant
+from spsbench.settings.cell_from_options import DEFAULT_K
+from spsbench.settings.labels import drafting
+from spsbench.settings.models import RANDOM, ModelSpec
+from spsbench.spec import Spec
+
+SIZES, ASKED = (1, 2, 3, 5, 9), (1, 4, 8)
+CONTEXT = 256
+SECONDS = 30.0
+
+WIDTH = ("hidden_size", "n_embd", "d_model")
+DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+SHARED = ("num_key_value_heads",)
+INNER = ("intermediate_size", "n_inner", "ffn_dim")
+AS_WIDE = ("word_embed_proj_dim",)  # must be as wide as the layers
+DROPPED = ("quantization_config", "auto_map", "_name_or_path", "architectures")
+
+
+def shape_of(config: Any) -> Shape:
+    """Of a transformers configuration."""
+    values = plain(config)
+    return Shape(first(values, WIDTH), first(values, DEPTH))
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """The values of a language model's configuration."""
+    values: dict[str, Any] = json.loads(config.get_text_config().to_json_string(use_diff=False))
+    return values
+
+
+def reshaped(values: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """A configuration of the same kind in another shape.
+
+    Heads stay as wide as they are where the width allows it, keys and values are shared by as many
+    heads, the inner layer keeps its proportion, and what is told layer by layer is told again.
+    """
+    made = {name: value for name, value in values.items() if name not in DROPPED}
+    width, depth = first(values, WIDTH), first(values, DEPTH)
+    heads = first(values, HEADS)
+    told = values.get("head_dim") or width // heads
+    own = next(
+        n
+        for n in range(max(1, shape.width // told), 0, -1)
+        if shape.width % n == 0 and shape.width // n % 2 == 0
+    )
+    group = heads // next((values[n] for n in SHARED if values.get(n)), heads)
+    shared = next(n for n in range(max(1, own // group), 0, -1) if own % n == 0)
+    for names, value in (
+        (WIDTH, shape.width),
+        (DEPTH, shape.depth),
+        (HEADS, own),
+        (SHARED, shared),
+    ):
+        made |= {name: value for name in names if values.get(name) is not None}
+    for name in INNER:
+        if isinstance(values.get(name), int):
+            made[name] = max(STEP, round(values[name] * shape.width / width / STEP) * STEP)
+    made |= dict.fromkeys(set(AS_WIDE) & made.keys(), shape.width)
+    if values.get("head_dim"):
+        made["head_dim"] = shape.width // own
+    for name, value in values.items():
+        if isinstance(value, list) and len(value) == depth and depth > 1:
+            made[name] = [value[i % depth] for i in range(shape.depth)]
+    return made
+
+
+def measure_shapes(
+    cell: Cell,
+    load: Callable[[Cell], Loaded],
+    shapes: Iterable[Shape],
+    text: Sequence[int],
+    *,
+    context: int = CONTEXT,
+    seconds: float = SECONDS,
+    watch: Callable[[Pace], None] = lambda pace: None,
+) -> tuple[Costs, list[ShapeCost]]:
+    """The costs of drafts of some shapes, and of the draft model that the cell has, if any.
+
+    Args:
+        cell: resolved; its target gives vocabulary and kind of architecture, its sampling the laws.
+        load: a model_cache's.
+        text: token ids for the target to read.
+
+    Raises:
+        SpsError: a shape that this kind of model cannot have, or that memory cannot hold.
+    """
+    target = load(cell).target
+    values, draft = plain(target.config), cell.models.draft
+    own = [cell] if draft and not draft.random and load(cell).draft is not None else []
+    with TemporaryDirectory(prefix="spsbench-shapes-") as temporary:
+        made = []
+        for shape in shapes:
+            folder = Path(temporary) / str(shape)
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(reshaped(values, shape)))
+            made.append(_with(cell, folder))
+        pairs = [(each, load(each)) for each in (*own, *made)]
+        costs = measure(
+            pairs,
+            text,
+            contexts=[context],
+            sizes=SIZES,
+            asked=ASKED,
+            seconds=seconds,
+            watch=watch,
+        )
+    passing = {str(each.models.draft) for each in made}
+    models = {name: it for name, it in costs.setting["models"].items() if name not in passing}
+    rows = [
+        _row(each, loaded.draft, "" if each in made or draft is None else draft.id)
+        for each, loaded in pairs
+        if loaded.draft is not None
+    ]
+    return replace(costs, setting={**costs.setting, "models": models}), rows
+
+
+def _row(cell: Cell, draft: PreTrainedModel, model: str) -> ShapeCost:
+    weights = weights_of(draft)
+    numbers, read = (None, None) if weights is None else weights
+    return ShapeCost(shape_of(draft.config), model, drafting(cell), numbers, read)
+
+
+def _with(cell: Cell, folder: Path) -> Cell:
+    """The same with a draft of random weights in the shape of a folder, run as its target is."""
+    target = cell.models.target
+    spec = ModelSpec(
+        str(folder),
+        weights=RANDOM,
+        engine=target.engine,
+        device=target.device,
+        dtype=target.dtype,
+        attention=target.attention,
+    )
+    method = {"drafter": Spec("model"), "verifier": AUTO, "schedule": constant(DEFAULT_K)}
+    return resolve(cell.but(draft=spec, **method))
+
+
+def first(values: Mapping[str, Any], names: Iterable[str]) -> int:
+    """The first of `names` that the configuration has."""
+    sizes = (values[name] for name in names if isinstance(values.get(name), int))
+    found: int | None = next(sizes, None)
+    if found is None:
+        raise UsageError(
+            f"--shapes with {values.get('model_type')}: expected a configuration with "
+            f"{next(iter(names))}. Choose another target"
+        )
+    return found
+
+
+# A plan, or a table of costs, laid over several ranks of a given link.
+
+
+class Forecasts(NamedTuple):
+    """Placements, one rank first; the sizes of the target; what is to be said of it."""
+
+    placements: list[Placement]
+    target: Sizes
+    notes: list[str]
+
+
+def forecast_ranks(
+    material: Material, most: int, link: Link, locate: Callable[[Any], Path]
+) -> Forecasts:
+    """Over 1, 2, 4 ... `most` ranks, the draft model on rank 0 and shared.
+
+    Args:
+        locate: from a model's spec to its folder; no weights are read.
+
+    Raises:
+        DataError: a target that cannot be shared, or costs without its number format.
+        UsageError: nothing in the costs drafts.
+    """
+    costs, models = material.costs, material.costs.setting.get("models", {})
+    target_spec = material.cells[0].models.target
+    folder = locate(target_spec)
+    target = sizes_of(folder, models.get("target", {}), costs)
+    drafts, notes = {}, []
+    folders: dict[str, Path] = {}
+    for cell in material.cells:
+        name, spec = drafting(cell), cell.models.draft
+        if spec is None or name not in costs.arms or cell.method.drafter.name != "model":
+            continue
+        folders[name] = locate(spec)
+        drafts[name] = sizes_of(folders[name], models.get(str(spec), {}), costs)
+    arm = next((drafting(c) for c in material.cells if drafting(c) in costs.arms), PLAIN)
+    if arm == PLAIN:
+        raise UsageError("nothing drafts (--link): expected costs of a drafter. Name one")
+    context = costs.passes.contexts[len(costs.passes.contexts) // 2]
+
+    def placed(ranks: int, shared: Mapping[str, Sizes]) -> Placement:
+        made = over_ranks(costs, ranks, link, target, shared)
+        best = replace(material, costs=made).outlook().best if material.traced else None
+        return Placement(ranks, bool(shared), made, arm, context, best)
+
+    found = [placed(1, {})]
+    for ranks in counts(most):
+        if (why := refused(folder, ranks)) is not None:
+            notes.append(f"Not over {ranks} ranks: {why}")
+            continue
+        found.append(placed(ranks, {}))
+        able = {
+            name: each for name, each in drafts.items() if refused(folders[name], ranks) is None
+        }
+        if able:
+            found.append(placed(ranks, able))
+    if len(found) == 1:
+        raise DataError(notes[-1].partition(": ")[2])
+    return Forecasts(found, target, notes)
+
+
+def counts(most: int) -> Iterator[int]:
+    """2, 4, 8 ... and `most`."""
+    ranks = 2
+    while ranks < most:
+        yield ranks
+        ranks *= 2
+    yield most
+
+
+def refused(folder: Path, ranks: int) -> str | None:
+    """Why the model in `folder` cannot be shared by so many ranks; None: it can."""
+    try:
+        config = config_of(folder)
+        check_shareable(plain_class(config), config, ranks, folder)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def config_of(folder: Path) -> Any:
+    """Its transformers configuration."""
+    with silent():
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+
+def sizes_of(folder: Path, described: Mapping[str, Any], costs: Costs) -> Sizes:
+    """Of the model in `folder`, in the number format that its costs were measured in.
+
+    Raises:
+        DataError: the costs name none.
+    """
+    number = getattr(torch, str(described.get("dtype")), None)
+    if not isinstance(number, torch.dtype):
+        raise DataError(
+            f"the costs do not name the numbers of {folder} (costs): expected a dtype. "
+            "Measure them again"
+        )
+    values = plain(config_of(folder))
+    layers, width = first(values, DEPTH), first(values, WIDTH)
+    return Sizes(layers, width, int(values["vocab_size"]), number.itemsize)

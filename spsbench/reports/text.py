@@ -1,0 +1,322 @@
+"""Headings and lines of a table as text: measured rows, and below each the paper's own."""
+
+import csv as writer
+import json as encoder
+import re
+import unicodedata
+from collections.abc import Sequence
+from io import StringIO
+from typing import NamedTuple
+
+from spsbench.metrics.parity import PERCENT
+from spsbench.metrics.summaries import Summary
+from spsbench.reports.columns import (
+    ABSENT,
+    DRAFT,
+    MARK,
+    NAMES,
+    OPTIONS,
+    TARGET,
+    Column,
+    PaperRow,
+    Show,
+    counted,
+    full,
+    names,
+)
+from spsbench.reports.reporter import Report, Table
+from spsbench.settings.labels import method
+from spsbench.settings.records import SCHEMA
+
+WITH_LOAD = "  with those under load"
+
+
+class Line(NamedTuple):
+    """A row of a table."""
+
+    names: list[str]  # other people's text: to be quoted
+    figures: list[str]
+    row: int  # of the table, whose it is
+    paper: bool = False
+
+
+def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
+    """Headings and lines.
+
+    Where some timings of a row were undisturbed and some under load, its figures of time are those
+    of the undisturbed, and a line below has those of all.
+
+    Names but the method and setting are left out where no two rows differ in them, for the width;
+    the files for programs keep them. A row without a name, as ArS has no draft, does not differ.
+    """
+    named = [
+        (heading, read)
+        for heading, read in names(table.rows).items()
+        if heading in ("method", "setting") or _tells(heading, {read(s) for s in table.rows})
+    ]
+    headings = [heading for heading, _ in named] + ["n"] + [c.heading for c in table.columns]
+    lines = []
+    for row, (s, theirs) in enumerate(zip(table.rows, table.paper, strict=True)):
+        figures = [counted(s), *(c.text(s, show) for c in table.columns)]
+        lines.append(Line([read(s) for _, read in named], figures, row))
+        if s.timed and s.loaded:
+            told = [WITH_LOAD if heading == "method" else "" for heading, _ in named]
+            every = [c.with_load(s, show) for c in table.columns]
+            lines.append(Line(told, [str(s.timed + s.loaded), *every], row))
+        if theirs is not None:
+            known = _paper_names(theirs, s)
+            shown = [_paper_figure(theirs, c) for c in table.columns]
+            told = [known.get(heading, ABSENT) for heading, _ in named]
+            lines.append(Line(told, [str(theirs.sequences), *shown], row, paper=True))
+    return headings, lines
+
+
+def _tells(heading: str, texts: set[str]) -> bool:
+    """Whether a column of names is shown; options are empty unless they differ."""
+    return len(texts) > 1 if heading == OPTIONS else len(texts - {""}) > 1
+
+
+def _paper_names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
+    return {
+        "task": theirs.task,
+        "target": TARGET,
+        "draft": "" if ours.cell.k == 0 else DRAFT,
+        "method": f"{method(ours.cell)} (Chinchilla)",
+        "setting": theirs.setting,
+    }
+
+
+def _paper_figure(theirs: PaperRow, column: Column) -> str:
+    values = {
+        f"quality.{theirs.metric}": theirs.result * (100 if theirs.metric in PERCENT else 1),
+        "mean_token_time_ms": theirs.mean_token_time_ms,
+        "speedup": theirs.speedup,
+    }
+    value = values.get(column.figure)
+    return ABSENT if value is None else f"{value:.{column.digits}f}{column.unit}"
+
+
+# Other people's text in our files: each format has characters that would do something.
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Controls, formats (bidi, zero width), surrogates, line and paragraph separators."""
+
+FORMULA = ("=", "+", "-", "@")
+MARKDOWN = frozenset("\\`*_{}[]<>|#~&!")
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def visible(text: str) -> str:
+    r"""One line in which every character can be seen; the others are escaped, also \n and \t."""
+    return "".join(_escape(c) if unicodedata.category(c) in HIDDEN else c for c in text)
+
+
+def csv_text(text: str) -> str:
+    """Text that no spreadsheet takes for a formula: a leading sign gets an apostrophe.
+
+    For text only; a negative number is a number.
+    """
+    shown = visible(text)
+    return f"'{shown}" if shown.lstrip().startswith(FORMULA) else shown
+
+
+def markdown_text(text: str) -> str:
+    """Text that is neither markup, HTML nor the end of a table's cell."""
+    return "".join(f"\\{c}" if c in MARKDOWN else c for c in visible(text))
+
+
+def latex_text(text: str) -> str:
+    """Text without LaTeX's special characters."""
+    return "".join(LATEX.get(c, c) for c in visible(text))
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+# Tables in GitHub's Markdown.
+
+
+def markdown(report: Report) -> str:
+    """A heading, the table, and what it stands on below it; of several, one title above all."""
+    text = "\n".join(map(_markdown_table, report.tables))
+    if len(report.tables) == 1:
+        return text
+    return f"# {markdown_text(report.title)}\n\n{text}"
+
+
+def _markdown_table(table: Table) -> str:
+    headings, lines = body(table)
+    title = table.title
+    text_rows = [[*map(markdown_text, line.names), *line.figures] for line in lines]
+    names = len(lines[0][0]) if lines else len(headings)
+    rule = [":--" if i < names else "--:" for i in range(len(headings))]
+    text = [f"## {markdown_text(title.run)}", ""]
+    text += [markdown_text(title.task), ""] if title.task else []
+    text += [
+        _markdown_row([markdown_text(h) for h in headings]),
+        _markdown_row(rule),
+        *map(_markdown_row, text_rows),
+        "",
+    ]
+    text += [f"- {markdown_text(line)}" for line in table.remarks]
+    return "\n".join(text) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+# Tables for a paper: `tabular` with booktabs rules.
+
+TIMES = re.compile(r"(\d)x\b")
+SYMBOLS = {
+    "alpha": r"$\alpha$",
+    "tau": r"$\tau$",
+    "tau/(K+1)": r"$\tau/(K+1)$",
+}
+"""Headings as a paper writes them; others as they are."""
+
+
+def latex(report: Report) -> str:
+    r"""To be `\input` in a document that loads booktabs; each table floats on its own.
+
+    The caption is short; what a table stands on is a note below it.
+    """
+    return "\n".join(map(_latex_table, report.tables))
+
+
+def _latex_table(table: Table) -> str:
+    headings, lines = body(table)
+    names = len(lines[0][0]) if lines else len(headings)
+    figures = len(headings) - names
+    text = [
+        r"\begin{table}",
+        rf"\caption[{{{latex_text(table.title.run)}}}]{{{latex_text(f'{table.title}.')}}}",
+        rf"\begin{{tabular}}{{{'l' * names}{'r' * figures}}}",
+        r"\toprule",
+        _latex_row([SYMBOLS.get(heading) or latex_text(heading) for heading in headings]),
+        r"\midrule",
+        *(
+            _latex_row([*map(latex_text, each.names), *map(_latex_figure, each.figures)])
+            for each in lines
+        ),
+        r"\bottomrule",
+        r"\end{tabular}",
+        rf"\par\footnotesize {latex_text(' '.join(table.remarks))}",
+        r"\end{table}",
+    ]
+    return "\n".join(text) + "\n"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    # a bracket after \\ would be read as its argument, so each row begins with an empty group
+    return "{}" + " & ".join(cells) + r" \\"
+
+
+def _latex_figure(text: str) -> str:
+    """A measured value: its times sign and its mark as symbols."""
+    shown = latex_text(text)
+    shown = TIMES.sub(r"\1$\\times$", shown)
+    return f"{shown.removesuffix(MARK)}$^{{*}}$" if shown.endswith(MARK) else shown
+
+
+# Comma-separated values: one row a cell, four columns a figure, all tables in one.
+
+COUNTS = ("samples", "n", "failures", "cut", "timed", "loaded", "horizon")
+
+
+def csv(report: Report) -> str:
+    """RFC 4180; a figure that does not apply is empty. Numbers are in full."""
+    figures = list(dict.fromkeys(name for t in report.tables for s in t.rows for name in s.figures))
+    named = names(row for table in report.tables for row in table.rows)
+    parts = ("mean", "low", "high", "n")
+    file = StringIO()
+    out = writer.writer(file)
+    out.writerow(
+        ["run", "cell", "k", *NAMES, *COUNTS]
+        + [
+            csv_text(name if part == "mean" else f"{name}.{part}")
+            for name in figures
+            for part in parts
+        ]
+    )
+    for table in report.tables:
+        for s in table.rows:
+            known = s.figures
+            out.writerow(
+                [csv_text(table.title.run), s.cell.id, "" if s.cell.k is None else s.cell.k]
+                + [csv_text(named[heading](s)) for heading in NAMES]
+                + [getattr(s, count) for count in COUNTS]
+                + [value for name in figures for value in (known.get(name) or (None,) * len(parts))]
+            )
+    return file.getvalue()
+
+
+# `summary.json`: every figure with its interval, for programs.
+
+
+def json(report: Report) -> str:
+    """ASCII; null where a figure does not apply. Several tables become an array.
+
+    Raises:
+        ValueError: a figure that is no finite number.
+    """
+    made = [_json_table(table) for table in report.tables]
+    content = made[0] if len(made) == 1 else made
+    return encoder.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _json_table(table: Table) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "run": table.title.run,
+        "task": table.title.task,
+        **table.identity,
+        "remarks": list(table.remarks),
+        "seeds": [
+            {
+                "k": each.cell.k,
+                "cell": each.cell.id,
+                "seeds": each.seeds,
+                "metrics": {name: value._asdict() for name, value in each.figures.items()},
+            }
+            for each in table.seeds
+        ],
+        "rows": [_json_row(s, paper) for s, paper in zip(table.rows, table.paper, strict=True)],
+    }
+
+
+def _json_row(summary: Summary, paper: PaperRow | None) -> dict[str, object]:
+    return {
+        "id": summary.cell.id,
+        "k": summary.cell.k,
+        "group": summary.group,
+        "cell": summary.cell.to_json(),
+        "samples": summary.samples,
+        "n": summary.n,
+        "failures": summary.failures,
+        "cut": summary.cut,
+        "timed": summary.timed,
+        "loaded": summary.loaded,
+        "horizon": summary.horizon,
+        "spread_ms": summary.spread._asdict() if summary.spread else None,
+        "metrics": {
+            name: estimate._asdict() if estimate else None
+            for name, estimate in summary.figures.items()
+        },
+        "paper": paper._asdict() if paper else None,
+    }

@@ -36,15 +36,15 @@ from spsbench.settings.records import DraftLaws
 
 
 class PairingError(ValueError):
-    """A drafter and a verifier whose output would silently not be the target's."""
+    """A drafter and a verifier whose combined output would silently differ from the target's."""
 
 
 class NonFiniteError(ArithmeticError):
-    """A model returned logits that are not numbers; the generation cannot go on."""
+    """A model returned logits that are NaN or infinite; the generation cannot continue."""
 
 
 def never(tokens: Sequence[int]) -> bool:
-    """The `Stop` that has no stop strings."""
+    """Report that no stop string was found: the `Stop` of a generation without stop strings."""
     return False
 
 
@@ -132,7 +132,7 @@ def decode(
 
 
 def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
-    """Tokens that may be generated after `prompt` tokens: the budget, or what the context holds."""
+    """Return how many tokens may follow `prompt` tokens: the limit, or what the context holds."""
     if context is None:
         return limits.max_new_tokens
     if prompt > context:
@@ -143,7 +143,7 @@ def token_budget(prompt: int, limits: Limits, context: int | None) -> int:
 
 
 def room(length: int, end: int, drafter_limit: int | None) -> int:
-    """How many tokens may be drafted after `length`: the round itself adds one of the target's."""
+    """Return how many tokens may be drafted after `length`; the round itself adds one more."""
     ends = end - 1 if drafter_limit is None else min(end - 1, drafter_limit)
     return max(0, ends - length)
 
@@ -151,7 +151,7 @@ def room(length: int, end: int, drafter_limit: int | None) -> int:
 def most_nodes(
     schedule: Schedule, history: Sequence[Round], context: int | None, length: int
 ) -> int | None:
-    """How many nodes a tree after `length` tokens may have; None = any number."""
+    """Return how many nodes a tree after `length` tokens may have; None = any number."""
     wanted = schedule.nodes(history)
     if context is None:
         return wanted
@@ -159,7 +159,7 @@ def most_nodes(
 
 
 class Ruling(NamedTuple):
-    """A verdict on the host."""
+    """A verdict, fetched to the host."""
 
     path: list[int]  # accepted nodes
     tokens: list[int]  # theirs, and the final one
@@ -199,7 +199,7 @@ def read(
 
 
 def drafted_laws(draft: Draft, q: Tensor, likeliest: int) -> list[Tensor]:
-    """Drafted tokens, and their probabilities by draft and target, each [N].
+    """Return the drafted tokens and their probabilities by draft and target, each [N].
 
     With `likeliest` tokens their numbers and probabilities by the target as well, [(N + 1) * M].
     """
@@ -215,7 +215,7 @@ def drafted_laws(draft: Draft, q: Tensor, likeliest: int) -> list[Tensor]:
 
 
 def laws_of(host: list[float], draft: Draft) -> DraftLaws:
-    """What `drafted_laws` made, on the host."""
+    """Convert the numbers that `drafted_laws` sent to the host into `DraftLaws`."""
     n = len(draft.tokens)
     ids, p, own = (host[i * n : (i + 1) * n] for i in range(3))
     parents = None if draft.parents is None else draft.parents.tolist()
@@ -230,9 +230,9 @@ def laws_of(host: list[float], draft: Draft) -> DraftLaws:
 
 
 def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
-    """[] the sum over the `tested` [] slots of a chain of sum_x min(p, q); of a tree it is 0.
+    """Return [], the sum over the `tested` [] slots of a chain of sum_x min(p, q); 0 for a tree.
 
-    That is the chance that a tested token is kept. On a CPU only those rows are gone through.
+    A slot's term is the probability that its token is kept. On a CPU only the tested rows are read.
     """
     found, slots = q.new_zeros(len(draft.tokens)), torch.arange(len(draft.tokens), device=q.device)
     if draft.parents is not None:  # several children of one node have no overlap each
@@ -244,9 +244,10 @@ def overlap_of(draft: Draft, q: Tensor, tested: Tensor) -> Tensor:
 
 
 def overlaps(draft: Draft, q: Tensor, n: int) -> Tensor:
-    """[n] sum_x min(p, q) of the first slots of a chain: the chance that its token is kept.
+    """Return [n], sum_x min(p, q) of the first n slots: the probability that each token is kept.
 
-    A token that came by rule has the one-hot law: its overlap is the target's probability of it.
+    A token that was drafted by rule has a one-hot law: its overlap is the target's probability of
+    it.
     """
     if draft.probs is None:
         return q[:n].gather(1, draft.tokens[:n, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Decoders: each runs a whole generation, over the parts of a cell that its context makes."""
+"""The decoder protocol: a decoder runs a whole generation over the parts of a cell."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from spsbench.settings.cell import Cell
 
 
 class DecoderContext(Protocol):
-    """The parts of a cell for a decoder, each made when it is asked for."""
+    """The parts of a cell, made on demand for a decoder."""
 
     cell: Cell
     target_model: Any  # as loaded; prepared only for a decoder that `runs_engines`
@@ -21,23 +21,23 @@ class DecoderContext(Protocol):
     vocab_size: int
 
     def drafter(self) -> Drafter:
-        """The drafter, under its stopwatch."""
+        """Make the drafter, timed by a stopwatch."""
 
     def target(self, layers: tuple[int, ...]) -> LM:
-        """A session with the target, under its stopwatch; `layers` = hidden states it returns."""
+        """Open a timed session with the target that returns the hidden states of `layers`."""
 
     def verifier(self) -> Verifier:
-        """The rule."""
+        """Make the verifier."""
 
     def schedule(self) -> Schedule:
-        """The schedule."""
+        """Make the schedule."""
 
 
 Stand = DecoderContext  # the former name, for plug-ins
 
 
 class Decoder(Protocol):
-    """A prompt in, rounds out: our loop over an engine, or another library as a black box.
+    """The protocol from a prompt to rounds: this package's loop, or another library as a black box.
 
     Subclass it explicitly to inherit the defaults.
     """
@@ -52,7 +52,7 @@ class Decoder(Protocol):
     @classmethod
     @abstractmethod
     def open(cls, context: DecoderContext, *args: Any, **arguments: Any) -> Self:
-        """Make one; its parameters are the spec's arguments."""
+        """Make a decoder for a cell; the other parameters are the arguments of its spec."""
         ...
 
     @abstractmethod

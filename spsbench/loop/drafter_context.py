@@ -1,4 +1,4 @@
-"""The needs of a drafter (`Plan`), and the context that provides for them where it is opened."""
+"""The needs that a drafter declares (`Plan`) and the context that provides for them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 
 
 class Weights(Enum):
-    """What `--draft` means to a drafter."""
+    """The meaning of `--draft` for a drafter."""
 
     NONE = "none"  # nothing: it drafts from the text
     MODEL = "model"  # a causal language model, with the target's tokenizer or one it `translates`
@@ -24,7 +24,7 @@ class Weights(Enum):
 
 
 class Drawn(Enum):
-    """How the children of a node were drawn; it decides which verifiers are sound."""
+    """The way in which the children of a node are drawn; it decides which verifiers are exact."""
 
     POINT = "point"  # by rule: argmax, a lookup, samples pruned by their value
     IID = "iid"  # independently from `Draft.probs`
@@ -32,7 +32,7 @@ class Drawn(Enum):
 
 
 class Plan(NamedTuple):
-    """What can be known of a drafter from its arguments alone, before anything is loaded."""
+    """The properties of a drafter that follow from its arguments, before anything is loaded."""
 
     drawn: Drawn
     tree: bool = False  # may its drafts branch?
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 
 
 class OwnWeights(NamedTuple):
-    """A folder of a drafter's own."""
+    """A folder of tensors that a drafter reads itself."""
 
     folder: Path
     config: Mapping[str, Any]  # of its config.json; empty without one
@@ -51,7 +51,7 @@ class OwnWeights(NamedTuple):
 
 
 class HeadWeights(NamedTuple):
-    """A head in a known format."""
+    """A drafter head in a known format."""
 
     description: Any  # `models.heads.description.Description`: its family, shape and target
     tensors: Mapping[
@@ -73,7 +73,7 @@ class TargetParts:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The target made cheaper: what is left out of it. Layers are numbered from 0."""
+    """The target with some layers, attention blocks or MLP blocks skipped. Layers count from 0."""
 
     layers: frozenset[int] = frozenset()  # whole
     attention: frozenset[int] = frozenset()  # layers of which only the attention is
@@ -85,50 +85,50 @@ class Variant:
 
 
 class Cache(Protocol):
-    """Keys and values of a drafter's own layers, rolled back like a model's."""
+    """The keys and values of a drafter's own layers, rolled back like a model's."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int
     ) -> tuple[Tensor, Tensor]:
-        """Write `[1, heads, m, width]` after what a layer has; all keys and values of it."""
+        """Append `[1, heads, m, width]` to a layer and return all of its keys and values."""
 
     def keep(self, length: int, rows: Any = ()) -> None:
         """Keep the first `length` tokens, and after them those at `rows`."""
 
 
 class DrafterContext(Protocol):
-    """Models, weights and caches for a drafter. Asking for what its plan does not name raises."""
+    """Models, weights and caches for a drafter. Using what the drafter's plan omits raises."""
 
     vocab_size: int
     tokenizer: Any  # the target's; None over tables
     vocabularies: Any  # `models.translation.vocabulary.Vocabularies` where there are two, else None
 
     def session(self) -> Any:
-        """A session (`LM`) with the draft model; for `Weights.MODEL`."""
+        """Open a session (`LM`) with the draft model; for `Weights.MODEL`."""
 
     def own(self) -> OwnWeights:
-        """The drafter's own tensors; for `Weights.OWN`."""
+        """Return the drafter's own tensors; for `Weights.OWN`."""
 
     def head(self) -> HeadWeights:
-        """A head's description and weights; for `Weights.HEAD`."""
+        """Return a head's description and weights; for `Weights.HEAD`."""
 
     def network(self, make: Callable[[], Network]) -> Network:
-        """The network over them, made once; its linear layers as the draft's engine has them."""
+        """Make the drafter's network once; the draft's engine packs its linear layers."""
 
     def target(self) -> TargetParts:
-        """Parts of the target; for a plan with `target`."""
+        """Return the parts of the target; for a plan with `target`."""
 
     def cache(self, most: int | None = None) -> Cache:
-        """An empty cache for layers of the drafter's own; `most` = tokens it will ever hold."""
+        """Make an empty cache for the drafter's own layers, of at most `most` tokens."""
 
     def memory(self, make: Callable[[], Made]) -> Made:
-        """What `make` made for this cell when it was first asked: it outlives a generation.
+        """Return the result of `make` for this cell, made once and kept between generations.
 
-        It is kept as long as the models stay loaded, or until a benchmark begins.
+        It lasts as long as the models stay loaded, or until a benchmark begins.
         """
 
     def variant(self, variant: Variant) -> Any:
-        """A session (`LM`) with the target less what `variant` leaves out, over a cache of its own.
+        """Open a session (`LM`) with the target less the layers in `variant`, with its own cache.
 
-        Its weights are the target's, in memory once. For a plan with `target`.
+        The weights are shared with the target. For a plan with `target`.
         """

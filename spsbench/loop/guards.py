@@ -1,7 +1,7 @@
-"""Where other people's parts are called: what they raise names them, what they return is checked.
+"""Checks around plug-ins: errors name the plug-in, and returned values must fit the loop.
 
-Shapes and kinds are known on the host; values are looked at where they are on the host anyway, or
-after they have come with the round's one read. So a guard costs a call and waits for no device.
+Shapes and dtypes are known on the host. Values are checked where they already are on the host, or
+after the round's one host read. So a guard costs a call and never waits for a device.
 """
 
 import inspect
@@ -39,7 +39,7 @@ from spsbench.spec import Spec
 def guarded(
     drafter: Drafter, verifier: Verifier, schedule: Schedule, vocab_size: int
 ) -> tuple[Drafter, Verifier, Schedule]:
-    """The same parts under guard.
+    """Wrap drafter, verifier and schedule in guards.
 
     Raises:
         PlugInError: a drafter or a verifier that lacks what its protocol has.
@@ -52,7 +52,7 @@ def guarded(
 
 
 class GuardedDrafter(Drafter):
-    """A drafter whose drafts fit the loop, or are an error that names it."""
+    """A drafter whose drafts are checked; an invalid draft raises an error that names it."""
 
     def __init__(self, drafter: Drafter, vocab_size: int) -> None:
         self._drafter, self._vocab_size = drafter, vocab_size
@@ -60,11 +60,11 @@ class GuardedDrafter(Drafter):
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """As it is."""
+        """Start the drafter on a new prompt."""
         calling("drafters", self._drafter, self._drafter.begin, prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """As it is, if it is a draft of at most `k` tokens in depth; and told how it was drawn."""
+        """Draft at most `k` tokens in depth, check the draft, and record how it was drawn."""
         made = self._drafter.draft
         draft: Draft = calling("drafters", self._drafter, made, context, k, noise, go_on)
         if wrong := what_is_wrong(draft, self, k, self._vocab_size):
@@ -73,7 +73,7 @@ class GuardedDrafter(Drafter):
 
 
 class GuardedVerifier:
-    """A verifier whose verdicts have the right shapes, or are an error that names it."""
+    """A verifier whose verdicts are checked; a wrong shape raises an error that names it."""
 
     guarantee = Guarantee.LOSSY  # it promises nothing itself
 
@@ -83,14 +83,14 @@ class GuardedVerifier:
         self._rule = verifier.__call__
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """As it is."""
+        """Return the verifier's reason against this pairing, or None."""
         reason: str | None = calling(
             "verifiers", self._verifier, self._verifier.refuses, drawn, tree
         )
         return reason
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """As it is."""
+        """Verify the draft, and check the shapes of the verdict."""
         verdict = calling("verifiers", self._verifier, self._rule, draft, q, noise)
         n = len(draft.tokens)
         if not isinstance(verdict, tuple) or list(map(shape, verdict)) != [(n,), (), ()]:
@@ -103,13 +103,13 @@ class GuardedVerifier:
 
 
 class GuardedSchedule:
-    """A schedule that chooses whole numbers, or is an error that names it."""
+    """A schedule whose choices are checked; anything but a whole number raises an error."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
 
     def k(self, history: Sequence[Round]) -> int:
-        """As it is."""
+        """Return the schedule's K."""
         k: int = calling("schedules", self._schedule, self._schedule.k, history)
         if not isinstance(k, int) or k < 0:
             line = f"{part_name('schedules', self._schedule)} chose K = {k!r}: expected an int >= 0"
@@ -117,7 +117,7 @@ class GuardedSchedule:
         return k
 
     def nodes(self, history: Sequence[Round]) -> int | None:
-        """As it is; of a schedule that does not say, any number."""
+        """Return the schedule's limit of nodes; None if the schedule has none."""
         chosen = getattr(self._schedule, "nodes", None)
         most = calling("schedules", self._schedule, chosen, history) if callable(chosen) else None
         if most is not None and (not isinstance(most, int) or most < 0):
@@ -126,13 +126,13 @@ class GuardedSchedule:
         return most
 
     def go_on(self, p: Tensor) -> Tensor:
-        """As it is."""
+        """Return whether the schedule drafts the next slot."""
         further: Tensor = calling("schedules", self._schedule, self._schedule.go_on, p)
         return further
 
 
 def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) -> Any:
-    """`call(*given)` in the name of `part`.
+    """Return `call(*given)`, with any error attributed to `part`.
 
     Raises:
         PlugInError: whatever it raises, if the part is not ours.
@@ -148,7 +148,7 @@ def calling(kind: Kind, part: object, call: Callable[..., Any], *given: object) 
 
 
 def part_name(kind: Kind, part: object) -> str:
-    """`drafter repeat (mypackage.repeat:Repeat)`, of whatever is inside a wrapper."""
+    """Return `drafter repeat (mypackage.repeat:Repeat)` for the plug-in inside any wrapper."""
     made = type(inspect.unwrap(part))  # type: ignore[arg-type]
     if (file := file_of(made.__module__)) is not None:
         return f"{kind[:-1]} {file}:{made.__qualname__}"
@@ -158,13 +158,13 @@ def part_name(kind: Kind, part: object) -> str:
 
 
 def is_at(path: str, made: type) -> bool:
-    """Whether `made` is what `module:attribute` names, as far as that is loaded."""
+    """Return whether `made` is the object that `module:attribute` names, if that is imported."""
     module, _, attribute = path.partition(":")
     return getattr(sys.modules.get(module), attribute, None) is made
 
 
 def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> str | None:
-    """Why the loop cannot take `draft`, or None."""
+    """Return why the loop cannot use `draft`, or None."""
     if not isinstance(draft, Draft):
         return f"drafted a {type(draft).__name__}: expected a Draft"
     tokens, probs, parents = draft.tokens, draft.probs, draft.parents
@@ -191,7 +191,7 @@ def what_is_wrong(draft: object, drafter: Drafter, k: int, vocab_size: int) -> s
 
 
 def wrong_tree(parents: object, drafter: Drafter, n: int, k: int) -> str | None:
-    """Why `parents` are not those of a tree of `n` nodes and depth `k`, or None."""
+    """Return why `parents` is no tree of `n` nodes and depth at most `k`, or None."""
     if not drafter.tree:
         return "drafted a tree but declares tree = False"
     if not isinstance(parents, Tensor) or parents.shape != (n,) or parents.dtype != torch.int64:
@@ -207,12 +207,12 @@ def wrong_tree(parents: object, drafter: Drafter, n: int, k: int) -> str | None:
 
 
 def shape(value: object) -> tuple[int, ...] | None:
-    """Of a tensor."""
+    """Return the shape of a tensor; None for any other value."""
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
 def described(value: object) -> str:
-    """`torch.float32 [3, 2]`, or what it is instead."""
+    """Return a tensor as `torch.float32 [3, 2]`, any other value as the name of its type."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {list(value.shape)}"
     return type(value).__name__
@@ -221,7 +221,7 @@ def described(value: object) -> str:
 def check_ruling(
     path: Sequence[int], token: int, draft: Draft, verifier: Verifier, vocab_size: int
 ) -> None:
-    """A verdict's values, once they are on the host.
+    """Check the values of a verdict once they are on the host.
 
     Raises:
         PlugInError: nodes that were not drafted, a chain with holes, a token that is none.
@@ -241,7 +241,7 @@ BY_CLASS: Any = vars(Drafter)["plan"].__func__
 
 
 def plan_of(drafter: Spec) -> Plan:
-    """What a drafter is and needs, by its arguments.
+    """Return the plan of a drafter for the arguments of its spec.
 
     Raises:
         UsageError: no such drafter, or arguments that it refuses.

@@ -27,7 +27,7 @@ class PhiloxRound:
     index: int
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] float64 in [0, 1): slot i is the i-th output of the counter (., purpose, round)."""
+        """Return [n] float64 in [0, 1): slot i is output i of the counter (., purpose, round)."""
         counter = (self.index << 128) | (int(purpose) << 64)  # the low word counts the slots
         bits = numpy.random.Philox(key=self.key, counter=counter)
         return torch.from_numpy(numpy.random.Generator(bits).random(n))
@@ -52,16 +52,16 @@ class PhiloxStream:
 
 
 def on_device(noise: NoiseStream, device: torch.device) -> NoiseStream:
-    """The same numbers on `device`: one copy a round, made while the device is at work."""
+    """Return the same stream with its numbers on `device`: one copy a round, sent in advance."""
     return noise if device.type == "cpu" else DeviceStream(noise, device)
 
 
 class DeviceStream:
-    """Another stream's uniforms on a device, each round's sent during the round before.
+    """A stream whose uniforms are sent to a device during the round before.
 
-    What the rounds so far asked for is what is sent ahead; anything else is sent when it is asked
-    for. The last uniform of a round is wanted by the verifier, when the passes of both models are
-    queued: then the host has the time to draw the next round's.
+    The requests of earlier rounds predict which uniforms are sent ahead; any other is sent on
+    request. The verifier asks for the last uniform of a round when the passes of both models are
+    queued: then the host has time to draw the next round's.
     """
 
     def __init__(self, noise: NoiseStream, device: torch.device) -> None:
@@ -75,12 +75,12 @@ class DeviceStream:
         return ahead if ahead and ahead.index == index else DeviceRound(self, index)
 
     def prepare(self, index: int) -> None:
-        """Send the uniforms that round `index` is expected to want."""
+        """Send the uniforms that round `index` is predicted to use."""
         self._ahead = DeviceRound(self, index)
 
 
 class DeviceRound:
-    """The noise of one round, what was foreseen of it in one block."""
+    """The noise of one round on a device; the predicted uniforms arrive in one block."""
 
     def __init__(self, stream: DeviceStream, index: int) -> None:
         self.index = index
@@ -94,7 +94,7 @@ class DeviceRound:
             self._sent = dict(zip(stream.most, parts, strict=True))
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] float64 in [0, 1) on the device: the stream's own numbers."""
+        """Return [n] float64 in [0, 1) on the device, equal to the host stream's numbers."""
         if n == 0:
             return torch.empty(0, dtype=torch.float64, device=self._stream.device)
         if n > len(self._sent.get(purpose, ())):

@@ -1,4 +1,4 @@
-"""From logits to laws, and from laws to tokens (Chen et al. 2023, section 2 and Algorithm 2)."""
+"""Logits to laws, and laws to tokens (Chen et al. 2023, section 2 and Algorithm 2)."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ PIECE = 1 << 17  # numbers of a thread at once on a CPU: what is written stays i
 
 @dataclass(frozen=True, slots=True)
 class Warp(WarpSettings):
-    """Logits -> laws: temperature, top-k, top-p, then min-p; one warp for target and draft.
+    """The map from logits to laws: temperature, top-k, top-p, min-p; the same for target and draft.
 
     Temperature 0 is the one-hot law of the argmax, so that greedy decoding is no special case.
     `top_k` 0 is off (ties with the k-th logit are kept); `top_p` 1 and `min_p` 0 are off.
@@ -25,7 +25,7 @@ class Warp(WarpSettings):
 
     @classmethod
     def of(cls, settings: WarpSettings) -> Self:
-        """The warp of these settings.
+        """Make the warp of these settings.
 
         Raises:
             ValueError: one of them is out of range.
@@ -43,7 +43,7 @@ class Warp(WarpSettings):
             raise ValueError(f"min_p is {self.min_p}: expected 0 <= min_p <= 1")
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """[..., V] logits -> [..., V] laws, float32 (float64 stays); NaN or +inf: a NaN row."""
+        """Map [..., V] logits to laws in float32 (float64 stays); NaN or +inf gives a NaN row."""
         if logits.device.type != "cpu" or logits.shape[-1] < MANY or logits.requires_grad:
             return self._laws(logits)
         full = logits.dtype if logits.dtype == torch.float64 else torch.float32
@@ -58,7 +58,7 @@ class Warp(WarpSettings):
         return laws
 
     def _laws(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """The laws of some rows, in `out` where that saves a copy."""
+        """Compute the laws of some rows, in `out` where that saves a copy."""
         x = logits if logits.dtype == torch.float64 else logits.float()
         if self.temperature < torch.finfo(x.dtype).tiny:  # 0, or too small to divide by
             peak, best = x.max(-1, keepdim=True)
@@ -75,7 +75,7 @@ class Warp(WarpSettings):
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:
-    """`values` on `device`, in the order of the work queued there; the host does not wait.
+    """Copy `values` to `device` in the order of its queued work, without blocking the host.
 
     Only pinned memory can be copied while the host goes on; PyTorch keeps it until the copy is
     done. Towards the CPU it waits, because there the values could be read before they have come.
@@ -86,9 +86,9 @@ def send(values: Tensor, device: torch.device) -> Tensor:
 
 
 def at_hand(values: Tensor) -> list[float] | None:
-    """The numbers of [n] `values` where a look at them waits for nothing, else None.
+    """Return [n] `values` as numbers if reading them waits for no device, else None.
 
-    They are on the CPU, and one tensor holds them: under `vmap` it stands for many.
+    They must be on the CPU in a plain tensor: under `vmap` one tensor represents many.
     """
     if values.device.type != "cpu":
         return None
@@ -100,9 +100,9 @@ def at_hand(values: Tensor) -> list[float] | None:
 
 
 def peaks(x: Tensor) -> Tensor:
-    """[..., V] on a CPU -> [..., V] one-hot laws; NaN rows where a peak is not finite.
+    """Map [..., V] on a CPU to one-hot laws of the argmax; NaN rows where it is not finite.
 
-    numpy finds a peak in a tenth of the time.
+    numpy finds a maximum in a tenth of the time.
     """
     best = torch.from_numpy(x.numpy().argmax(-1, keepdims=True))
     laws, peak = torch.zeros_like(x).scatter_(-1, best, 1.0), x.gather(-1, best)
@@ -110,7 +110,7 @@ def peaks(x: Tensor) -> Tensor:
 
 
 def pieces(n: int, law: Tensor) -> Iterator[slice]:
-    """`n` rows as wide as `law`, in pieces that a CPU's caches hold; elsewhere all at once."""
+    """Split `n` rows as wide as `law` into slices that fit a CPU's caches; one slice elsewhere."""
     threads = torch.get_num_threads()
     step = n if law.device.type != "cpu" else max(1, PIECE // law.shape[-1]) * threads
     for start in range(0, n, max(step, 1)):
@@ -118,9 +118,9 @@ def pieces(n: int, law: Tensor) -> Iterator[slice]:
 
 
 def unsharpened(warp: Callable[[Tensor], Tensor], logits: Tensor, law: Tensor) -> Tensor:
-    """[..., V] what tells how sure a model is: `law`, but at temperature 0 the law at 1.
+    """Return the [..., V] law by which confidence is measured: `law`, at temperature 0 that of 1.
 
-    A one-hot law is sure whatever the logits are. Both depend on the prefix alone.
+    A one-hot law is certain whatever the logits are. Both laws depend on the prefix alone.
     """
     if isinstance(warp, Warp) and warp.temperature == 0:
         return logits.softmax(-1, dtype=law.dtype)
@@ -128,7 +128,7 @@ def unsharpened(warp: Callable[[Tensor], Tensor], logits: Tensor, law: Tensor) -
 
 
 def nucleus(law: Tensor, top_p: float) -> Tensor:
-    """[..., V] -> [..., V]: the smallest set of likeliest tokens with mass >= `top_p`, rescaled.
+    """Keep the smallest set of likeliest tokens of [..., V] with mass >= `top_p`, and rescale.
 
     Holtzman et al. 2020, section 3.1. A token stays when the mass before it is below `top_p`, so
     the likeliest always stays; of equal tokens the one with the smaller id comes first.
@@ -142,7 +142,7 @@ def nucleus(law: Tensor, top_p: float) -> Tensor:
 
 
 def likely(law: Tensor, min_p: float) -> Tensor:
-    """[..., V] -> [..., V]: the tokens of at least `min_p` times the largest probability, rescaled.
+    """Keep the tokens of [..., V] with at least `min_p` times the largest probability, and rescale.
 
     Nguyen et al. 2024 (arXiv 2407.01082, section 3).
     """
@@ -151,7 +151,7 @@ def likely(law: Tensor, min_p: float) -> Tensor:
 
 
 def _likeliest(law: Tensor, top_p: float) -> Tensor:
-    """[..., n] the greatest probabilities in order, as many as the nucleus of each row can have."""
+    """Return [..., n], the largest probabilities in order, enough for the nucleus of each row."""
     size = law.shape[-1]
     # All tokens below this share have less than 1 - top_p together: none is in the nucleus.
     candidates = int((law > 0.5 * (1 - top_p) / size).sum(-1).max())
@@ -161,7 +161,7 @@ def _likeliest(law: Tensor, top_p: float) -> Tensor:
 
 
 def _nucleus_in(ordered: Tensor, law: Tensor, top_p: float) -> Tensor:
-    """`nucleus`, from the likeliest probabilities in order; their ids are not needed."""
+    """Compute `nucleus` from the likeliest probabilities in order, without their ids."""
     size = (ordered.cumsum(-1) - ordered < top_p).sum(-1, keepdim=True).clamp(min=1)
     least = ordered.gather(-1, size - 1)
     above, equal = law > least, law == least
@@ -173,7 +173,7 @@ def _nucleus_in(ordered: Tensor, law: Tensor, top_p: float) -> Tensor:
 
 
 def sample(law: Tensor, u: Tensor) -> Tensor:
-    """[..., V] weights (any scale) and [...] uniforms in [0, 1) -> [...] tokens, by inverse CDF.
+    """Draw [...] tokens from [..., V] weights by inverse CDF, with [...] uniforms in [0, 1).
 
     A token of weight 0 is never drawn, whatever the rounding.
     """
@@ -188,16 +188,16 @@ def sample(law: Tensor, u: Tensor) -> Tensor:
 
 
 def cumulative(law: Tensor) -> Tensor:
-    """[..., V] weights -> [..., V] their sums in double: no step where a weight is 0."""
+    """Return [..., V] running sums in double precision, without a step where a weight is 0."""
     cdf = law.double().cumsum(-1)
     return cdf if law.device.type == "cpu" else _mended(cdf, law)
 
 
 def _sample_in_blocks(law: Tensor, u: Tensor) -> Tensor:
-    """`sample` over many tokens: first the block, then the token in it.
+    """Draw as `sample` does from many tokens: first the block, then the token within it.
 
-    Sums are made by all lanes of a processor, running sums by one, so that this is five times
-    faster than one long running sum.
+    Sums use all lanes of a processor, running sums one, so that this is five times faster than one
+    long running sum.
     """
     size = law.shape[-1]
     whole = size // BLOCK * BLOCK
@@ -220,16 +220,16 @@ def _sample_in_blocks(law: Tensor, u: Tensor) -> Tensor:
 
 
 def _mended(cdf: Tensor, law: Tensor) -> Tensor:
-    """`cdf` without what a sum in parallel leaves: steps at weight 0, and steps down.
+    """Remove from `cdf` the errors of a parallel prefix sum: steps at weight 0, and steps down.
 
-    A CPU adds one after the other, so a weight of 0 changes nothing. A device adds in blocks, each
-    prefix in an order of its own: then neighbours differ by their rounding, whatever is between.
+    A CPU adds in sequence, so a weight of 0 changes nothing. A device adds in blocks, each prefix
+    in its own order, so that neighbours differ by rounding even across a weight of 0.
     """
     return torch.where(law > 0, cdf, 0.0).cummax(-1).values
 
 
 def residual(q: Tensor, p: Tensor) -> Tensor:
-    """[..., V] (q - p)+, the law of the recovered token up to scale; q itself where that is 0.
+    """Return [..., V] (q - p)+, the unscaled law of the recovered token; q itself where that is 0.
 
     It is 0 only where q = p up to rounding: a rejection there is a rounding event. With p = 0
     (nothing was drafted) it is q: the bonus token is this case, not another one.
@@ -239,7 +239,7 @@ def residual(q: Tensor, p: Tensor) -> Tensor:
 
 
 def row(x: Tensor, index: Tensor) -> Tensor:
-    """`x[index]` for a [] index that stays on its device: plain indexing would read it."""
+    """Return `x[index]` for a [] index without a host read, which plain indexing would cause."""
     return x.index_select(0, index[None])[0]
 
 
@@ -247,16 +247,16 @@ MANY = 8192  # tokens from which on `sample` looks for a block first, and `Warp`
 
 
 def independent(law: Tensor, u: Tensor) -> Tensor:
-    """[R, V] laws and [R, W] uniforms -> [R, W] tokens, each as `sample` would draw it alone."""
+    """Draw [R, W] tokens independently from [R, V] laws with [R, W] uniforms."""
     return _found(cumulative(law), send(u, law.device))
 
 
 def without_replacement(law: Tensor, u: Tensor) -> Tensor:
-    """[R, V] laws and [R, W] uniforms -> [R, W] tokens: each follows the law without those before.
+    """Draw [R, W] tokens from [R, V] laws without replacement, with [R, W] uniforms.
 
-    The law of Gumbel top-k (Kool et al. 2019, arXiv 1903.06059, section 2.3) with one uniform a
-    token in place of one for each word. Where nothing is left the token means nothing: the caller
-    knows by the law how many there can be.
+    The joint law is that of Gumbel top-k (Kool et al. 2019, arXiv 1903.06059, section 2.3), with
+    one uniform a token instead of one a word. A row with fewer than W possible tokens ends in
+    arbitrary ones: the caller knows their number from the law.
     """
     cdf, u = cumulative(law), send(u, law.device)
     rows = torch.arange(len(law), device=law.device)[:, None]

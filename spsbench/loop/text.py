@@ -1,4 +1,4 @@
-"""From tokens to text as they come: bytes, stop strings and the origin of each piece."""
+"""Streaming of text: bytes, stop strings and the origin of each piece."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ PATIENCE = 8  # tokens after which bytes that never decode are shown as they are
 
 
 class Origin(StrEnum):
-    """Where a token came from."""
+    """The source of a token: the draft, or the target."""
 
     ACCEPTED = "accepted"  # drafted and kept
     RECOVERED = "recovered"  # the target's, after a rejection
@@ -28,14 +28,14 @@ class Piece(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """What this module needs of a tokenizer."""
+    """The part of a tokenizer's interface that streaming needs."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of `token_ids`."""
+        """Decode `token_ids` to text."""
 
 
 class Detokenizer:
-    """Text of one token at a time; a character whose bytes span tokens comes with the last."""
+    """An incremental decoder; a character whose bytes span tokens comes with the last of them."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -44,14 +44,14 @@ class Detokenizer:
         self._read = len(self._ids)  # tokens whose text is out
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, perhaps none."""
+        """Add a token and return the text that it completes, perhaps none."""
         self._ids.append(token)
         text = self._new_text()
         unfinished = text.endswith("\ufffd") and len(self._ids) - self._read < PATIENCE
         return "" if unfinished else self._release(text)
 
     def flush(self) -> str:
-        """What was held back, with U+FFFD for bytes that make no character."""
+        """Return the withheld text, with U+FFFD for bytes that form no character."""
         return self._release(self._new_text())
 
     def _new_text(self) -> str:
@@ -69,9 +69,9 @@ class Detokenizer:
 
 
 class Transcript:
-    """Pieces of a generation that are safe to show: cut at the first stop string.
+    """The pieces of a generation that are safe to show, cut at the first stop string.
 
-    What may yet become a stop string is withheld until it is one or cannot be.
+    A suffix that may become a stop string is withheld until that is decided.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Iterable[str]) -> None:
@@ -82,14 +82,14 @@ class Transcript:
         self.stopped = False
 
     def push(self, token: int, origin: Origin) -> list[Piece]:
-        """The pieces that may be shown now that `token` is there."""
+        """Add a token and return the pieces that may be shown now."""
         if self.stopped:
             return []
         self._held.append(Piece(self._detokenizer.push(token), origin))
         return self._settle()
 
     def close(self) -> list[Piece]:
-        """The pieces left when the generation has ended."""
+        """End the generation and return the remaining pieces."""
         if self.stopped:
             return []
         origin = self._held[-1].origin if self._held else Origin.PLAIN
@@ -109,7 +109,7 @@ class Transcript:
         return "".join(piece.text for piece in self._held)
 
     def _undecided(self, tail: str) -> int:
-        """Length of the longest end of `tail` that begins a stop string."""
+        """Return the length of the longest suffix of `tail` that begins a stop string."""
         ends = (
             n
             for stop in self._stops
@@ -119,7 +119,7 @@ class Transcript:
         return max(ends, default=0)
 
     def _show(self, length: int) -> list[Piece]:
-        """Take the first `length` characters out of what is held."""
+        """Remove and return the first `length` withheld characters."""
         shown, kept = [], []
         for text, origin in self._held:
             now, later = text[:length], text[length:]
@@ -134,13 +134,13 @@ class Transcript:
 
 
 class StopStrings:
-    """A `types.Stop`: does the text of the tokens hold a stop string? Asked once a token."""
+    """A `types.Stop` that detects stop strings in the decoded text, called once a token."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Iterable[str]) -> None:
         self._transcript = Transcript(tokenizer, prompt, stops)
 
     def __call__(self, tokens: Sequence[int]) -> bool:
-        """Look at the newest of `tokens`."""
+        """Decode the newest of `tokens` and return whether the text holds a stop string."""
         self._transcript.push(tokens[-1], Origin.PLAIN)
         return self._transcript.stopped
 
@@ -150,7 +150,7 @@ class PromptError(DataError, ValueError):
 
 
 def token_ids(prompt: Sequence[int], rows: int | None = None) -> list[int]:
-    """`prompt` as plain numbers; integers of numpy and torch count as such, floats do not.
+    """Convert `prompt` to plain integers; those of numpy and torch count, floats do not.
 
     Args:
         rows: of the model's embedding; None = not checked.

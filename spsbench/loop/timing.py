@@ -1,4 +1,4 @@
-"""Where a round's time goes: stopwatches around the parts of the loop, in the same protocols."""
+"""Stopwatches around the parts of the loop, in the same protocols."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,10 @@ from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise,
 
 
 class Stopwatch:
-    """Adds up the seconds spent inside `running()`.
+    """A sum of the seconds spent inside `running()`.
 
-    On an accelerator a span is timed by events in the queue of its work, so that watching makes
-    nobody wait: only `lap`, which is asked for after a round's host read, waits for the last one.
+    On an accelerator a span is timed by events in the work queue, so that timing never blocks: only
+    `lap`, which is called after a round's host read, waits for the last event.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -23,11 +23,11 @@ class Stopwatch:
         self._queued: list[tuple[torch.Event, torch.Event]] = []
 
     def running(self) -> AbstractContextManager[None]:
-        """Count the time of the block."""
+        """Count the time of the `with` block."""
         return self._on_host() if self._device.type == "cpu" else self._in_queue()
 
     def lap(self) -> float:
-        """The seconds since the last lap."""
+        """Return the seconds since the last lap."""
         for began, ended in self._queued:
             ended.synchronize()
             self._seconds += began.elapsed_time(ended) / 1e3
@@ -58,7 +58,7 @@ class Stopwatch:
 
 
 class TimedLM:
-    """An `LM` under a stopwatch."""
+    """An `LM` whose passes are timed."""
 
     def __init__(self, lm: LM, watch: Stopwatch) -> None:
         self._lm, self._watch = lm, watch
@@ -66,24 +66,24 @@ class TimedLM:
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return self._lm.length
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """Timed, but for a prefill: it asks for no logits and belongs to no round."""
+        """Feed tokens, timed unless this is a prefill, which asks for no logits."""
         if keep == 0:
             return self._lm.append(tokens, keep, parents)
         with self._watch.running():
             return self._lm.append(tokens, keep, parents)
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """Timed."""
+        """Roll the cache back, timed."""
         with self._watch.running():
             self._lm.commit(length, path)
 
 
 class TimedDrafter(Drafter):
-    """A `Drafter` under a stopwatch."""
+    """A `Drafter` whose drafting is timed."""
 
     def __init__(self, drafter: Drafter, watch: Stopwatch) -> None:
         self._drafter, self._watch = drafter, watch
@@ -92,14 +92,14 @@ class TimedDrafter(Drafter):
 
     @property
     def drawn(self) -> Drawn:  # type: ignore[override]
-        """As the drafter inside."""
+        """Return how the inner drafter draws."""
         return self._drafter.drawn
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Not timed: it belongs to no round."""
+        """Start on a prompt; a prefill belongs to no round and is not timed."""
         self._drafter.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Timed."""
+        """Draft, timed."""
         with self._watch.running():
             return self._drafter.draft(context, k, noise, go_on)

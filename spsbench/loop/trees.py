@@ -1,4 +1,4 @@
-"""Draft trees: from parents to what each node sees and where it stands (SpecInfer, section 4.2)."""
+"""Draft trees: masks and positions from the parents of the nodes (SpecInfer, section 4.2)."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from spsbench.settings.records import TreeRound
 
 
 def levels_of(parents: Sequence[int]) -> list[int]:
-    """[N] parents (-1 = the context, parents before children) -> [N]: 1 for a child of it."""
+    """Return the [N] levels of nodes (1 = a child of the context); parents precede children."""
     found: list[int] = []
     for parent in parents:
         found.append(1 if parent < 0 else found[parent] + 1)
@@ -19,24 +19,24 @@ def levels_of(parents: Sequence[int]) -> list[int]:
 
 
 def visible(parents: Tensor) -> Tensor:
-    """[N] parents (-1 = the context, parents before children) -> [N, N] bool: i sees j.
+    """Return [N, N] bool, whether node i attends to node j: to itself and its ancestors.
 
-    A node sees itself and its ancestors. What is returned is not to be written to.
+    Parents [N] precede children; -1 is the context. The result is cached: do not write to it.
 
     Raises:
-        ValueError: a parent that does not come before its child.
+        ValueError: a parent that does not precede its child.
     """
     return _ancestry(tuple(parents.tolist()))[0]
 
 
 def depths(parents: Tensor) -> Tensor:
-    """[N] parents -> [N] ancestors of each node: 0 for a child of the context."""
+    """Return the [N] numbers of ancestors: 0 for a child of the context."""
     return _ancestry(tuple(parents.tolist()))[1]
 
 
 @lru_cache(maxsize=64)
 def _ancestry(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """What `visible` and `depths` say; kept, for many drafters draw the same shape every round."""
+    """Compute `visible` and `depths` once for each shape: many drafters repeat theirs."""
     seen = np.eye(len(parents), dtype=np.bool_)
     for node, parent in enumerate(parents):
         if not -1 <= parent < node:
@@ -48,7 +48,7 @@ def _ancestry(parents: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 def places(parents: Tensor, fed: int, cached: int) -> Tensor:
-    """[fed] positions of the tokens of a pass, when the last N of cache and pass are nodes."""
+    """Return the [fed] positions of a pass's tokens; the last N of cache and pass are nodes."""
     n, end = len(parents), cached + fed
     where = torch.arange(cached, end)
     where[max(0, fed - n) :] = (end - n + depths(parents))[-fed:]
@@ -56,10 +56,10 @@ def places(parents: Tensor, fed: int, cached: int) -> Tensor:
 
 
 def block_visible(parents: Tensor, fed: int) -> Tensor:
-    """[fed, most] bool: what the tokens of a pass see of the last `most` of cache and pass.
+    """Return [fed, most] bool: which of the last `most` rows each fed token attends to.
 
     `most` is N or `fed`, whichever is more; the last N of cache and pass are nodes. The tokens
-    before the nodes see each other causally, nodes see those and their ancestors.
+    before the nodes attend causally, nodes to all of those and to their ancestors.
     """
     n = len(parents)
     if n >= fed:
@@ -70,11 +70,11 @@ def block_visible(parents: Tensor, fed: int) -> Tensor:
 
 
 def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) -> Tensor:
-    """[1, 1, fed, cached + fed] mask of a pass, when the last N of cache and pass are nodes.
+    """Return the [1, 1, fed, cached + fed] attention mask of a pass that ends in N tree nodes.
 
-    0 where a token may look, the lowest number of `dtype` where it may not. All look at the cache
-    and at each other as `block_visible` says. (A boolean mask would be misread by transformers'
-    eager attention.)
+    0 where a token may attend, the lowest number of `dtype` where it may not. All tokens attend to
+    the cache and to each other as `block_visible` says. (transformers' eager attention would
+    misread a boolean mask.)
     """
     sees = block_visible(parents, fed)
     mask = torch.zeros(fed, cached + fed, dtype=dtype)
@@ -83,7 +83,7 @@ def additive_mask(parents: Tensor, fed: int, cached: int, dtype: torch.dtype) ->
 
 
 def walked(parents: Sequence[int], path: Sequence[int]) -> TreeRound:
-    """What a rule met on its way down `path` through the tree of `parents`."""
+    """Return the depths, siblings and offers that a verifier met on its way down `path`."""
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents):
         children.setdefault(parent, []).append(node)

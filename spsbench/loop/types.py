@@ -1,8 +1,9 @@
-"""The nouns of the loop and the protocols of its parts (Chen et al. 2023, arXiv 2302.01318).
+"""Types of the loop and protocols of its parts (Chen et al. 2023, arXiv 2302.01318).
 
-Letters are the paper's: **q is the target's law, p the draft's** (Leviathan et al. swap them and
-write gamma for K). Shapes: V the target's vocabulary, N drafted tokens, m tokens fed, D width.
-Laws are float32 (float64 when the logits are), tokens int64. One sequence at a time: no batch axis.
+A law is a probability distribution over the vocabulary. Letters are the paper's: **q is the
+target's law, p the draft's** (Leviathan et al. swap them and write gamma for K). Shapes: V the
+target's vocabulary, N drafted tokens, m tokens fed, D width. Laws are float32 (float64 when the
+logits are), tokens int64. One sequence at a time: no batch axis.
 """
 
 from abc import abstractmethod
@@ -38,7 +39,7 @@ Stop = Callable[[Sequence[int]], bool]
 
 
 class Guarantee(Enum):
-    """What a verifier promises of the output's law."""
+    """A verifier's promise about the law of the output."""
 
     EXACT = "exact"
     GREEDY = "greedy-exact"  # exact at temperature 0 only
@@ -46,7 +47,7 @@ class Guarantee(Enum):
 
 
 class Purpose(IntEnum):
-    """What a uniform is used for. Each purpose is a stream of its own, so no draw is used twice."""
+    """The use of a uniform. Each purpose has a stream of its own, so no number is used twice."""
 
     DRAFT = 0  # a drafted token
     ACCEPT = 1  # an acceptance test
@@ -58,10 +59,10 @@ class Purpose(IntEnum):
 class Draft:
     """N drafted tokens: a chain, or a tree when `parents` is given.
 
-    `probs` row i is the law that token i was really drawn from (before its siblings were removed);
-    None means that the tokens came by rule (`Drawn.POINT`). Siblings stand in the order in which
-    they were drawn. How they were drawn a drafter says once, in its own `drawn`: the loop writes it
-    on each draft.
+    Row i of `probs` is the law that token i was drawn from (before its siblings were removed); None
+    means that the tokens were chosen by rule (`Drawn.POINT`). Siblings are in the order in which
+    they were drawn. A drafter declares how it draws once, in its own `drawn`: the loop copies that
+    to each draft.
     """
 
     tokens: Tensor  # [N]
@@ -70,10 +71,10 @@ class Draft:
     drawn: Drawn = Drawn.IID  # how siblings were drawn
 
     def within(self, nodes: int | None) -> "Draft":
-        """The draft itself, or the first `nodes` of a tree that has more; None = any number.
+        """Return the draft, or the first `nodes` of a tree that has more; None = any number.
 
-        Exact as long as a node's place in the order is settled before its token is drawn: whether
-        it is verified then depends on the nodes before it, never on its own value.
+        This is exact if a node's place in the order is fixed before its token is drawn: whether the
+        node is verified then depends on earlier nodes, never on its own value.
         """
         if self.parents is None or nodes is None or len(self.tokens) <= nodes:
             return self
@@ -81,13 +82,13 @@ class Draft:
         return Draft(self.tokens[:nodes], probs, self.parents[:nodes], self.drawn)
 
     def to(self, device: torch.device) -> "Draft":
-        """The same draft on `device`; a tree's shape stays on the host, where rules plan by it."""
+        """Copy the draft to `device`; a tree's shape stays on the host, where verifiers use it."""
         probs = None if self.probs is None else send(self.probs, device)
         return Draft(send(self.tokens, device), probs, self.parents, self.drawn)
 
 
 class Scores(NamedTuple):
-    """What one pass of a model returns."""
+    """The results of one pass of a model."""
 
     logits: Tensor  # [keep, V] of the last `keep` tokens fed; its device is the model's
     hidden: Mapping[int, Tensor]  # layer -> [m, D], the layers that were asked for
@@ -95,7 +96,7 @@ class Scores(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A verifier's ruling. It stays on the device, so that one read fetches all of it."""
+    """A verifier's decision. It stays on the device, so that one read fetches all of it."""
 
     path: Tensor  # [N] accepted nodes from root to leaf, padded with -1
     token: Tensor  # [] recovered after a rejection, bonus when all were accepted
@@ -104,7 +105,7 @@ class Verdict(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The last round as a drafter may see it: what was fed, and what became of it."""
+    """The last round as a drafter may see it: the tokens fed, and the verdict on them."""
 
     draft: Draft
     scores: Scores
@@ -113,7 +114,7 @@ class Step(NamedTuple):
 
 
 class Context(NamedTuple):
-    """All that a drafter may know."""
+    """The information that a drafter may use."""
 
     tokens: Sequence[int]  # prompt and output so far; the newest is not in any cache yet
     warp: Callable[[Tensor], Tensor]  # [N, V] logits -> laws, the target's own warp
@@ -122,14 +123,14 @@ class Context(NamedTuple):
 
 
 class Along(NamedTuple):
-    """Laws of a draft along a text."""
+    """The laws of a draft along a text."""
 
     laws: Tensor  # [n, V]
     sure: Tensor  # [n, V] the same, but at temperature 0 the laws at 1: they tell how sure it is
 
 
 class Round(NamedTuple):
-    """Measurements of one turn of the loop, on the host. Counts are taken before the cut."""
+    """Measurements of one round of the loop, on the host. Counts precede the cut at a limit."""
 
     drafted: int  # N
     tested: int  # draft tokens the rule looked at, in a tree depths; -1 = not applicable
@@ -145,18 +146,18 @@ class Round(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Tokens on the longest drafted path; of a chain all of them."""
+        """Return the number of tokens on the longest drafted path; of a chain, all of them."""
         return self.drafted if self.tree is None else self.tree.depth
 
     @property
     def full(self) -> bool:
-        """Whether nothing was drafted after what was kept: the final token is a bonus."""
+        """Return whether the draft ends with the kept tokens: the final token is a bonus token."""
         return self.accepted == self.drafted if self.tree is None else not self.tree.offered[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a generation must end."""
+    """The conditions that end a generation."""
 
     max_new_tokens: int
     eos: frozenset[int] = field(default_factory=frozenset)
@@ -174,14 +175,14 @@ class LM(Protocol):
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
         """Feed `tokens` [m] and return the logits of the last `keep`.
 
-        With `parents` [N] the last N tokens are tree nodes (-1 = the last token before them). They
-        may be more than are fed: then the first N - m are in the cache already, from passes since
-        the last `commit`, so that a tree can grow by a pass a depth. No token at all is allowed
+        With `parents` [N] the last N tokens are tree nodes (-1 = the last token before them). N may
+        exceed m: then the first N - m nodes are cached already, from passes since the last
+        `commit`, so that a tree can grow by one pass for each depth. Feeding no token is allowed
         and runs nothing.
         """
 
@@ -190,13 +191,13 @@ class LM(Protocol):
 
 
 class Engine(Protocol):
-    """How a model is run."""
+    """A way to run a model."""
 
     @abstractmethod
     def session(
         self, model: Any, *, vocab_size: int | None = None, layers: Sequence[int] = ()
     ) -> LM:
-        """A session with a prepared model: its own cache over shared weights.
+        """Open a session with a prepared model: its own cache over shared weights.
 
         Args:
             model: a transformers model in eval mode, on its device.
@@ -208,7 +209,7 @@ class Engine(Protocol):
     def prepare(
         self, model: Any, *, known: Mapping[str, Any] | None = None, threads: int | None = None
     ) -> dict[str, Any] | None:
-        """Do once, in place, what all sessions over `model` need; what was chosen, ready for JSON.
+        """Prepare `model` once, in place, for all sessions; return the choices as JSON values.
 
         Args:
             model: a model that no other engine shares.
@@ -222,12 +223,13 @@ class Engine(Protocol):
 
 
 class Noise(Protocol):
-    """The randomness of one round: every draw names its purpose, its position is its slot."""
+    """The randomness of one round: each draw is addressed by its purpose and its slot."""
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] float64 in [0, 1); slot i is the same number whatever n is.
+        """Return [n] float64 in [0, 1); slot i is the same number whatever n is.
 
-        On the CPU or where the target's laws are; `sampling.sample` takes either.
+        The numbers are on the CPU or on the device of the target's laws; `sampling.sample` takes
+        either.
         """
 
 
@@ -235,11 +237,11 @@ class NoiseStream(Protocol):
     """The randomness of one generation."""
 
     def round(self, index: int) -> Noise:
-        """Fresh noise for round `index` (invariant: never keyed by position)."""
+        """Return fresh noise for round `index` (invariant: never keyed by position)."""
 
 
 class Drafter(Protocol):
-    """Proposes tokens. Subclass it explicitly to inherit the defaults.
+    """The protocol that proposes tokens. Subclass it explicitly to inherit the defaults.
 
     `drawn`, `tree`, `weights`, `uses_target` and `translates` of the class are its plan; a class
     whose plan depends on its arguments has a `plan` of its own, and sets `drawn` and `tree`
@@ -257,12 +259,12 @@ class Drafter(Protocol):
 
     @classmethod
     def plan(cls, *args: Any, **arguments: Any) -> Plan:
-        """What these arguments mean; cheap, and before anything is loaded."""
+        """Return the plan for these arguments; cheap, and called before anything is loaded."""
         return Plan(cls.drawn, cls.tree, cls.weights, cls.uses_target, cls.translates)
 
     @classmethod
     def open(cls, context: DrafterContext, *args: Any, **arguments: Any) -> Self:
-        """Make one from what its plan asked for; its parameters are the spec's arguments."""
+        """Make a drafter from the parts that its plan requests, and the spec's arguments."""
         return cls(*args, **arguments)
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
@@ -270,7 +272,7 @@ class Drafter(Protocol):
 
     @abstractmethod
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """At most `k` tokens deep, fewer or none is fine; what stops it may look at laws only.
+        """Draft at most `k` tokens deep, fewer or none; stopping may depend on laws only.
 
         A tree has at most `context.nodes` nodes.
         """
@@ -278,9 +280,9 @@ class Drafter(Protocol):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """The laws that each of `tokens[begin:]` would be drawn from after those before it.
+        """Return the laws from which each of `tokens[begin:]` would be drawn in its place.
 
-        None: there are no such laws, or they depend on more than the text. Asked piece by piece
+        None: there are no such laws, or they depend on more than the text. Called piece by piece
         along a finished text, after `begin` on its prompt; `begin` is 1 or more.
         """
         return None
@@ -293,30 +295,30 @@ class Verifier(Protocol):
 
     @abstractmethod
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Why this pairing would be silently wrong, else None."""
+        """Return why this pairing would silently be wrong, else None."""
 
     @abstractmethod
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """`q` [N+1, V]: row 0 follows the context, row i+1 follows node i."""
+        """Verify a draft; row 0 of `q` [N+1, V] follows the context, row i+1 follows node i."""
 
 
 class Schedule(Protocol):
-    """Chooses K for the next round. Subclass it explicitly to inherit the defaults."""
+    """The protocol that chooses K for the next round. Subclass it explicitly for its defaults."""
 
     @abstractmethod
     def k(self, history: Sequence[Round]) -> int:
-        """Tokens to draft next; may depend on the past, never on the draft itself."""
+        """Return the number of tokens to draft next; it may use the past, never the draft."""
 
     def go_on(self, p: Tensor) -> Tensor:
-        """[V] law of the next slot -> [] bool, asked before that slot's token is drawn.
+        """Return [] bool, whether to draft a slot with the law `p` [V], before its token is drawn.
 
-        Always, if a schedule does not say; on the CPU, so that asking does not wait for `p`.
+        The default is always true, on the CPU, so that the check does not wait for `p`.
         """
         return torch.ones((), dtype=torch.bool)
 
     def nodes(self, history: Sequence[Round]) -> int | None:
-        """Nodes of the next tree at most, K being its depth; None = as many as its drafter likes.
+        """Return the most nodes of the next tree, whose depth is K; None = as the drafter likes.
 
-        A schedule need not have it.
+        A schedule may omit this method.
         """
         return None

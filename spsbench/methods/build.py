@@ -1,4 +1,4 @@
-"""From a cell to a decoder over loaded models: the one place where names become parts."""
+"""Assembly of a decoder from a cell and loaded models: names become parts here only."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ _MEMORIES: WeakKeyDictionary[PreTrainedModel, dict[tuple[str, object], Any]] = W
 
 
 class Built(NamedTuple):
-    """A decoder and the stopwatches around its draft and its target."""
+    """A decoder with the stopwatches of its draft and its target."""
 
     decoder: Decoder
     draft: Stopwatch
@@ -46,7 +46,7 @@ class Built(NamedTuple):
 
 
 def build(cell: Cell, loaded: Loaded) -> Built:
-    """A decoder with fresh sessions over the loaded models, under stopwatches."""
+    """Make a decoder with fresh, timed sessions over the loaded models."""
     context = LoadedDecoderContext(cell, loaded)
     decoder: Decoder = make("decoders", cell.method.decoder, context)
     return Built(decoder, context.draft_watch, context.target_watch)
@@ -66,25 +66,25 @@ class LoadedDecoderContext:
         self.vocab_size = loaded.vocab_size
 
     def drafter(self) -> Drafter:
-        """The drafter, opened over what its plan names."""
+        """Open the drafter over the parts that its plan names."""
         spec = self.cell.method.drafter
         context = LoadedDrafterContext(self.cell, self._loaded, plan_of(spec))
         drafter: Drafter = make("drafters", spec, context)
         return TimedDrafter(drafter, self.draft_watch)
 
     def target(self, layers: tuple[int, ...]) -> LM:
-        """A session with the target."""
+        """Open a timed session with the target."""
         engine: Engine = make("engines", self.cell.models.target.engine)
         session = engine.session(self._loaded.target, vocab_size=self.vocab_size, layers=layers)
         return TimedLM(session, self.target_watch)
 
     def verifier(self) -> Verifier:
-        """The rule of the cell."""
+        """Make the cell's verifier."""
         verifier: Verifier = make("verifiers", self.cell.method.verifier)
         return verifier
 
     def schedule(self) -> Schedule:
-        """The schedule of the cell."""
+        """Make the cell's schedule."""
         schedule: Schedule = make("schedules", self.cell.method.schedule)
         return schedule
 
@@ -99,7 +99,7 @@ class LoadedDrafterContext:
         self._cell, self._loaded, self._plan = cell, loaded, plan
 
     def session(self) -> LM:
-        """A session with the draft model."""
+        """Open a session with the draft model."""
         self._check(self._plan.weights is Weights.MODEL, "a draft model", "weights")
         draft = self._cell.models.draft
         if draft is None or self._loaded.draft is None:
@@ -112,14 +112,14 @@ class LoadedDrafterContext:
         return engine.session(self._loaded.draft, vocab_size=size)
 
     def own(self) -> OwnWeights:
-        """The tensors of the folder that `--draft` names."""
+        """Return the tensors of the folder that `--draft` names."""
         self._check(self._plan.weights is Weights.OWN, "weights of its own", "weights")
         if self._loaded.own is None:
             raise UsageError(f"--drafter {self._name}: expected its folder. Name it with --draft")
         return self._loaded.own
 
     def head(self) -> HeadWeights:
-        """What `--draft` was found to be."""
+        """Return the head that `--draft` names."""
         self._check(self._plan.weights is Weights.HEAD, "a head", "weights")
         found = self._loaded.head
         if found is None:
@@ -127,7 +127,7 @@ class LoadedDrafterContext:
         return HeadWeights(found.description, found.tensors)
 
     def network(self, make: Callable[[], Network]) -> Network:
-        """Kept beside the weights, so that it is made and packed once."""
+        """Make the network once and keep it, packed, beside its weights."""
         draft, found = self._cell.models.draft, self._loaded.head
         if draft is None or found is None:
             return make()
@@ -142,7 +142,7 @@ class LoadedDrafterContext:
         return kept
 
     def target(self) -> TargetParts:
-        """Embeddings, head and config of the target."""
+        """Return the target's embeddings, head and configuration."""
         self._check(self._plan.target, "parts of the target", "uses_target")
         model, size = self._loaded.target, self.vocab_size
         embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
@@ -161,12 +161,12 @@ class LoadedDrafterContext:
         )
 
     def cache(self, most: int | None = None) -> Cache:
-        """A cache that is never copied, as the engines have it."""
+        """Make a preallocated cache for the drafter's own layers."""
         made: Cache = PreallocatedCache(most)
         return made
 
     def variant(self, variant: Variant) -> LM:
-        """A session of the target's engine with a view of the target."""
+        """Open a session of the target's engine with a view of the target."""
         self._check(self._plan.target, "a variant of the target", "uses_target")
         engine: Engine = make_plug_in("engines", self._cell.models.target.engine)
         if is_shared(self._loaded.target):
@@ -183,7 +183,7 @@ class LoadedDrafterContext:
         return engine.session(model, vocab_size=self.vocab_size)
 
     def memory(self, make: Callable[[], Made]) -> Made:
-        """Of this cell, over these models."""
+        """Return this cell's memory over these models, made by the first caller."""
         kept = _MEMORIES.setdefault(self._loaded.target, {})
         key = self._cell.id, make
         if key not in kept:
@@ -203,5 +203,5 @@ class LoadedDrafterContext:
 
 
 def forget_memories() -> None:
-    """Begin anew, as a benchmark does: what ran before must not be in its figures."""
+    """Drop all memories, so that a benchmark measures none of the runs before it."""
     _MEMORIES.clear()

@@ -1,9 +1,9 @@
-"""Which layers a target can spare when it drafts for itself, found on texts of its own.
+"""A search for the layers that a target can skip when it drafts for itself, on its own texts.
 
-For each set of layers left out, one teacher-forced pass over the texts gives the acceptance rate
-alpha of the draft, the mean of sum_x min(p, q): no text is generated. Layers are left out one after
-the other, each time of a few candidates the one that costs least alpha. (Draft & Verify, arXiv
-2309.08168, searches with measured time a token instead, by Bayesian optimisation.)
+For each set of skipped layers, one teacher-forced pass over the texts gives the acceptance rate
+alpha of the draft, the mean of sum_x min(p, q): no text is generated. Layers are skipped one after
+the other, each time the candidate that costs least alpha. (Draft & Verify, arXiv 2309.08168,
+searches with measured time a token instead, by Bayesian optimisation.)
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +26,14 @@ MOST_K = 8  # the largest of `Skip.gain`
 
 
 class Text(NamedTuple):
-    """A prompt with what the target made of it."""
+    """A prompt with the target's output."""
 
     tokens: Sequence[int]
     prompt: int  # tokens of it that are the prompt's
 
 
 class Skip(NamedTuple):
-    """A set of layers left out, and what it is worth."""
+    """A set of skipped layers with its acceptance rate, cost and gain."""
 
     variant: Variant
     alpha: float  # mean of sum_x min(p, q) over the output's tokens
@@ -42,14 +42,14 @@ class Skip(NamedTuple):
     k: int  # of that K the best
 
     def __str__(self) -> str:
-        """As a drafter's spec."""
+        """Format the set as a drafter's spec."""
         kinds = zip(("skip", "attention", "mlp"), _sets(self.variant), strict=True)
         given = [f"{name}={'+'.join(map(str, sorted(n)))}" for name, n in kinds if n]
         return f"self:{','.join(given if self.variant.layers else ['skip=none', *given])}"
 
 
 class Bench:
-    """A target's laws along texts, and how far drafts of its own agree with them.
+    """A target's laws along texts, against which drafts with skipped layers are measured.
 
     Args:
         model: prepared by `engine`.
@@ -73,7 +73,7 @@ class Bench:
         self._laws = [self._along(model, text) for text in self._texts]
 
     def alpha(self, variant: Variant) -> float:
-        """The acceptance rate of `variant` as a draft of the whole."""
+        """Return the acceptance rate of `variant` as a draft of the whole model."""
         model = view(self.model, variant)
         shared, slots = 0.0, 0
         for text, q in zip(self._texts, self._laws, strict=True):
@@ -82,7 +82,7 @@ class Bench:
         return shared / slots
 
     def _along(self, model: PreTrainedModel, text: Text) -> Tensor:
-        """[output, V] the laws of the output's tokens."""
+        """Return [output, V], the laws of the output's tokens."""
         lm: LM = self._engine.session(model, vocab_size=self._size)
         tokens = torch.tensor(text.tokens[:-1], dtype=torch.int64)
         lm.append(tokens[: text.prompt - 1], keep=0)
@@ -98,7 +98,7 @@ def search(
     candidates: int = 4,
     cost: Cost | None = None,
 ) -> Iterator[Skip]:
-    """The best set found of one part left out, of two, and so on, as each is found.
+    """Yield the best set found of one skipped part, of two, and so on, as each is found.
 
     Args:
         bench: of the target.
@@ -124,7 +124,7 @@ def search(
 
 
 def best(found: Sequence[Skip]) -> Skip:
-    """The one that promises most.
+    """Return the set with the greatest expected gain.
 
     Raises:
         UsageError: there is none.
@@ -135,14 +135,14 @@ def best(found: Sequence[Skip]) -> Skip:
 
 
 def worth(variant: Variant, alpha: float, cost: float) -> Skip:
-    """The gain of the best K: (1 + a + ... + a^K) / (K c + 1), as in Leviathan et al., 3.3."""
+    """Return the gain of the best K: (1 + a + ... + a^K) / (K c + 1) (Leviathan et al., 3.3)."""
     gains = {k: sum(alpha**i for i in range(k + 1)) / (k * cost + 1) for k in range(1, MOST_K + 1)}
     k = max(gains, key=gains.__getitem__)
     return Skip(variant, alpha, cost, gains[k], k)
 
 
 def parts_of(count: int, sublayers: bool) -> Iterator[Variant]:
-    """Everything that could be left out of `count` layers, one part each."""
+    """Return every part of `count` layers that can be skipped alone."""
     for index in range(count):
         if sublayers:
             yield Variant(attention=frozenset({index}))
@@ -152,7 +152,7 @@ def parts_of(count: int, sublayers: bool) -> Iterator[Variant]:
 
 
 def joined(one: Variant, other: Variant) -> Variant:
-    """Both left out; a layer of which nothing is left is left out as a whole."""
+    """Skip both variants' parts; a layer with both halves skipped is skipped as a whole."""
     layers, attention, mlp = (
         mine | its for mine, its in zip(_sets(one), _sets(other), strict=True)
     )
@@ -161,12 +161,12 @@ def joined(one: Variant, other: Variant) -> Variant:
 
 
 def is_left(variant: Variant, count: int) -> bool:
-    """Whether a cache still has something to hold."""
+    """Return whether any layer with a cache is left."""
     return len(variant.layers | variant.attention) < count
 
 
 def share_of_weights(model: PreTrainedModel) -> Cost:
-    """Numbers that a pass reads, as a share of what the whole model's does."""
+    """Return the numbers that a pass reads as a share of the whole model's."""
     whole = weights_read(model)
 
     def share(variant: Variant) -> float:
@@ -176,7 +176,7 @@ def share_of_weights(model: PreTrainedModel) -> Cost:
 
 
 def weights_read(model: nn.Module) -> int:
-    """Numbers of all parameters but of tables that are only looked up."""
+    """Count the numbers of all parameters except lookup tables."""
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     heads = {
         id(weight)

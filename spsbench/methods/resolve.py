@@ -1,4 +1,4 @@
-"""Every name, argument and pairing of a cell, checked before a model is touched."""
+"""Validation of a cell: every name, argument and pairing, before a model is loaded."""
 
 import logging
 from collections.abc import Callable
@@ -21,7 +21,7 @@ MODEL, SHARED, STRINGS = Spec("model"), Spec("tli"), Spec("slem")
 
 
 def resolve(cell: Cell) -> Cell:
-    """Check every name, argument and pairing of `cell` before a model is touched.
+    """Check every name, argument and pairing of `cell` before a model is loaded.
 
     An `auto` verifier becomes sps for sampled chains, traversal for sampled trees and match for
     drafts that come by rule. A drafter over a draft model gets the one that comes with a bundled
@@ -57,10 +57,10 @@ def resolve(cell: Cell) -> Cell:
 
 
 def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> Cell:
-    """The resolved cell; where `model` would draft in another vocabulary, by tokens or by strings.
+    """Resolve the cell; a draft model with another vocabulary drafts by tokens or by strings.
 
-    By shared tokens where the cell samples and they are many, else by strings. A rule that was
-    asked for and cannot follow a draft by strings decides for shared tokens.
+    By shared tokens where the cell samples and they are many, else by strings. A requested verifier
+    that cannot follow a draft by strings selects shared tokens.
 
     Raises:
         SpsError: as `resolve`, and for tokenizers that cannot be read.
@@ -86,21 +86,21 @@ def settled(cell: Cell, vocabularies: Callable[[Cell], Vocabularies | None]) -> 
 
 
 def usual(plan: Plan) -> str:
-    """The verifier where nobody named one."""
+    """Return the verifier for a plan where none is named."""
     if plan.tree:
         return "match" if plan.drawn is Drawn.POINT else "traversal"
     return "sps" if plan.drawn is Drawn.IID else "match"
 
 
 def with_bundled(cell: Cell) -> Cell:
-    """`cell` with the draft model that comes with its target, if one does."""
+    """Add to `cell` the draft model that is bundled with its target, if there is one."""
     target = cell.models.target
     draft = DEFAULT_DRAFT.get(target.id)
     return cell if draft is None else cell.but(draft=draft_of({}, draft, target))
 
 
 def check_draft(cell: Cell, plan: Plan) -> None:
-    """A draft model is there if and only if the drafter has a use for it."""
+    """Refuse a draft model without a use, and a missing one that the drafter needs."""
     drafter, draft = cell.method.drafter, cell.models.draft
     if draft is None and plan.weights is not Weights.NONE:
         raise UsageError(f"--drafter {drafter}: expected a draft model. Name it with --draft")
@@ -112,7 +112,7 @@ def check_draft(cell: Cell, plan: Plan) -> None:
 
 
 def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
-    """A decoder that is another library drafts and verifies in its own way only."""
+    """Refuse verifiers that a decoder of another library does not have."""
     method, rules = cell.method, decoder.rules or {}
     if rules.get(method.drafter.name) == str(method.verifier) and method.k is not None:
         return
@@ -124,5 +124,5 @@ def check_rules(cell: Cell, decoder: type[Decoder]) -> None:
 
 
 def warp(cell: Cell) -> Warp:
-    """The warp of `cell`."""
+    """Return the warp of `cell`."""
     return Warp.of(cell.sampling.warp)

@@ -1,4 +1,4 @@
-"""The models of cells: found, checked, fit for each other, and each loaded once."""
+"""Models of cells: found, checked, matched to each other, and each loaded once."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The models of a cell, fit for each other."""
+    """The loaded models of a cell, checked against each other."""
 
     target: PreTrainedModel
     draft: PreTrainedModel | None  # where the drafter asks for a language model
@@ -51,14 +51,14 @@ class Loaded:
 
     @property
     def limit(self) -> int | None:
-        """The shortest context of target and draft, in tokens; None = unlimited."""
+        """Return the shortest context of target and draft, in tokens; None = unlimited."""
         models = [model for model in (self.target, self.draft) if model is not None]
         limits = [limit for model in models if (limit := context_of(model)) is not None]
         return min(limits, default=None)
 
 
 class ModelCache:
-    """Loads the models of resolved cells, and keeps them for the cells that share them.
+    """A loader of the models of resolved cells that keeps them for later cells.
 
     Args:
         offline: take nothing from the network.
@@ -88,7 +88,7 @@ class ModelCache:
 
     @classmethod
     def under(cls, access: Access) -> Self:
-        """One that takes models as `access` allows."""
+        """Make a cache that loads models as `access` allows."""
         return cls(
             offline=access.offline,
             allow_pickle=access.allow_pickle,
@@ -96,7 +96,7 @@ class ModelCache:
         )
 
     def load(self, cell: Cell) -> Loaded:
-        """The models of `cell`; every check comes before the first weights.
+        """Load the models of `cell`; every check precedes the first weights.
 
         Raises:
             SpsError: a model that is missing, unfit, or does not go with the other one.
@@ -115,7 +115,7 @@ class ModelCache:
         return self._once(wish, partial(self._all, wish))
 
     def outline(self, cell: Cell) -> "Outline":
-        """What a prompt must fit, from configurations alone; weights are read only without them.
+        """Return the limits on a prompt, from configurations alone where they suffice.
 
         Raises:
             SpsError: a model that is missing, or whose tokenizer cannot be read.
@@ -133,7 +133,7 @@ class ModelCache:
         return Outline(found[0].tokenizer, min((n for n in limits if n is not None), default=None))
 
     def vocabularies(self, cell: Cell) -> Vocabularies | None:
-        """Those of target and draft model, if they are two; no weights are read.
+        """Return the vocabularies of target and draft model if they differ, without weights.
 
         Raises:
             SpsError: a model that is missing, or whose tokenizer cannot be read.
@@ -186,7 +186,7 @@ class ModelCache:
         )
 
     def _vocabularies(self, target: "Found", draft: "Found") -> Vocabularies | None:
-        """None where token i is the same for both."""
+        """Return both vocabularies, or None where token i is the same in both."""
         joint = draft.source if isinstance(draft.source, Shapes) else target.source
 
         def compared() -> Vocabularies | None:
@@ -199,7 +199,7 @@ class ModelCache:
         return self._once((joint, "vocabularies", target.folder, draft.folder), compared)
 
     def _head(self, draft: ModelSpec, drafter: Spec, target: "Found") -> Head:
-        """The head for a drafter and a target, whose config is looked at and no more."""
+        """Read the head for a drafter; of the target only the config is read."""
         plain = (target.folder / "config.json").is_file()
         config = read_config(target.folder) if plain else {}
         answers = tuple((name, value) for name, value in drafter.args if name in ANSWERS)
@@ -226,7 +226,7 @@ class ModelCache:
         )
 
     def _prepared(self, found: "Found", spec: Spec | None) -> PreTrainedModel:
-        """A model for one engine alone: another must not be timed over weights that it packed."""
+        """Load and prepare a model for one engine, which alone may pack its weights."""
         with announce_if_slow(f"loading {found.spec}"):
             return self._laid_out(found, spec)
 
@@ -254,14 +254,14 @@ class ModelCache:
 
 
 class Outline(NamedTuple):
-    """As much of the models of a cell as decides what fits them."""
+    """The properties of a cell's models that limit a prompt."""
 
     tokenizer: Any
     limit: int | None  # tokens; None = unlimited
 
 
 class Wish(NamedTuple):
-    """All that decides which models are loaded, and how."""
+    """The key of loaded models: all that decides which are loaded, and how."""
 
     models: Models
     seed: int  # of random weights
@@ -273,7 +273,7 @@ class Wish(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A model before its weights."""
+    """A located model before its weights are loaded."""
 
     spec: ModelSpec
     source: Source
@@ -282,12 +282,12 @@ class Found(NamedTuple):
 
 
 def plain_config(folder: Path) -> bool:
-    """Whether a configuration is there, and needs no code of its own."""
+    """Return whether there is a configuration that needs no code of its own."""
     return (folder / "config.json").is_file() and "auto_map" not in read_config(folder)
 
 
 def pair_warnings(loaded: Loaded, *, chat: bool) -> Iterator[str]:
-    """What a pair of models brings that one would not expect.
+    """Return warnings about a pair of models.
 
     Args:
         chat: the sampling that the target names itself is applied, but for what changes its law.
@@ -326,7 +326,7 @@ def _ignored(settings: Mapping[str, Any]) -> str:
 
 
 def draft_warnings(target: PreTrainedModel, draft: PreTrainedModel) -> Iterator[str]:
-    """What makes a draft model less useful than it looks."""
+    """Return warnings about a draft model that is less useful than it looks."""
     sizes = [model.num_parameters() for model in (target, draft)]
     if sizes[1] >= sizes[0]:
         yield (

@@ -1,4 +1,4 @@
-"""Chats: whether a model has a template, the sampling that it names, and its template filled in.
+"""Chats: template detection, the model's own sampling options, and template rendering.
 
 A template is a program that comes with the model: it runs in a child process with limits on its
 time, memory and output.
@@ -79,7 +79,7 @@ LIMIT = 1 << 20  # bytes of the file
 
 
 def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
-    """Whether the tokenizer of a model brings a chat template.
+    """Return whether the tokenizer of a model brings a chat template.
 
     Of a model at the hub, the small files that would tell are fetched or found in the cache.
 
@@ -93,7 +93,7 @@ def has_template(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> bool:
 
 
 def template_lookup(*, offline: bool, allow_pickle: bool) -> Callable[[ModelSpec], bool]:
-    """`has_template` that remembers."""
+    """Return `has_template` with its answers cached."""
     known: dict[ModelSpec, bool] = {}
 
     def ask(ref: ModelSpec) -> bool:
@@ -105,7 +105,7 @@ def template_lookup(*, offline: bool, allow_pickle: bool) -> Callable[[ModelSpec
 
 
 def own_sampling(ref: ModelSpec, *, offline: bool, allow_pickle: bool) -> dict[str, Any]:
-    """The options of the warp that a model's generation config names.
+    """Return the warp options in a model's generation config.
 
     Raises:
         SpsError: a local model that cannot be used, or a value out of range.
@@ -129,9 +129,9 @@ def sampling_lookup(*, offline: bool, allow_pickle: bool) -> OwnSampling:
 def files_of(
     ref: ModelSpec, names: Sequence[str], *, offline: bool, allow_pickle: bool
 ) -> list[Path]:
-    """Those of some small files that a model has; none of a GGUF file and of random weights.
+    """Return some small files of a model, those that exist; none for GGUF and random weights.
 
-    Of a model at the hub they are fetched or found in the cache.
+    Files of a model at the hub are fetched or found in the cache.
 
     Raises:
         SpsError: a local model that cannot be used.
@@ -169,7 +169,7 @@ def _at_hub(ref: ModelSpec, names: Sequence[str], offline: bool) -> list[Path]:
 
 
 class Span(NamedTuple):
-    """A stretch of a rendered chat."""
+    """A piece of a rendered chat."""
 
     text: str
     plain: bool  # words of the user that look like a control token
@@ -182,7 +182,7 @@ def render(
     controls: Sequence[str],
     instead: str,
 ) -> list[Span]:
-    """The chat as text, cut where the messages contain one of `controls`.
+    """Render the chat to text, cut where the messages contain one of `controls`.
 
     Args:
         names: the special tokens a template may write, such as `bos_token`.
@@ -211,7 +211,7 @@ def _mark(text: object, marks: Mapping[str, str]) -> object:
 
 
 class _Child:
-    """The process that runs templates; it is kept, since its start takes seconds."""
+    """A child process that renders templates; it is kept, since its start takes seconds."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -238,7 +238,7 @@ class _Child:
         return answer if isinstance(answer, dict) else {"error": "it printed what is no answer"}
 
     def close(self) -> None:
-        """End it; the next question starts another one."""
+        """End the child; the next question starts another one."""
         with self._lock:
             if self._owner == os.getpid():
                 self._end()
@@ -272,7 +272,7 @@ class _Child:
                 process.stdin.flush()
 
     def _end(self) -> int | None:
-        """End the child; its exit code, which is that of before where it was dead already."""
+        """End the child and return its exit code, also if it was dead already."""
         process, self._process = self._process, None
         if process is None:
             return None

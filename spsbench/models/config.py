@@ -1,4 +1,4 @@
-"""JSON files of a model folder: read with a limit, and config.json checked before any weight."""
+"""JSON files of a model folder: size limits, and checks of config.json before any weight."""
 
 import errno
 import json
@@ -74,7 +74,7 @@ DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
 def read_object(path: Path, limit: int) -> dict[str, Any]:
-    """The JSON object in `path`, which may have `limit` bytes at most.
+    """Return the JSON object in `path`, which may have `limit` bytes at most.
 
     Raises:
         MissingError: no such file.
@@ -112,7 +112,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` of a model folder.
+    """Return the `config.json` of a model folder.
 
     Raises:
         MissingError, PermissionDeniedError, DataError: as `read_object`.
@@ -121,7 +121,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: bool) -> None:
-    """Refuse what is no decoder-only language model, needs foreign code, or has absurd sizes.
+    """Refuse models that are not decoder-only, need foreign code, or have absurd sizes.
 
     Raises:
         DataError: with the key that is wrong.
@@ -145,7 +145,7 @@ def check_config(config: Mapping[str, Any], where: Path, *, trust_remote_code: b
 
 
 def embedding_and_layers(config: Mapping[str, Any]) -> int:
-    """A lower bound on the numbers such a model has; 0 when the sizes are not told."""
+    """Return a lower bound on the number of parameters; 0 when the config has no sizes."""
     text = config.get("text_config")
     sizes = text if isinstance(text, dict) and "vocab_size" not in config else config
     width, layers = _size(sizes, _SIZES[0][0]), _size(sizes, _SIZES[1][0])
@@ -165,15 +165,15 @@ def _check_family(kind: str, config: Mapping[str, Any], where: Path) -> None:
 
 
 def _needs_remote_code(kind: str, config: Mapping[str, Any]) -> bool:
-    """Many folders carry an `auto_map` although transformers has the architecture by now.
+    """Return whether a config with an `auto_map` needs it: transformers may have the model too.
 
-    Asked of its folders: it must not be imported before the choice between online and offline.
+    The folders of transformers are searched: importing it would decide between online and offline.
     """
     return bool(config.get("auto_map")) and not in_transformers(kind)
 
 
 def in_transformers(kind: str) -> bool:
-    """Whether transformers has models of this `model_type`; it is not imported."""
+    """Return whether transformers has models of this `model_type`, without importing it."""
     spec = find_spec("transformers")
     homes = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     name = kind.replace("-", "_")
@@ -224,7 +224,7 @@ def _shown(value: object) -> str:
 
 
 def check_shareable(kind: Any, config: Any, ranks: int, folder: Path) -> None:
-    """Refuse what cannot be divided by `ranks`; no weights are read.
+    """Refuse a model that cannot be divided by `ranks`; no weights are read.
 
     Args:
         kind: the class of the model; None for packed weights and parts of larger models.
@@ -270,7 +270,7 @@ def check_divisible(config: Mapping[str, Any], ranks: int, folder: Path) -> None
 
 
 def hidden_settings(folder: Path) -> dict[str, Any]:
-    """Settings in `generation_config.json` that change a law, and that spsbench does not apply.
+    """Return settings of `generation_config.json` that change the law and are not applied.
 
     Raises:
         DataError: the file is there and is no JSON object.

@@ -1,4 +1,4 @@
-"""Devices, the dtype of a model's numbers on one, and the memory that its weights need."""
+"""Devices, the dtype of a model on one, and the memory that weights need."""
 
 import logging
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """The devices of this machine, the CPU first."""
+    """List the devices of this machine, the CPU first."""
     total, free = ram()
     found = [Device("cpu", "CPU", total, free)]
     if torch.cuda.is_available():
@@ -40,7 +40,7 @@ def devices() -> list[Device]:
 
 
 def find_device(name: str) -> torch.device:
-    """The device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best).
+    """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, `mps`, `auto` (the best).
 
     Raises:
         UnavailableError: there is none of that name; the message lists those there are.
@@ -58,7 +58,7 @@ def find_device(name: str) -> torch.device:
 
 
 def _usable(name: str) -> bool:
-    """Whether this very device is there; no other one is touched, as asking takes memory of it."""
+    """Return whether this device exists, without touching others, which would take their memory."""
     kind, _, index = name.partition(":")
     if kind != "cuda" or not index.isdecimal():
         return name == "cpu" or (name == "mps" and torch.backends.mps.is_available())
@@ -72,7 +72,7 @@ def _usable(name: str) -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had on `device`; 0 when it cannot be told."""
+    """Return the free memory on `device`; 0 when it is unknown."""
     found = {str(entry.name): entry.free for entry in devices()}
     return found.get(str(device), 0)
 
@@ -83,7 +83,7 @@ _STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float
 
 
 def check_dtype(dtype: str) -> None:
-    """Refuse what is neither `auto` nor one of `DTYPES`.
+    """Refuse a dtype that is neither `auto` nor one of `DTYPES`.
 
     Raises:
         UsageError: with the choices.
@@ -95,7 +95,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtype:
-    """What `dtype` means: `auto` is float32 on a CPU, else what most of the weights are."""
+    """Resolve `dtype`: `auto` is float32 on a CPU, else the dtype of most weights."""
     if dtype == "auto" and place.type == "cpu":
         dtype = "float32"
     if dtype == "auto":
@@ -109,7 +109,7 @@ def choose(dtype: str, place: torch.device, files: Sequence[Path]) -> torch.dtyp
 
 
 def warn_of_memory(files: Sequence[Path], number: torch.dtype, place: torch.device) -> None:
-    """Say so when the weights in `files` need more than `place` has free."""
+    """Warn when the weights in `files` need more memory than `place` has free."""
     need = sum(header.numbers for header in _headers(files)) * number.itemsize
     free = free_bytes(place)
     if free and need > free:

@@ -1,4 +1,4 @@
-"""From what the user named to a folder here, checked as far as that goes without loading."""
+"""Location of a model's folder, and all checks that need no loading."""
 
 import os
 import re
@@ -31,7 +31,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder of a model of ours, or of one that is named by its path; None: it is at a hub."""
+    """Return the folder of a bundled model or of a path; None for a model at a hub."""
     return _named(name) or _local(name)
 
 
@@ -42,7 +42,7 @@ def locate(
     trust_remote_code: bool,
     allow_pickle: bool,
 ) -> Path:
-    """The folder of a model: a name of ours, else a folder or GGUF file, else a hub id.
+    """Return the folder of a model: a bundled name, else a folder or GGUF file, else a hub id.
 
     `~` and `$VAR` are expanded; globs and URLs are not. A GGUF file is unpacked into the user's
     cache, once.
@@ -80,17 +80,17 @@ def locate(
 
 
 def expanded(name: str) -> Path:
-    """`name` as a path, with `~` and `$VAR` replaced."""
+    """Return `name` as a path, with `~` and `$VAR` replaced."""
     return Path(os.path.expanduser(os.path.expandvars(name)))
 
 
 def named(name: str) -> bool:
-    """Whether a model is called so by us: it is neither a path nor a hub id."""
+    """Return whether `name` is a bundled model's: neither a path nor a hub id."""
     return name in BUNDLED or name in FETCHED
 
 
 def _named(name: str) -> Path | None:
-    """The folder of a model that has a name of ours; None for any other."""
+    """Return the folder of a bundled model; None for any other name."""
     if name in FETCHED:
         folder = fetched_folder(name)
         if not (folder / "config.json").is_file():
@@ -111,7 +111,7 @@ def _named(name: str) -> Path | None:
 
 
 def _local(name: str) -> Path | None:
-    """An existing folder, or that of an unpacked GGUF file; None when nothing is there."""
+    """Return an existing folder, or that of an unpacked GGUF file; None when neither exists."""
     if "\0" in name or not name.strip():
         raise _no_such(name)
     path = expanded(name)
@@ -150,7 +150,7 @@ def _no_such(name: str) -> MissingError:
 
 
 def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> None:
-    """Everything that can be known of a model without loading it; allocates nothing large.
+    """Check all that can be known of a model without loading it; allocates nothing large.
 
     Raises:
         MissingError: no config, weights or tokenizer.
@@ -185,7 +185,7 @@ def check_folder(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -
 def check_numbers(
     config: Mapping[str, Any], headers: Mapping[str, TensorHeader], folder: Path
 ) -> None:
-    """Refuse whole numbers in place of weights: without their scales they would be read as noise.
+    """Refuse integer weights without scales, which would be read as noise.
 
     Raises:
         DataError: with the name of the first such tensor.

@@ -1,7 +1,7 @@
-"""A model hub: reached or not, and a model's files downloaded to the local cache.
+"""Access to a model hub: whether it is reachable, and downloads to the local cache.
 
-Only the files that are needed are fetched, after a look at the free disk. huggingface_hub reads its
-environment when it is imported, so it is imported only after online or offline is decided.
+Only needed files are fetched, after a check of the free disk. huggingface_hub reads its environment
+when it is imported, so it is imported only after online or offline is decided.
 """
 
 import errno
@@ -59,7 +59,7 @@ def fetch(
     allow_pickle: bool,
     trust_remote_code: bool = False,
 ) -> Path:
-    """The local snapshot folder of a hub id; what is missing is downloaded unless `offline`.
+    """Return the local snapshot folder of a hub id; missing files are downloaded unless `offline`.
 
     Raises:
         MissingError: no such model or revision.
@@ -110,7 +110,7 @@ def _cached(ref: ModelSpec, *, allow_pickle: bool, offline: bool) -> Path:
 
 
 def download(ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool) -> Path:
-    """The snapshot folder of `ref`, after what it lacks was downloaded.
+    """Download what the snapshot of `ref` lacks, and return its folder.
 
     Args:
         ref: a hub id.
@@ -131,7 +131,7 @@ def download(ref: ModelSpec, *, address: str, allow_pickle: bool, code: bool) ->
 
 
 def endpoint() -> str:
-    """The address of the hub as it may be shown: without a name or password in it."""
+    """Return the address of the hub without any user name or password in it."""
     parts = urllib.parse.urlsplit(_address())
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -141,7 +141,7 @@ def _address() -> str:
 
 
 def reachable(timeout: float = 3.0) -> bool:
-    """Does the hub answer within `timeout` seconds? Any answer counts, an error page too."""
+    """Return whether the hub answers within `timeout` seconds, be it with an error page."""
     address = _address()
     if not address.startswith(("http://", "https://")):
         return False
@@ -171,12 +171,12 @@ def reachable(timeout: float = 3.0) -> bool:
 
 
 def offline_switch(*names: str) -> str | None:
-    """The first of the variables `names` that the user has on, as huggingface_hub reads them."""
+    """Return the first of the variables `names` that is on, as huggingface_hub reads them."""
     return next((name for name in names if name not in _before and _is_on(name)), None)
 
 
 def why_offline(*names: str) -> str | None:
-    """Why this process stays offline: one of the variables `names`, or what it found; else None."""
+    """Return why this process is offline: one of the variables `names`, or a failed look."""
     if (switch := offline_switch(*names)) is not None:
         return f"{switch} is set"
     if not _before:
@@ -185,7 +185,7 @@ def why_offline(*names: str) -> str | None:
 
 
 def set_here() -> dict[str, str | None]:
-    """The variables that this process has set by itself, and what the user had them at."""
+    """Return the variables that this process has set by itself, with the user's values."""
     return dict(_before)
 
 
@@ -194,14 +194,14 @@ def _is_on(name: str) -> bool:
 
 
 def quieten() -> None:
-    """Turn telemetry off, and progress bars too unless a person watches standard error."""
+    """Turn telemetry off, and progress bars too unless standard error is a terminal."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def imported() -> bool:
-    """Whether the libraries have read their environment variables already."""
+    """Return whether the libraries have read their environment variables already."""
     return "huggingface_hub.constants" in sys.modules
 
 
@@ -224,7 +224,7 @@ def go_offline() -> None:
 
 
 def cache_folder() -> Path:
-    """Where the hub's files are kept."""
+    """Return the folder of the hub's cached files."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Path(HF_HUB_CACHE)
@@ -272,7 +272,7 @@ def _weights(
     allow_pickle: bool,
     get: Callable[[str], Path],
 ) -> list[str]:
-    """The names of the weight files, and of their index: of a model, or of a drafter's head."""
+    """Return the names of the weight files and their index: of a model, or of a drafter's head."""
     head, pickled_head = HEADS
     families: list[tuple[str | None, str]] = [(INDEX, "model.safetensors"), (None, head)]
     if allow_pickle:

@@ -1,10 +1,10 @@
-"""Tensors of a checkpoint that are read when they are asked for, and widened piece by piece.
+"""Tensors of a checkpoint that are read on access, and widened piece by piece.
 
 transformers keeps a checkpoint mapped until all of it is loaded: with a conversion that is one more
 copy of the whole model in memory. Here it is one piece of one tensor for each reading thread.
 
-An engine that packs weights reads each once. It is spared a copy in fresh memory, which costs more
-than packing itself: tensors may be parts of the mapped file until `settle`.
+An engine that packs weights reads each once. Tensors may be parts of the mapped file until
+`settle`, which spares the engine a copy in fresh memory that costs more than packing itself.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ _PARTS: set[int] = set()
 
 
 class LazyTensor:
-    """One tensor of a file, as float32 when `widen` says so.
+    """A tensor of a file, as float32 when `widen` is set.
 
     `[...]` reads all of it, slices a part: the share of a rank.
 

@@ -1,4 +1,4 @@
-"""A checked folder to a model in memory, complete and with finite weights."""
+"""Loading of a checked folder to a model in memory, complete and with finite weights."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -35,7 +35,7 @@ def load_model(
     ranks: int = 1,
     mapped: bool = False,
 ) -> transformers.PreTrainedModel:
-    """The model in `folder`, ready to be asked: in eval mode, on its device, without gradients.
+    """Load the model in `folder`: in eval mode, on its device, without gradients.
 
     Args:
         folder: one that `check_folder` has passed.
@@ -98,7 +98,7 @@ def load_model(
 
 
 def plain_class(config: transformers.PreTrainedConfig) -> Any:
-    """The class that loads tensor by tensor; None for packed weights and parts of larger models."""
+    """Return the class that loads tensor by tensor; None for packed weights and parts of models."""
     kind = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     packed = getattr(config, "quantization_config", None) is not None
     plain = isinstance(kind, type) and getattr(kind, "config_class", None) is type(config)
@@ -106,7 +106,7 @@ def plain_class(config: transformers.PreTrainedConfig) -> Any:
 
 
 def check_complete(info: Mapping[str, Collection[Any]], folder: Path) -> None:
-    """Refuse a model of which transformers had to make up a part.
+    """Refuse a model with tensors that transformers had to initialise.
 
     Args:
         info: transformers' loading info.
@@ -135,7 +135,7 @@ def _shape(sizes: Iterable[int]) -> str:
 
 
 def own(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor: all of it where it is not shared."""
+    """Return this rank's part of a tensor: all of it where it is not shared."""
     local = getattr(tensor, "to_local", None)
     return tensor if local is None else cast(torch.Tensor, local())
 
@@ -149,7 +149,7 @@ def _tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _small(tensor: torch.Tensor) -> bool:
-    """Whether the norm alone proves that all numbers are finite and none too large."""
+    """Return whether the norm alone proves that all numbers are finite and none too large."""
     if tensor.device.type != "cpu":  # where each look waits
         return False
     return bool(torch.linalg.vector_norm(tensor) < LARGEST / 2)  # rounding is far below that
@@ -157,7 +157,7 @@ def _small(tensor: torch.Tensor) -> bool:
 
 @torch.inference_mode()
 def check_sound(model: PreTrainedModel, folder: Path) -> None:
-    """Refuse a model with NaN or infinite weights, or with some that no training leaves behind.
+    """Refuse a model with NaN or infinite weights, or with numbers beyond any training.
 
     Buffers may hold any finite number: some are masks.
 

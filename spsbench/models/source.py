@@ -1,6 +1,6 @@
-"""Where a cell's models come from: checkpoints, or the shapes of a config with random weights.
+"""Sources of a cell's models: checkpoints, or the shapes of a config with random weights.
 
-Equal sources give the same models, so a source is a key of what is loaded already.
+Equal sources give the same models, so a source is a key of the loaded models.
 """
 
 import logging
@@ -31,16 +31,16 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 class Source(Protocol):
-    """What it takes to get a model and its tokenizer; every step may raise an `SpsError`."""
+    """The steps to a model and its tokenizer; every step may raise an `SpsError`."""
 
     def locate(self, ref: ModelSpec) -> Path:
-        """The checked folder of a model; no weights are read."""
+        """Return the checked folder of a model; no weights are read."""
 
     def tokenizer(self, folder: Path) -> Any:
-        """Its tokenizer."""
+        """Load the tokenizer."""
 
     def difference(self, target: Any, draft: Any) -> str | None:
-        """Where the tokenizer of a draft is not the target's; None if it is."""
+        """Return where a draft's tokenizer differs from the target's; None if it does not."""
 
     def check_same(self, target: Any, draft: Any) -> None:
         """Refuse a draft whose tokenizer is not the target's."""
@@ -52,14 +52,14 @@ class Source(Protocol):
         """
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
-        """How many of their logits are tokens in both; padding rows are beyond."""
+        """Return how many logits are tokens in both models; padding rows are beyond."""
 
     def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
-        """The ids that end a text."""
+        """Return the ids that end a text."""
 
 
 def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool) -> Source:
-    """Where a model comes from; `seed` is that of random weights."""
+    """Return the source of a model; `seed` is that of random weights."""
     machine: dict[str, Any] = {
         "device": spec.device,
         "dtype": spec.dtype,
@@ -79,7 +79,7 @@ def source_of(spec: ModelSpec, *, seed: int, offline: bool, allow_pickle: bool) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """Trained models: bundled, in folders, or at a hub."""
+    """The source of trained models: bundled, in folders, or at a hub."""
 
     device: str
     dtype: str
@@ -95,7 +95,7 @@ class Checkpoints:
         return {"trust_remote_code": self.trust_remote_code, "allow_pickle": self.allow_pickle}
 
     def locate(self, ref: ModelSpec) -> Path:
-        """Its folder, checked as far as that goes without loading."""
+        """Return the model's folder, checked as far as possible without loading."""
         folder = locate(ref, offline=self.offline, **self._permitted)
         check_folder(folder, **self._permitted)
         if self.quantised == BLOCKS:
@@ -103,19 +103,19 @@ class Checkpoints:
         return folder
 
     def tokenizer(self, folder: Path) -> Any:
-        """The tokenizer beside the weights."""
+        """Load the tokenizer beside the weights."""
         return load_tokenizer(folder, trust_remote_code=self.trust_remote_code)
 
     def difference(self, target: Any, draft: Any) -> str | None:
-        """Of vocabularies, rules and the tokens of some texts."""
+        """Compare vocabularies, rules and the tokens of some texts."""
         return difference(target, draft)
 
     def check_same(self, target: Any, draft: Any) -> None:
-        """Compare vocabularies, rules and the tokens of some texts."""
+        """Refuse a draft whose vocabulary, rules or tokens of some texts differ."""
         check_same(target, draft)
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """The model with the weights of its folder; over several ranks, this one's share."""
+        """Load the weights of the folder; over several ranks, this one's share."""
         how: dict[str, Any] = {
             "device": self.device,
             "dtype": self.dtype,
@@ -127,17 +127,17 @@ class Checkpoints:
         return rounded(load_model(folder, mapped=mapped, **how), self.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
-        """As the tokenizer and both models have it."""
+        """Return the size common to the tokenizer and both models."""
         return common_size(rows_of(target), rows_of(draft), tokenizer)
 
     def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
-        """Every id that a config or the tokenizer names."""
+        """Return every id that a config or the tokenizer names."""
         return eos_ids(model, tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """Random weights in the shape of a `config.json`: for timing, their text means nothing."""
+    """The source of random weights in the shape of a `config.json`: for timing only."""
 
     device: str
     dtype: str
@@ -147,24 +147,24 @@ class Shapes:
     offline: bool
 
     def locate(self, ref: ModelSpec) -> Path:
-        """The folder of the `config.json`, checked."""
+        """Return the folder of the `config.json`, checked."""
         folder = locate_shape(ref, offline=self.offline)
         check_shape(folder)
         return folder
 
     def tokenizer(self, folder: Path) -> Any:
-        """Numbers for ids."""
+        """Return a tokenizer that writes ids as numbers."""
         return IdTokenizer()
 
     def difference(self, target: Any, draft: Any) -> str | None:
-        """None: numbers are the same for all."""
+        """Return None: numbers are the same for all."""
         return None
 
     def check_same(self, target: Any, draft: Any) -> None:
-        """Numbers are the same for all."""
+        """Accept every pair: numbers are the same for all."""
 
     def model(self, folder: Path, *, mapped: bool = False) -> PreTrainedModel:
-        """The model with weights drawn from the seed."""
+        """Make the model with weights drawn from the seed."""
         made = model_of_shape(
             folder,
             device=self.device,
@@ -175,16 +175,16 @@ class Shapes:
         return rounded(made, self.quantised, folder)
 
     def vocab_size(self, target: PreTrainedModel, draft: PreTrainedModel, tokenizer: Any) -> int:
-        """The smaller of the two."""
+        """Return the smaller size of the two."""
         return min(rows_of(target), rows_of(draft))
 
     def eos(self, model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
-        """None: a text without meaning has no end."""
+        """Return no id: a random text has no end."""
         return frozenset()
 
 
 def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTrainedModel:
-    """`model`, its linear layers in the format `name`; None: as they are.
+    """Quantise the linear layers of `model` to the format `name`; None keeps them.
 
     Raises:
         DataError: it has none that can be quantised, or blocks of another model.
@@ -201,22 +201,22 @@ def rounded(model: PreTrainedModel, name: str | None, folder: Path) -> PreTraine
 
 
 class IdTokenizer:
-    """Token ids written as numbers, for models that have no tokenizer: `17 4 230`."""
+    """A tokenizer that writes ids as numbers, for models that have none: `17 4 230`."""
 
     name_or_path = "numbers"
     bos_token_id = None
 
     def encode(self, text: str, *, split_special_tokens: bool = True) -> list[int]:
-        """The numbers in `text`."""
+        """Return the numbers in `text`."""
         return [int(number) for number in _NUMBER.findall(text)]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """The ids, each after a space."""
+        """Write the ids, each after a space."""
         return "".join(f" {i}" for i in token_ids)
 
 
 def locate_shape(ref: ModelSpec, *, offline: bool) -> Path:
-    """The folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
+    """Return the folder with the `config.json` of a bundled model, a folder, a file, or a hub id.
 
     Raises:
         MissingError: nothing of that name, here or in reach.
@@ -245,7 +245,7 @@ def locate_shape(ref: ModelSpec, *, offline: bool) -> Path:
 
 
 def check_shape(folder: Path) -> None:
-    """Refuse what is no decoder-only model or has absurd sizes.
+    """Refuse models that are not decoder-only or have absurd sizes.
 
     Raises:
         DataError: with the key that is wrong.
@@ -256,7 +256,7 @@ def check_shape(folder: Path) -> None:
 def model_of_shape(
     folder: Path, *, device: str, dtype: str, attention: str | None, seed: int
 ) -> PreTrainedModel:
-    """A model as `config.json` describes it, its weights drawn from `seed`; in eval mode.
+    """Make a model by its `config.json`, its weights drawn from `seed`; in eval mode.
 
     Raises:
         UsageError: no such dtype.

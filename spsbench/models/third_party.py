@@ -1,4 +1,4 @@
-"""The border to transformers: what it prints is kept away, what it raises becomes one line."""
+"""Calls into transformers: its output is silenced, and its errors become one line."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ CONFIGS = ("config.json", "tokenizer_config.json", "generation_config.json")
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Without transformers' log lines, warnings and progress bars; all as before afterwards."""
+    """Silence transformers' log lines, warnings and progress bars inside a `with` block."""
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
@@ -41,9 +41,9 @@ def silent() -> Iterator[None]:
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Keep back what a library in Rust writes on stderr as it panics; all else follows at the end.
+    """Hide what a Rust library writes to stderr as it panics; other output follows at the end.
 
-    For calls of milliseconds: what other threads write meanwhile waits for it.
+    For calls of milliseconds: the output of other threads waits for them.
     """
     sys.stderr.flush()
     try:
@@ -94,7 +94,7 @@ def translated(what: str, where: Path | str) -> Iterator[None]:
 
 
 def _reason(error: BaseException, folder: Path) -> str:
-    """What a library says; of a key that it did not find, where the key comes from."""
+    """Return a library's message; for a missing key, name the place of the key in the config."""
     if not isinstance(error, KeyError) or not error.args:
         return first_line(error)
     key = error.args[0]
@@ -109,7 +109,7 @@ def _reason(error: BaseException, folder: Path) -> str:
 
 
 def _places(values: Any, wanted: Any, at: str = "") -> Iterator[str]:
-    """The keys under which an object has `wanted` as a value."""
+    """Yield the keys under which an object has `wanted` as a value."""
     for key, value in values.items() if isinstance(values, dict) else ():
         here = f"{at}.{key}" if at else str(key)
         if value == wanted:

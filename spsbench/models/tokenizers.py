@@ -1,4 +1,4 @@
-"""Tokenizers: loaded from a folder, text and chats encoded, and two of them compared."""
+"""Tokenizers: loading, encoding of text and chats, and comparison of two."""
 
 import json
 import re
@@ -34,7 +34,7 @@ LIMIT = 200 << 20  # bytes of the file
 def load_tokenizer(
     folder: Path, *, trust_remote_code: bool
 ) -> transformers.PreTrainedTokenizerBase:
-    """The tokenizer in `folder`.
+    """Load the tokenizer in `folder`.
 
     Raises:
         DataError: it cannot be read.
@@ -47,7 +47,7 @@ def load_tokenizer(
 
 
 def encode(tokenizer: transformers.PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The tokens of a prompt; names of special tokens in it are ordinary text.
+    """Encode a prompt; names of special tokens in it are ordinary text.
 
     A BOS is added where the tokenizer adds one by itself, and where the prompt is blank.
 
@@ -84,7 +84,7 @@ def encode_chat(
     *,
     instead: str = "Ask with --chat off",
 ) -> list[int]:
-    """The tokens of a chat up to where the model answers, by the model's own template.
+    """Encode a chat up to the model's answer, by the model's own template.
 
     Args:
         instead: what a user can do where there is no chat.
@@ -112,7 +112,7 @@ def encode_chat(
 def eos_ids(
     model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerBase
 ) -> frozenset[int]:
-    """Every id that ends a text: of the config, the generation config and the tokenizer."""
+    """Return every id that ends a text: of config, generation config and tokenizer."""
     found: set[int] = set()
     configs = (model.config, model.config.get_text_config(), model.generation_config)
     for ids in (*(getattr(c, "eos_token_id", None) for c in configs), tokenizer.eos_token_id):
@@ -135,7 +135,7 @@ def check_same(
 def difference(
     target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> str | None:
-    """The first id, rule or text on which two tokenizers differ; None if there is none.
+    """Return the first id, rule or text on which two tokenizers differ; None if there is none.
 
     Compared are the whole vocabulary, the special ids, the rules of the tokenizers and the tokens
     of 200 texts.
@@ -193,13 +193,13 @@ def _other_rules(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
 
 
 def _rules(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The serialised tokenizer; empty for one that is written in Python."""
+    """Return the serialised tokenizer; empty for one that is written in Python."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     return "" if backend is None else str(backend.to_str())
 
 
 def probes(special: list[str]) -> list[str]:
-    """200 texts on which tokenizers tend to differ: code, spaces, digits, scripts, specials."""
+    """Return 200 texts on which tokenizers tend to differ: code, spaces, digits, scripts."""
     words = (
         " the",
         "The",
@@ -235,7 +235,7 @@ def probes(special: list[str]) -> list[str]:
 def common_size(
     target_config_vocab: int, draft_config_vocab: int, tokenizer: PreTrainedTokenizerBase
 ) -> int:
-    """How many tokens there are: rows of the logits after them are padding.
+    """Return the number of tokens in both models: rows of the logits after them are padding.
 
     Raises:
         DataError: the tokenizer has ids that one of the models has no row for.
@@ -251,7 +251,7 @@ def common_size(
 
 
 def check_growth(folder: Path) -> None:
-    """Refuse a tokenizer.json whose `Replace` rules, one after another, make a text without end.
+    """Refuse a tokenizer.json whose `Replace` rules, one after another, grow a text exponentially.
 
     Forty rules that double a letter would need 2^40 bytes, and no interrupt reaches them.
 
@@ -285,7 +285,7 @@ def _replacements(rules: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _growth(rule: Mapping[str, Any]) -> float:
-    """How many times as long a rule may make a text: at least 1, as not all of it need match."""
+    """Return the factor, at least 1, by which a rule may lengthen a text."""
     pattern, content = rule.get("pattern"), rule.get("content")
     if not isinstance(content, str) or not isinstance(pattern, Mapping):
         return 1.0  # nothing that the tokenizer reads

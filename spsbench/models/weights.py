@@ -1,4 +1,4 @@
-"""Weight files: which they are, and whether their headers tell the truth; no tensor is read."""
+"""Weight files: which files there are, and checks of their headers; no tensor is read."""
 
 import json
 from math import prod
@@ -43,7 +43,7 @@ _BITS = {
 
 
 class TensorHeader(NamedTuple):
-    """What a safetensors header says of one tensor."""
+    """The safetensors header of one tensor."""
 
     dtype: str  # as in the file: "BF16", "F32", ...
     shape: tuple[int, ...]
@@ -51,12 +51,12 @@ class TensorHeader(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
 
 def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """The weight files that a loader has to read: one, or the shards of the index.
+    """Return the weight files that a loader reads: one, or the shards of the index.
 
     Raises:
         MissingError: there are none.
@@ -85,7 +85,7 @@ def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
 
 
 def head_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
-    """The weight files of a model or of a drafter's head.
+    """Return the weight files of a model or of a drafter's head.
 
     Raises:
         MissingError, DataError: as `weight_files`.
@@ -129,7 +129,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def read_headers(files: list[Path]) -> dict[str, TensorHeader]:
-    """Tensor name -> header, over all safetensors files.
+    """Return tensor name -> header, over all safetensors files.
 
     Raises:
         DataError: a file that is empty, truncated, or whose header is absurd.
@@ -179,7 +179,7 @@ def _header(path: Path) -> dict[str, TensorHeader]:
 
 
 def _entry(entry: object, first: int) -> TensorHeader | None:
-    """One tensor, of those that begin at byte `first`; None: its entry contradicts itself."""
+    """Check the header of one tensor that begins at byte `first`; None if it is contradictory."""
     if not isinstance(entry, dict):
         return None
     dtype, shape, ends = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")

@@ -1,14 +1,14 @@
-"""transformers' own `generate`, plain and assisted, as a black box: the peer to beat.
+"""transformers' own `generate`, plain and assisted, as a black box: the baseline to compare with.
 
-K goes where it is really read (the assistant's generation config), with a constant schedule and no
-confidence threshold; top-k is off unless asked for. The sampling is the cell's alone: for the time
-of a call the models' own generation configs are empty ones, since transformers fills from them what
-a call leaves open. Its loop tells nothing of acceptance; what reaches a streamer is one block of
-tokens a round, and what the target is asked to score is one row more than was drafted: enough for
-the counts. Stop strings are honoured afterwards: transformers misses them inside a block.
+K is set where transformers reads it (the assistant's generation config), with a constant schedule
+and no confidence threshold; top-k is off unless asked for. The sampling is the cell's alone: for
+the time of a call the models' own generation configs are empty, since transformers fills open
+values from them. Its loop reports no acceptance; but a streamer receives one block of tokens a
+round, and the target scores one row more than was drafted, which is enough for the counts. Stop
+strings are applied afterwards: transformers misses them inside a block.
 
-Its prefill and its first round are one pass, which nothing tells apart: what that took longer than
-the median of the later rounds is given as the prefill, as the native loop's is in no round either.
+Its prefill and its first round are one pass. The time of that pass beyond the median of the later
+rounds counts as prefill, because the native loop's rounds exclude the prefill too.
 """
 
 import copy
@@ -38,7 +38,7 @@ _LENT: WeakKeyDictionary[PreTrainedModel, PreTrainedModel] = WeakKeyDictionary()
 
 
 class Block(NamedTuple):
-    """What one round of transformers' loop brought; the first is the prompt."""
+    """The tokens of one round of transformers' loop; the first block is the prompt."""
 
     tokens: list[int]
     came: float  # time.perf_counter()
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """A streamer that keeps each block of tokens, and the hook that counts what was drafted."""
+    """A streamer that keeps each block of tokens, and a hook that counts the drafted tokens."""
 
     def __init__(self, prompt: int) -> None:
         self.blocks: list[Block] = []
@@ -54,9 +54,9 @@ class Blocks:
         self._scored = 1
 
     def watch(self, model: PreTrainedModel, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """A pre-hook of the target: how many rows it is asked to score.
+        """Count the rows that the target scores, as a pre-hook of its forward pass.
 
-        Of a round's passes the last counts: a model that is its own assistant drafted before.
+        Only the last pass of a round counts: a model that is its own assistant drafts before it.
         """
         keep = kwargs.get("logits_to_keep")
         if keep is None:  # not every model can leave rows out; then the rows fed must tell
@@ -65,27 +65,28 @@ class Blocks:
         self._scored = int(keep)
 
     def put(self, tokens: Tensor) -> None:
-        """One block."""
+        """Record one block."""
         block = Block(tokens.flatten().tolist(), time.perf_counter(), self._scored - 1)
         self._length += len(block.tokens) if self.blocks else 0
         self.blocks.append(block)
 
     def end(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the blocks are complete."""
 
 
 class Ends(LogitsProcessor):  # type: ignore[misc]
-    """Lets prompt lookup draft up to the end of the context: it has no bound of its own there.
+    """A logits processor that lets prompt lookup draft up to the end of the context.
 
-    transformers asks the processors, with a score of 1 for every token, whether a looked-up token
-    is forbidden; in a text as long as the context all are. Real scores pass as they are.
+    Prompt lookup has no such bound: transformers asks the processors, with a score of 1 for every
+    token, whether a looked-up token is forbidden; in a text as long as the context all are. Real
+    scores pass unchanged.
     """
 
     def __init__(self, context: int) -> None:
         self._context = context
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores of the token after `input_ids` [1, n]."""
+        """Return the scores of the token after `input_ids` [1, n]."""
         asked = input_ids.shape[1] >= self._context and bool((scores[scores.isfinite()] == 1).all())
         return torch.full_like(scores, -torch.inf) if asked else scores
 
@@ -112,7 +113,7 @@ class HfDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext) -> Self:
-        """Over the models as they are; prompt lookup is transformers' own."""
+        """Make the decoder over the unprepared models; prompt lookup is transformers' own."""
         method = context.cell.method
         asked = dict(method.drafter.args)
         if ours := asked.keys() & {"match", "source"}:
@@ -195,7 +196,7 @@ class HfDecoder(Decoder):
             output += kept
 
     def _check_draft(self, prompt: int, budget: int) -> None:
-        """The last token is the target's own: the draft must hold all before it."""
+        """Refuse a text too long for the draft model's context; the last token needs no draft."""
         limit = None if self._draft is None or not self._k else context_of(self._draft)
         if limit is not None and prompt + budget - 1 > limit:
             raise DataError(
@@ -237,7 +238,7 @@ class HfDecoder(Decoder):
 
     @contextmanager
     def _assistant(self) -> Iterator[dict[str, Any]]:
-        """The argument that makes generation assisted, K set where transformers reads it."""
+        """Return the argument that makes generation assisted, with K set where it is read."""
         draft = self._draft
         if draft is None or self._k == 0:
             yield {}
@@ -253,7 +254,7 @@ class HfDecoder(Decoder):
 
 @contextmanager
 def instead(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
-    """Lend `model` another generation config than its own."""
+    """Replace the generation config of `model` for the time of a `with` block."""
     before = model.generation_config
     model.generation_config = config
     try:
@@ -263,19 +264,19 @@ def instead(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
 
 
 def cards(model: PreTrainedModel) -> list[torch.device]:
-    """The CUDA devices that `model` draws on; asked for all, torch would take memory on each."""
+    """Return the CUDA devices of `model`; seeding all devices would take memory on each."""
     return [model.device] if model.device.type == "cuda" else []
 
 
 def lent(draft: PreTrainedModel) -> PreTrainedModel:
-    """The copy of `draft` that transformers may change: always one, for it caches what it did."""
+    """Return a copy of `draft`, which transformers may change: it caches its state in the model."""
     if draft not in _LENT:
         _LENT[draft] = copy.deepcopy(draft)
     return _LENT[draft]
 
 
 def config_of(limits: Limits, warp: Warp, padding: Sequence[int] = ()) -> GenerationConfig:
-    """The cell's sampling in transformers' words; ids of `padding` are never drawn."""
+    """Translate the cell's sampling to a generation config; ids of `padding` are never drawn."""
     sampling = {"do_sample": True, **asdict(warp)} if warp.temperature > 0 else {"do_sample": False}
     return GenerationConfig(
         max_new_tokens=limits.max_new_tokens,

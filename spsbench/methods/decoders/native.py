@@ -1,4 +1,4 @@
-"""This package's own loop over its engines."""
+"""The decoder that runs this package's own loop over its engines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class NativeDecoder(Decoder):
 
     @classmethod
     def open(cls, context: DecoderContext, laws: bool = False, likeliest: int = 0) -> Self:
-        """Over the cell's own parts.
+        """Make the decoder from the cell's parts.
 
         Raises:
             ValueError: a number of tokens that cannot be recorded.

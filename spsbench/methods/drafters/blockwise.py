@@ -18,18 +18,18 @@ from spsbench.models.heads.description import BlockwiseShape
 
 
 class Blockwise(HeadDrafter):
-    """Opens as a chain or a tree over Blockwise's network; see `headed.Drawing`."""
+    """A chain or tree drafter over a Blockwise head; see `headed.Drawing`."""
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Over the target's last hidden state."""
+        """Make the frontier over the target's last hidden state."""
         head, target = context.head(), context.target()
         network = context.network(lambda: over_layers(BlockwiseNetwork, head, target))
         return ParallelFrontier(network, target, context.cache())
 
 
 class BlockwiseHead(nn.Module):
-    """`up` [F, H], `down` [H, F]."""
+    """A feed-forward layer with a residual connection: `up` [F, H], `down` [H, F]."""
 
     def __init__(self, shape: BlockwiseShape) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class BlockwiseHead(nn.Module):
         self.down = nn.Linear(shape.inner, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, H] -> [n, H]."""
+        """Map [n, H] to [n, H]."""
         made: Tensor = x + self.down(torch.relu(self.up(x)))
         return made
 
@@ -54,6 +54,6 @@ class BlockwiseNetwork(Marginal):
             self.lm_head = nn.Linear(shape.width, shape.vocab, bias=False)
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """[count, V]: the vocabulary projection is read once for all heads."""
+        """Return [count, V] logits: one read of the vocabulary projection serves all heads."""
         rows = torch.cat([self.heads[i](newest[None]) for i in range(count)])
         return self.ranked(rows, by.head)

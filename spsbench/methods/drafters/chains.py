@@ -27,18 +27,18 @@ DEEPEST = 64
 
 
 class ChainsDrafter(Drafter):
-    """`n` chains of K tokens, drawn independently from one law.
+    """A drafter of `n` chains of K tokens, drawn independently from one law.
 
-    Each chain stands by itself, so the shape depends on no token. With `share` they become a trie:
-    the draft model reads each prefix once. Its shape depends on what was drawn, so its nodes have
-    no law any more and only a rule that needs none may follow. Where only one token can come, one
-    chain goes on.
+    Each chain is separate, so the shape depends on no token. With `share` they become a trie: the
+    draft model reads each prefix once. The shape of a trie depends on the drawn tokens, so its
+    nodes have no law and only a verifier that needs none may follow. Where only one token is
+    possible, one chain continues.
 
     Slot d * n + c of DRAFT's uniforms is token d of chain c.
 
     Args:
         n: chains.
-        share: make one path of what chains have in common.
+        share: merge the common prefixes of chains.
     """
 
     tree = True
@@ -46,12 +46,12 @@ class ChainsDrafter(Drafter):
 
     @classmethod
     def plan(cls, *args: Any, share: bool = False, **more: Any) -> Plan:
-        """Whether nodes have laws is in its arguments."""
+        """Return the plan: `share` decides whether nodes have laws."""
         return Plan(Drawn.POINT if share else Drawn.IID, True, cls.weights)
 
     @classmethod
     def open(cls, context: DrafterContext, n: int = 3, share: bool = False) -> Self:
-        """Over a session with the draft model."""
+        """Open the drafter over a session with the draft model."""
         return cls(context.session(), n, share)
 
     def __init__(self, lm: LM, n: int = 3, share: bool = False) -> None:
@@ -67,7 +67,7 @@ class ChainsDrafter(Drafter):
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """`n` chains of `k` tokens, up to `context.nodes` nodes."""
+        """Draft `n` chains of `k` tokens, up to `context.nodes` nodes."""
         frontier, n = self._frontier, self.n
         frontier.settle(context)
         most = n * k if context.nodes is None else min(context.nodes, n * k)
@@ -117,7 +117,7 @@ class ChainsDrafter(Drafter):
         ends: dict[int, list[int]],
         go_on: GoOn,
     ) -> list[tuple[int, int]]:
-        """(row, chain) of each chain that goes on, by the law after the node where it is."""
+        """Return the (row, chain) of each chain that continues, by the law after its last node."""
         there = (law > 0).sum(-1).tolist()
         return [
             (r, chain)

@@ -1,8 +1,8 @@
-"""Aggressive decoding: the input is expected to come out again (Ge et al. 2022, arXiv 2205.10350).
+"""Aggressive decoding: the input is expected to reappear in the output (arXiv 2205.10350).
 
-A pointer goes along a source, the prompt or a marked part of it, and what stands there is drafted.
-Where the output leaves the source, the pointer is set anew: behind the only place of the source
-that ends with the last j tokens of the text, j being as large as it takes to be the only one.
+A pointer moves along a source, the prompt or a marked part of it, and the tokens at the pointer are
+drafted. Where the output leaves the source, the pointer is reset: to the one place of the source
+that follows the last j tokens of the text, with the smallest j that makes the place unique.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 class CopyDrafter(Drafter):
-    """Drafts the source from where the output is in it.
+    """A drafter that copies the source from the position that the output has reached.
 
     Args:
         after, before: texts in the prompt that the source stands between; the last `after`, and the
@@ -32,7 +32,7 @@ class CopyDrafter(Drafter):
     def open(
         cls, context: DrafterContext, after: str = "", before: str = "", least: int = 1
     ) -> Self:
-        """With the target's tokenizer, which finds the markers."""
+        """Open the drafter with the target's tokenizer, which finds the markers."""
         return cls(after, before, least, decoder_of(context.tokenizer))
 
     def __init__(
@@ -49,9 +49,9 @@ class CopyDrafter(Drafter):
         self._read = 0  # tokens of the text that the pointer has followed
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Find the source; a marked one is expected from its start, a prompt from where it ends.
+        """Find the source; copying starts at a marked source's first token, else after the prompt.
 
-        A marker that is not there marks nothing: the source begins, or ends, as the prompt does.
+        A missing marker marks nothing: the source begins, or ends, as the prompt does.
         """
         first, last = self._marked(prompt)
         self._source = list(prompt[first:last])
@@ -63,7 +63,7 @@ class CopyDrafter(Drafter):
         self._read = len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """At most `k` tokens; none where the output is nowhere in the source, or at its end."""
+        """Draft at most `k` tokens; none where the output is not in the source, or at its end."""
         x = context.tokens
         for token in x[self._read :]:
             follows = self._at is not None and self._source[self._at : self._at + 1] == [token]
@@ -75,7 +75,7 @@ class CopyDrafter(Drafter):
         return Draft(torch.tensor(self._source[at : at + k], dtype=torch.int64), None)
 
     def _only_place(self, x: Sequence[int]) -> int | None:
-        """After the one place in the source that ends as the text does; None: none, or several."""
+        """Return the index after the one occurrence of the text's suffix in the source, or None."""
         places = [at for at in self._places.get(x[-1], ()) if at + 1 < len(self._source)]
         j = 1
         while len(places) > 1 and j < len(x):
@@ -89,7 +89,7 @@ class CopyDrafter(Drafter):
         return at + 1
 
     def _marked(self, prompt: Sequence[int]) -> tuple[int, int]:
-        """The tokens of `prompt` that are wholly between the markers, [first, last)."""
+        """Return the range [first, last) of `prompt` tokens that are wholly between the markers."""
         if self._decode is None or not (self._after or self._before):
             return 0, len(prompt)
         decode, text = self._decode, self._decode(prompt)
@@ -105,7 +105,7 @@ class CopyDrafter(Drafter):
 
 
 def least_of(numbers: range, holds: Callable[[int], bool]) -> int:
-    """The least of `numbers` from which on `holds`, found by halving; the one after the last."""
+    """Bisect `numbers` for the least from which on `holds`; return the end of the range if none."""
     low, high = numbers.start, numbers.stop
     while low < high:
         middle = (low + high) // 2
@@ -114,7 +114,7 @@ def least_of(numbers: range, holds: Callable[[int], bool]) -> int:
 
 
 def decoder_of(tokenizer: Any) -> Decode | None:
-    """Tokens -> text as it is, nothing left out or tidied up."""
+    """Return a function from tokens to their text, with nothing skipped or cleaned up."""
     if tokenizer is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Draft models with another tokenizer: by the tokens that both have (TLI), or by strings (SLEM)."""
+"""Draft models with another tokenizer: by shared tokens (TLI), or by strings (SLEM)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -17,7 +17,7 @@ MOST = 4  # of the draft's own tokens for each of the target's
 
 
 class SharedTokensDrafter(Drafter):
-    """Samples from `lm`, as far as its tokens are the target's, under the target's warp.
+    """A drafter that samples from `lm` restricted to shared tokens, under the target's warp.
 
     Args:
         lm: a session with the draft model, in its own vocabulary.
@@ -32,7 +32,7 @@ class SharedTokensDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
-        """Over a session with the draft model.
+        """Open the drafter over a session with the draft model.
 
         Raises:
             DataError: no token in common.
@@ -62,7 +62,7 @@ class SharedTokensDrafter(Drafter):
         self._seen, self._fed = len(prompt), 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Slot i uses DRAFT's uniform i. The first pass also feeds what the loop has added."""
+        """Draft; slot i uses DRAFT's uniform i. The first pass also feeds the loop's new tokens."""
         x = context.tokens
         # A round adds what it accepted and one more: so much is known without a look at it.
         fed = 0 if context.last is None else self._fed  # asked outside a loop: nothing is known
@@ -87,19 +87,19 @@ class SharedTokensDrafter(Drafter):
         return Draft(torch.cat(tokens), torch.stack(laws))
 
     def _restricted(self, logits: Tensor) -> Tensor:
-        """[1, V of the draft] -> [1, V of the target], with no weight where there is no pair."""
+        """Map [1, V of the draft] logits to [1, V of the target]; unshared tokens get none."""
         ours, theirs = self._pairs(logits.device)
         wide = logits.new_full((1, self._vocab_size), -torch.inf)
         wide[:, ours] = logits[:, theirs]
         return wide
 
     def _in_draft(self, token: Tensor) -> Tensor:
-        """[1] the draft's id of a token that both have."""
+        """Return the [1] draft id of a shared token."""
         ours, theirs = self._pairs(token.device)
         return theirs.index_select(0, torch.searchsorted(ours, token))
 
     def _pairs(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Ids of the target in order, and the draft's beside them."""
+        """Return the shared tokens' target ids in order, and their draft ids."""
         if self._tables is None:
             ids = list(self._own), list(self._own.values())
             self._tables = torch.tensor(ids[0], device=device), torch.tensor(ids[1], device=device)
@@ -107,7 +107,7 @@ class SharedTokensDrafter(Drafter):
 
 
 class StringDrafter(Drafter):
-    """What `lm` writes, in the target's tokens.
+    """A drafter that retokenizes the text of `lm` for the target.
 
     Args:
         lm: a session with the draft model, in its own vocabulary.
@@ -123,7 +123,7 @@ class StringDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext, sampled: bool = False) -> Self:
-        """Over a session with the draft model."""
+        """Open the drafter over a session with the draft model."""
         return cls(context.session(), translator_of(context.vocabularies), sampled)
 
     def __init__(self, lm: LM, translator: Translator, sampled: bool = False) -> None:
@@ -136,9 +136,9 @@ class StringDrafter(Drafter):
         self._fed = []
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """The draft's own tokens until they are `k` of the target's; drawn ones use DRAFT in order.
+        """Draft until there are `k` tokens of the target's; sampled ones use DRAFT in order.
 
-        Each batch of tokens is read on the host: it takes a look at the text.
+        Each batch of tokens is read on the host, because translation needs the text.
         """
         feed = self._text.align(context.tokens, self._fed)
         self._fed = []
@@ -169,15 +169,15 @@ class StringDrafter(Drafter):
 
 
 def translator_of(both: Vocabularies | None) -> Translator:
-    """Between two vocabularies, or where there is but one."""
+    """Return the translator between two vocabularies; the identity where there is one."""
     return SameTokens() if both is None else ByText(both.target, both.draft)
 
 
 class OwnTokens:
-    """A session whose cache follows the text in the draft's tokens.
+    """A session whose cache follows the text in the draft model's tokens.
 
-    What the cache holds is compared with the text's tokens, and fed from the first that differs:
-    a text is cut otherwise near its end when more of it is there, never far from it.
+    The cached tokens are compared with the text's, and fed from the first difference: tokenization
+    near the end of a text changes when text is added, never far before it.
     """
 
     def __init__(self, lm: LM, translator: Translator) -> None:
@@ -186,7 +186,7 @@ class OwnTokens:
         self._pending: list[int] = []  # of the text, not fed yet
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Read a prompt, all but its newest token, unless it does not fit."""
+        """Prefill with all tokens of a prompt but the newest, unless they exceed the context."""
         self.translator.restart()
         self.lm.commit(0)
         self._cached, self._pending = [], []
@@ -196,13 +196,13 @@ class OwnTokens:
             self._cached = ids[:-1]
 
     def align(self, tokens: Sequence[int], drafted: Sequence[int]) -> Tensor | None:
-        """Drop from the cache what the text is not: [m] what is to be fed next, at least one token.
+        """Roll the cache back to the text and return [m], the tokens to feed next, at least one.
 
-        None where the text cannot be written, or fills the draft's context.
+        None where the text cannot be written, or fills the draft model's context.
 
         Args:
             tokens: of the target.
-            drafted: the draft's tokens that were fed after what `align` gave the last time.
+            drafted: the draft model's tokens fed after the last `align`.
         """
         self._cached += drafted
         self._pending = []
@@ -215,25 +215,25 @@ class OwnTokens:
         return torch.tensor(ids[kept:], dtype=torch.int64)
 
     def logits(self, feed: Tensor) -> Tensor:
-        """[1, V] after what `align` gave, or after tokens that are drafted."""
+        """Return the [1, V] logits after the tokens from `align`, or after drafted ones."""
         found = self.lm.append(feed, keep=1).logits
         self._cached += self._pending
         self._pending = []
         return found
 
     def room(self, length: int, k: int) -> int:
-        """How many of `k` tokens can be drafted after `length` of them; the last is never fed."""
+        """Return how many of `k` tokens fit after `length` of them; the last is never fed."""
         limit = self.lm.limit
         return k if limit is None else max(0, min(k, limit - length + 1))
 
     @property
     def length(self) -> int:
-        """Tokens of the text."""
+        """Return the number of tokens of the text."""
         return len(self._cached) + len(self._pending)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common beginning, by slices: long texts are compared each round."""
+    """Return the length of the longest common prefix, compared by slices for long texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

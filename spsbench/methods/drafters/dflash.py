@@ -30,13 +30,13 @@ KINDS = ("vanilla", "gated", "rnn")
 
 
 class DFlash(HeadDrafter):
-    """Opens as a chain or a tree over a head of block diffusion; see `headed.Drawing`."""
+    """A chain or tree drafter over a block-diffusion head; see `headed.Drawing`."""
 
     @classmethod
     def plan(
         cls, anyway: bool = False, sampled: bool = False, siblings: str = "top", **arguments: Any
     ) -> Plan:
-        """By the arguments; by rule unless they say otherwise."""
+        """Return the plan for these arguments; tokens are drafted by rule by default."""
         return Drawing(sampled, siblings=siblings, **arguments).plan
 
     @classmethod
@@ -51,24 +51,24 @@ class DFlash(HeadDrafter):
         nodes: int = 60,
         anyway: bool = False,
     ) -> Drafter:
-        """As `Drawing` says."""
+        """Open the drafter in the way that its `Drawing` names."""
         drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
         return drawing.over(cls.frontier(context))
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Over the target's features, as keys and values of every layer."""
+        """Make the frontier; the target's features are keys and values of every layer."""
         head, target = context.head(), context.target()
         network = context.network(lambda: over_weights(DFlashNetwork, head, target))
         return ParallelFrontier(network, target, context.cache())
 
 
 class DSpark(HeadDrafter):
-    """Opens as a chain or a tree over a head of block diffusion; see `headed.Drawing`."""
+    """A chain or tree drafter over a coupled block-diffusion head; see `headed.Drawing`."""
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Over the target's features, as keys and values of every layer."""
+        """Make the frontier; the target's features are keys and values of every layer."""
         head, target = context.head(), context.target()
         kind = DSparkNetwork if head.description.shape.rank else DFlashNetwork
         network = context.network(lambda: over_weights(kind, head, target))
@@ -76,7 +76,7 @@ class DSpark(HeadDrafter):
 
 
 class DFlashNetwork(Marginal):
-    """`fc` [H, n * Ht], layers over [text; block], a norm and the target's head or its own."""
+    """`fc` [H, n * Ht], layers over [text; block], a norm, and the target's head or its own."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class DFlashNetwork(Marginal):
             self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
-        """[m, H] fused features become keys and values of every layer, not passed through any."""
+        """Append [m, H] fused features to every layer's keys and values, without running layers."""
         fused = self.hidden_norm(self.fc(torch.cat(list(hidden), -1)))
         places = torch.arange(past, past + len(fused), device=fused.device)
         turns = self.rotary(places, fused.dtype)
@@ -106,11 +106,11 @@ class DFlashNetwork(Marginal):
         return newest
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """[count, Vd] logits of the first rows that draft."""
+        """Return [count, Vd] logits of the first drafting rows."""
         return self.logits(self.rows(token, place, by)[-self.deepest :][:count], by)
 
     def rows(self, token: Tensor, place: int, by: Around) -> Tensor:
-        """[block, H] normed rows, of which the last `deepest` draft; always the whole block."""
+        """Return the [block, H] normed rows, of which the last `deepest` draft."""
         masks = token.new_full((self.shape.block,), self.shape.mask)
         x = by.embed(torch.cat([token[None], masks[1:]]))
         turns = self.rotary(torch.arange(place, place + len(x), device=token.device), x.dtype)
@@ -120,11 +120,11 @@ class DFlashNetwork(Marginal):
         return made
 
     def logits(self, rows: Tensor, by: Around) -> Tensor:
-        """[n, H] -> [n, Vd] by its own head, else by the target's rows of its vocabulary."""
+        """Map [n, H] to [n, Vd] by its own head, else by the target's rows of its vocabulary."""
         return self.ranked(rows, by.head)
 
     def _sees(self, past: int, window: int, device: torch.device) -> Tensor | None:
-        """[block, past + block] what each row sees in a layer with a window; None: everything."""
+        """Return [block, past + block], which rows a windowed layer sees; None: all."""
         if not window:
             return None
         size = self.shape.block
@@ -134,7 +134,7 @@ class DFlashNetwork(Marginal):
 
 
 class Markov(nn.Module):
-    """`markov_w1` [V, r] of the token before, `markov_w2` [Vd, r] to the logits."""
+    """The coupling of DSpark: `markov_w1` [V, r] of the last token, `markov_w2` [Vd, r]."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class Markov(nn.Module):
 
 
 class Look(NamedTuple):
-    """What a round needs."""
+    """The results of one pass that a round needs."""
 
     rows: Tensor  # [count, H] that draft
     logits: Tensor  # [count, Vd] before any coupling
@@ -156,21 +156,21 @@ class Look(NamedTuple):
 
 
 class DSparkNetwork(DFlashNetwork):
-    """A state is [2r]: what the recurrence has kept, and the embedding of the token before."""
+    """A DFlash network with a state [2r]: the recurrence, and the last token's embedding."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__(shape)
         self.markov_head = Markov(shape)
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """The rows as well: the coupling may depend on them."""
+        """Return logits and rows: the coupling may depend on the rows."""
         rows = self.rows(token, place, by)
         drafting = rows[-self.deepest :][:count]
         first = None if self.shape.from_first else rows[0]
         return Look(drafting, self.logits(drafting, by), first)
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
-        """[2r] after the pending token; a recurrence begins at the first row of the block."""
+        """Return [2r], the state after the pending token; a recurrence starts at the first row."""
         before = self.markov_head.markov_w1(token)
         state = torch.cat([torch.zeros_like(before), before])
         if self.shape.coupling == "rnn" and seen.first is not None:
@@ -179,19 +179,19 @@ class DSparkNetwork(DFlashNetwork):
         return state
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """[n, Vd] with the bias of the token before."""
+        """Return [n, Vd] logits with the bias of the last token."""
         _, bias = self._along(states, seen.rows[depth])
         logits = seen.logits[depth]
         made: Tensor = logits + self.markov_head.markov_w2(bias)[:, : len(logits)]  # no padding
         return made
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
-        """[n, 2r] after the tokens."""
+        """Return [n, 2r], the states after the tokens."""
         kept, _ = self._along(states, seen.rows[depth])
         return torch.cat([kept, self.markov_head.markov_w1(tokens)], -1)
 
     def _along(self, states: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, 2r] before a row [H] -> [n, r] what is kept after it, [n, r] what biases it."""
+        """Advance [n, 2r] by a row [H]: [n, r] recurrent states, and [n, r] inputs of the bias."""
         kept, before = states.chunk(2, -1)
         rows = row.expand(len(states), -1)
         if self.shape.coupling == "gated":

@@ -20,11 +20,11 @@ from spsbench.models.heads.description import EagleShape
 
 
 class Eagle(HeadDrafter):
-    """Opens as a chain or a tree over a head of EAGLE-1's shape; see `headed.Drawing`."""
+    """A chain or tree drafter over a head of EAGLE-1's shape; see `headed.Drawing`."""
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> HeadFrontier:
-        """Over a head and the target that it was trained for."""
+        """Make the frontier over the head and its target."""
         head, target = context.head(), context.target()
         layers = target.config.num_hidden_layers
 
@@ -36,7 +36,7 @@ class Eagle(HeadDrafter):
 
 
 class EagleNetwork(HeadNetwork):
-    """`[m, H]` features and `[m, H]` embeddings through `fc` [H, 2H] and its layers."""
+    """`[m, H]` features and `[m, H]` embeddings through `fc` [H, 2H] and decoder layers."""
 
     def __init__(self, shape: EagleShape, layers: int) -> None:
         super().__init__()
@@ -49,13 +49,13 @@ class EagleNetwork(HeadNetwork):
             self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
 
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """The one hidden state as it is."""
+        """Return the one hidden state unchanged."""
         return hidden[0]
 
     def step(
         self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
     ) -> Tensor:
-        """As `HeadNetwork.step`."""
+        """Run one pass; see `HeadNetwork.step`."""
         x: Tensor = self.fc(torch.cat([embedded, features], -1))
         places = self.rotary(positions, x.dtype)
         for layer in self.stack:
@@ -63,5 +63,5 @@ class EagleNetwork(HeadNetwork):
         return x
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """By the target's head, without another norm."""
+        """Return logits by the target's head, without another norm."""
         return head(features)

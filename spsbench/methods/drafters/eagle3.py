@@ -25,7 +25,7 @@ CHOICES = ("", "raw", "normed")
 
 
 class Eagle3(HeadDrafter):
-    """Opens as a chain or a tree over a head of EAGLE-3's shape; see `headed.Drawing`.
+    """A chain or tree drafter over a head of EAGLE-3's shape; see `headed.Drawing`.
 
     `residual`, `feedback` (raw or normed) and `features` (2-16-29, hidden states as transformers
     numbers them) say what a file leaves open, or says wrongly; `anyway`, that the target may have
@@ -41,7 +41,7 @@ class Eagle3(HeadDrafter):
         anyway: bool = False,
         **arguments: Any,
     ) -> Plan:
-        """By the arguments."""
+        """Return the plan for these arguments."""
         for name, value in {"residual": residual, "feedback": feedback}.items():
             if value not in CHOICES:
                 raise UsageError(f"eagle3:{name}={value}: expected raw or normed. Choose one")
@@ -63,20 +63,20 @@ class Eagle3(HeadDrafter):
         features: str = "",
         anyway: bool = False,
     ) -> Drafter:
-        """As `Drawing` says; the shape has the answers by now."""
+        """Open the drafter; the head's description already holds the user's answers."""
         drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
         return drawing.over(cls.frontier(context))
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> HeadFrontier:
-        """Over a head and the target that it was trained for."""
+        """Make the frontier over the head and its target."""
         head, target = context.head(), context.target()
         network = context.network(lambda: over_weights(Eagle3Network, head, target))
         return HeadFrontier(network, target, context.cache())
 
 
 class FirstLayer(nn.Module):
-    """The layer that reads embeddings beside features; the residual is the feature alone."""
+    """The layer that reads embeddings beside features; its residual is the feature alone."""
 
     def __init__(self, shape: LayerShape, normed_residual: bool) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class FirstLayer(nn.Module):
         cache: Cache,
         sees: Any,
     ) -> Tensor:
-        """[m, H] features and embeddings -> [m, H]."""
+        """Map [m, H] features and embeddings to [m, H]."""
         normed = self.hidden_norm(features)
         residual = normed if self.normed_residual else features
         both = torch.cat([self.input_layernorm(embedded), normed], -1)
@@ -129,7 +129,7 @@ class Eagle3Network(HeadNetwork):
             self.embed_tokens = nn.Embedding(shape.vocab, layer.width)
 
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """N times [m, Ht] -> [m, H]; the norms before `fc` are those of 3.1, or of gpt-oss."""
+        """Fuse n times [m, Ht] to [m, H]; EAGLE-3.1 and gpt-oss heads have norms before `fc`."""
         if self.shape.norm_each:
             hidden = [norm(part) for norm, part in zip(self.fc_norm, hidden, strict=True)]
         joined = torch.cat(list(hidden), -1)
@@ -139,7 +139,7 @@ class Eagle3Network(HeadNetwork):
     def step(
         self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
     ) -> Tensor:
-        """As `HeadNetwork.step`; fed back before the norm, by heads of 3.1 after it."""
+        """Run one pass; 3.1 heads feed back the normed feature, others the raw one."""
         places = self.rotary(positions, features.dtype)
         first, *rest = self.stack
         x: Tensor = first(features, embedded, places, cache, sees)
@@ -148,6 +148,6 @@ class Eagle3Network(HeadNetwork):
         return self.norm(x) if self.shape.normed_feedback else x
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """By its own head, else by the target's rows of its vocabulary."""
+        """Return logits by its own head, else by the target's rows of its vocabulary."""
         plain = self.shape.normed_feedback or not self.shape.norm_output
         return self.ranked(features if plain else self.norm(features), head)

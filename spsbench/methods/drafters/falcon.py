@@ -58,15 +58,15 @@ class FalconNetwork(Ranking):
             self.embed_tokens = nn.Embedding(shape.vocab, width)
 
     def start(self, count: int) -> State:
-        """Before the first row of `count` texts."""
+        """Return the LSTM state before the first row of `count` texts."""
         weight = next(self.lstm.parameters())
         zeros = weight.new_zeros(2, count, self.shape.layer.width)
         return zeros, zeros
 
     def rows(self, features: Tensor, embedded: Tensor, state: State) -> tuple[Tensor, State]:
-        """[T, B, H] features and embeddings of B texts, after `state` -> [T, B, H], the next state.
+        """Run the LSTM over [T, B, H] features and embeddings of B texts; return rows and state.
 
-        Without recurrence every row begins at nothing, and the state stays.
+        Without recurrence every row starts from a zero state, and the state stays.
         """
         both = torch.cat([embedded, features], -1)
         if not self.shape.recurrent:
@@ -76,18 +76,18 @@ class FalconNetwork(Ranking):
         return made, after
 
     def note(self, rows: Tensor, positions: Tensor, cache: Cache) -> Held:
-        """Keys and values of [m, H] rows go into `cache`; all of them."""
+        """Append keys and values of [m, H] rows to `cache`, and return all of them."""
         attention: Attention = self.layer.self_attn
         return attention.note(rows, self.rotary(positions, rows.dtype), cache)
 
     def foretell(self, rows: Tensor, positions: Tensor, held: Held, sees: Tensor | None) -> Tensor:
-        """[n, H] rows that have been noted -> [n, H] features, each k tokens further on.
+        """Map [n, H] rows, whose keys are cached, to [n, H] features k tokens ahead.
 
         Args:
             rows: of blocks.
-            positions: [n] where they stand.
-            held: keys and values of everything.
-            sees: [n, all] bool, what each row sees; None: everything.
+            positions: [n] of the rows.
+            held: keys and values of all rows.
+            sees: [n, all] bool, the rows that each row attends to; None: all.
         """
         places = self.rotary(positions, rows.dtype)
         x = rows + self.layer.self_attn.look(rows, places, held, sees)
@@ -95,12 +95,12 @@ class FalconNetwork(Ranking):
         return made
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """[n, H] features -> [n, V] logits of the token after, by the target's head."""
+        """Map [n, H] features to [n, V] logits of the next token by the target's head."""
         return head(features)
 
 
 class Block(NamedTuple):
-    """What is foretold after some text and blocks."""
+    """The predicted features after a text and some blocks."""
 
     features: Tensor  # [k, H]
     logits: Tensor  # [k, V]
@@ -108,14 +108,14 @@ class Block(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a node is."""
+    """The position of a node: its block and its slot."""
 
     block: int  # that foretold it, or TEXT
     path: tuple[Tensor, ...]  # the tokens since, its own the last
 
 
 class BlockFrontier(HiddenReader):
-    """The cache of such a head: rows of the text, then k rows for each drafted block."""
+    """The cache of a Falcon head: rows of the text, then k rows for each drafted block."""
 
     network: FalconNetwork
 
@@ -127,18 +127,18 @@ class BlockFrontier(HiddenReader):
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Read the prompt: every token but the last has features by now."""
+        """Read the prompt: every token but the last has features."""
         self._state = self.network.start(1)
         self._last = self._state[0][0, :0]
         super().begin(prompt, prefill)
 
     def depth(self, context: Context, k: int) -> int:
-        """Nothing before the text has the rows of a block."""
+        """Return how deep a draft may be: 0 while the text is shorter than one block."""
         return 0 if len(context.tokens) <= self.network.block else k
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        """[1, V] logits after the text."""
+        """Return the [1, V] logits after the text."""
         network, k = self.network, self.network.block
         places = torch.arange(self._read - k, self._read, device=self._target.device)
         made = network.foretell(self._last, places, self._held, None)
@@ -147,7 +147,7 @@ class BlockFrontier(HiddenReader):
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """[n, V] logits after each of some nodes of one depth; a pass below every k-th depth."""
+        """Return [n, V] logits after nodes of one depth; every k-th depth takes a pass."""
         fed = send(tokens, self._target.device)
         for i, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
             above = self._at[parent]
@@ -158,7 +158,7 @@ class BlockFrontier(HiddenReader):
         return torch.stack([self._blocks[at.block].logits[len(at.path)] for at in found])
 
     def _grow(self, nodes: Sequence[int]) -> None:
-        """A block for each of some nodes that end one, all in one pass."""
+        """Predict a block after each node that ends one, all in one pass."""
         network, n, k = self.network, len(nodes), self.network.block
         found = [self._at[node] for node in nodes]
         before = [self._blocks[at.block] for at in found]
@@ -183,7 +183,7 @@ class BlockFrontier(HiddenReader):
             self._at[node] = Place(first + i, ())
 
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
-        """Of the last n blocks where their rows stand [n * k], and what these see [n * k, all]."""
+        """Return the last n blocks' positions [n * k] and their mask [n * k, all]."""
         k, above = self.network.block, torch.tensor(self._above)
         start = self._read + k * depths(above)[-n:]
         places = (start[:, None] + torch.arange(k)).flatten()
@@ -208,12 +208,12 @@ class BlockFrontier(HiddenReader):
         return made[-1]
 
     def _logits(self, features: Tensor) -> Tensor:
-        """[n, H] -> [n, V] logits."""
+        """Map [n, H] to [n, V] logits."""
         return self._spread(self.network.scores(features, self._their_head))
 
 
 class Falcon(HeadDrafter):
-    """Opens as a chain or a tree over a head of Falcon; see `headed.Drawing`.
+    """A chain or tree drafter over a Falcon head; see `headed.Drawing`.
 
     `recurrence` (text or none) says what a file of its authors leaves open; `anyway`, that the
     target may have another name than the head's.
@@ -221,7 +221,7 @@ class Falcon(HeadDrafter):
 
     @classmethod
     def plan(cls, recurrence: str = "", anyway: bool = False, **arguments: Any) -> Plan:
-        """By the arguments."""
+        """Return the plan for these arguments."""
         answered(recurrence)
         return Drawing(**arguments).plan
 
@@ -238,13 +238,13 @@ class Falcon(HeadDrafter):
         recurrence: str = "",
         anyway: bool = False,
     ) -> Drafter:
-        """As `Drawing` says; the shape has the answer by now."""
+        """Open the drafter; the head's description already holds the user's answer."""
         drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
         return drawing.over(cls.frontier(context))
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> BlockFrontier:
-        """Over the target's last hidden state."""
+        """Make the frontier over the target's last hidden state."""
         head, target = context.head(), context.target()
         layers = target.config.num_hidden_layers
 

@@ -1,4 +1,4 @@
-"""A draft model that is fed a tree, a depth a pass, and afterwards keeps what became text."""
+"""A draft model's cache under a growing tree: one pass a depth, then rollback to the kept path."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from spsbench.loop.types import LM, Context, Scores
 class Frontier:
     """The cache of a draft model while a tree grows in it.
 
-    Only nodes with children are fed, so its rows are not the nodes: it remembers whose each is.
+    Only nodes with children are fed, so cache rows and node numbers differ: the frontier maps them.
     """
 
     def __init__(self, lm: LM) -> None:
@@ -20,16 +20,16 @@ class Frontier:
         self._parents: list[int] = []  # of each fed node, as such places
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill with all but the newest token, unless it does not fit."""
+        """Prefill with all but the newest token, unless the prompt exceeds the context."""
         self._forget()
         self.lm.commit(0)
         if self.lm.limit is None or len(prompt) <= self.lm.limit:
             self.lm.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
 
     def settle(self, context: Context) -> None:
-        """Keep of the last tree what is in the text now, and drop what was rejected.
+        """Keep the part of the last tree that became text, and drop the rejected rows.
 
-        To be called in rounds without a draft too: later the text would hide it.
+        Call it in rounds without a draft too: one round later the text no longer shows the tree.
         """
         lm, kept = self.lm, [] if context.last is None else list(context.last.kept)
         if self._parents:
@@ -39,22 +39,22 @@ class Frontier:
         lm.commit(min(lm.length, len(context.tokens) - 1))
 
     def room(self, context: Context) -> int | None:
-        """Nodes that may be fed after the text; None = any number."""
+        """Return how many nodes may be fed after the text; None = any number."""
         return None if self.lm.limit is None else self.lm.limit - len(context.tokens)
 
     def depth(self, context: Context, k: int) -> int:
-        """How deep the next draft may be where K is `k`; asked before it is drawn."""
+        """Return how deep the next draft may be where K is `k`; called before it is drawn."""
         return k
 
     def root(self, context: Context) -> Tensor:
-        """[1, V] logits after the text; feeds what the loop has added."""
+        """Feed the tokens that the loop has added, and return the [1, V] logits after the text."""
         return self.lm.append(torch.tensor(context.tokens[self.lm.length :]), keep=1).logits
 
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """[n, V] logits after each of some nodes of one depth, in one pass.
+        """Return [n, V] logits after each of some nodes of one depth, in one pass.
 
         Args:
-            tokens: [n] theirs.
+            tokens: [n] of the nodes.
             nodes: their numbers in the draft.
             parents: the numbers of their parents, -1 = the context.
         """
@@ -65,7 +65,7 @@ class Frontier:
         return self.lm.append(tokens, keep=len(nodes), parents=above).logits
 
     def renumber(self, order: Sequence[int]) -> None:
-        """The draft is handed over as the nodes `order`, in that order."""
+        """Renumber the nodes: the draft is returned as `order`, in that order."""
         place = {node: number for number, node in enumerate(order)}
         self._rows = {place[node]: row for node, row in self._rows.items() if node in place}
 
@@ -74,5 +74,5 @@ class Frontier:
 
 
 def frontier_over(lm: LM | Frontier) -> Frontier:
-    """Of a draft model; what is one already, as that of a head, stays."""
+    """Wrap a draft model in a `Frontier`; return a frontier unchanged."""
     return lm if isinstance(lm, Frontier) else Frontier(lm)

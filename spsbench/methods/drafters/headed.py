@@ -1,4 +1,4 @@
-"""What drafts from a head: a chain, a tree of a fixed shape, or one that grows best first."""
+"""Drafters over a head: a chain, a tree of a fixed shape, or a best-first tree."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from spsbench.methods.heads.reader import HiddenReader
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How a draft is drawn from a head: the arguments that all families share.
+    """The way in which a draft is drawn from a head: the arguments that all families share.
 
     Args:
         sampled: tokens of a chain are drawn from the head's laws; else the likeliest are taken.
@@ -44,7 +44,7 @@ class Drawing:
 
     @property
     def plan(self) -> Plan:
-        """How it draws, whether it branches; it reads a head and uses parts of the target."""
+        """Return the plan of a head drafter: how it draws, and whether it branches."""
         tree = bool(self.shape or self.width)
         drawn = Drawn.IID if self.sampled else Drawn.POINT
         if self.shape:
@@ -55,7 +55,7 @@ class Drawing:
         return Plan(drawn, tree, Weights.HEAD, True)
 
     def over(self, frontier: HiddenReader) -> Drafter:
-        """The drafter, over a head with its cache."""
+        """Make the drafter over a head's frontier."""
         if self.shape:
             return HeadTree(frontier, parents_of(self.shape), drawn_as(self.siblings))
         if self.width:
@@ -64,7 +64,7 @@ class Drawing:
 
 
 class HeadDrafter(Drafter):
-    """Opens as one of the three below, over the frontier of its family; see `Drawing`.
+    """The base of head drafters: opens as a chain or a tree over a head; see `Drawing`.
 
     `anyway` says that the target may have another name than the one that the head was trained for.
     """
@@ -74,13 +74,13 @@ class HeadDrafter(Drafter):
 
     @classmethod
     def plan(cls, *, anyway: bool = False, **arguments: Any) -> Plan:
-        """By the arguments."""
+        """Return the plan for these arguments."""
         return Drawing(**arguments).plan
 
     @classmethod
     @abstractmethod
     def frontier(cls, context: DrafterContext) -> HiddenReader:
-        """Over the head and the target that it was trained for."""
+        """Make the frontier over the head and its target."""
 
     @classmethod
     def open(  # type: ignore[override]
@@ -94,13 +94,13 @@ class HeadDrafter(Drafter):
         nodes: int = 60,
         anyway: bool = False,
     ) -> Drafter:
-        """As `Drawing` says."""
+        """Open the drafter in the way that its `Drawing` names."""
         drawing = Drawing(sampled, shape, siblings, width, depth, nodes)
         return drawing.over(cls.frontier(context))
 
 
 class HeadChain(Drafter):
-    """A chain: sampled, or the likeliest tokens one after the other."""
+    """A chain drafter: sampled, or the likeliest token at each position."""
 
     weights = Weights.HEAD
     uses_target = True
@@ -116,7 +116,7 @@ class HeadChain(Drafter):
 
     @torch.inference_mode()
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Slot i uses DRAFT's uniform i; the round before is read first, also where K is 0."""
+        """Draft; slot i uses DRAFT's uniform i. The last round is read first, also where K is 0."""
         frontier = self._frontier
         frontier.settle(context)
         u = noise.uniform(Purpose.DRAFT, k) if self.drawn is Drawn.IID else None

@@ -1,6 +1,6 @@
-"""Two drafters: a cheap one where it has much to say, else another (arXiv 2411.10666).
+"""Two drafters: a cheap one where its draft is long enough, else another (arXiv 2411.10666).
 
-Which of them drafts a round depends on the text alone, so the law of the output is that of either.
+The choice of a round's drafter depends on the text alone, so the output keeps its law.
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ NAME = "hybrid"
 
 
 class HybridDrafter(Drafter):
-    """`first`, which drafts by rule, where it finds `least` tokens, `then` in all other rounds.
+    """A drafter that uses `first`, by rule, where it finds `least` tokens, and `then` elsewhere.
 
-    Where `then` draws chains from laws, so does the whole: a token by rule has the law that is
-    certain of it, and every rule for sampled chains is sound. Where drafts may branch all of them
-    count as drawn by rule, which is what one-sample match is exact for.
+    Where `then` samples chains, the hybrid counts as sampled: a token by rule has a one-hot law,
+    and every verifier of sampled chains is exact. Where drafts may branch, all of them count as
+    drawn by rule, for which one-sample match is exact.
     """
 
     drawn: Drawn
 
     @classmethod
     def plan(cls, first: str = "suffix", then: str = "model", least: int = 3) -> Plan:
-        """What both need; a draft model, or weights, for at most one of them."""
+        """Return the needs of both drafters; at most one may need a draft model or weights."""
         plans = [plan_of(part(text)) for text in (first, then)]
         if least < 1:
             raise ValueError(f"least is {least}: expected 1 or more")
@@ -53,7 +53,7 @@ class HybridDrafter(Drafter):
     def open(
         cls, context: DrafterContext, first: str = "suffix", then: str = "model", least: int = 3
     ) -> Self:
-        """Both at one context."""
+        """Open both drafters in one context."""
         made = [make("drafters", part(text), context) for text in (first, then)]
         return cls(*made, least=least, vocab_size=context.vocab_size)
 
@@ -68,15 +68,15 @@ class HybridDrafter(Drafter):
         self._device = torch.device("cpu")
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Both."""
+        """Start both drafters on the prompt."""
         self._device = prefill.logits.device
         self._first.begin(prompt, prefill)
         self._then.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Of `first`, if that is long enough or all that is asked for, else of `then`.
+        """Draft by `first` if that is long enough or fills K, else by `then`.
 
-        The one that rests is asked for no token, so that it sees every round.
+        The other drafter is called with K = 0, so that it sees every round.
         """
         mine, other = (room(each, len(context.tokens), k) for each in (self._first, self._then))
         found = self._first.draft(context, mine, Silence(), go_on)
@@ -90,16 +90,16 @@ class HybridDrafter(Drafter):
         return chosen
 
     def _certain(self, tokens: Tensor) -> Tensor:
-        """[N, V] the laws of tokens that come by rule."""
+        """Return [N, V], the one-hot laws of tokens that were drafted by rule."""
         laws = torch.zeros(len(tokens), self._vocab_size, device=self._device)
         return laws.scatter_(1, send(tokens, self._device)[:, None], 1.0)
 
 
 class Silence:
-    """The noise of the first: were it to draw, its choice would bend the law of what comes then."""
+    """The noise of `first`, which must not draw: a draw would bias the law of the later draft."""
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """Nothing.
+        """Refuse to return a uniform.
 
         Raises:
             UsageError: it was asked for something.
@@ -110,17 +110,17 @@ class Silence:
 
 
 def is_sampled(parts: Sequence[Any]) -> bool:
-    """Whether drafters, or plans, are chains of which the last is drawn from laws."""
+    """Return whether all of these drafters, or plans, are chains and the last one is sampled."""
     return parts[-1].drawn is Drawn.IID and not any(each.tree for each in parts)
 
 
 def room(drafter: Drafter, length: int, k: int) -> int:
-    """Of `k` tokens those that a drafter's own context has room for."""
+    """Return how many of `k` tokens fit a drafter's own context."""
     return k if drafter.limit is None else max(0, min(k, drafter.limit - length))
 
 
 def part(text: str) -> Spec:
-    """A drafter inside another: its arguments are joined by `+`, a comma being the outer ones'.
+    """Parse the spec of an inner drafter; `+` joins its arguments, since `,` joins the outer ones.
 
     Raises:
         UsageError: no spec, or another hybrid.

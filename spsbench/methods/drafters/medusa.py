@@ -22,11 +22,11 @@ from spsbench.models.heads.description import MedusaShape
 
 
 class Medusa(HeadDrafter):
-    """Opens as a chain or a tree over Medusa's network; see `headed.Drawing`."""
+    """A chain or tree drafter over Medusa heads; see `headed.Drawing`."""
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Over the target's last hidden state."""
+        """Make the frontier over the target's last hidden state."""
         head, target = context.head(), context.target()
         shape, layers = head.description.shape, target.config.num_hidden_layers
 
@@ -41,7 +41,7 @@ class Medusa(HeadDrafter):
 
 
 class MedusaHead(nn.Module):
-    """Blocks [H, H], then `lm_head` [Vd, H]; each block has weights of its own."""
+    """Residual blocks [H, H], then `lm_head` [Vd, H]; each block has weights of its own."""
 
     def __init__(self, shape: MedusaShape) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class MedusaHead(nn.Module):
         self.lm_head = nn.Linear(wide, shape.draft_vocab, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, H] -> [n, Vd] logits."""
+        """Map [n, H] to [n, Vd] logits."""
         for block in self.blocks:
             x = x + silu(block(x))
         logits: Tensor = self.lm_head(x)
@@ -68,12 +68,12 @@ class MedusaNetwork(Marginal):
         self.heads = nn.ModuleList(MedusaHead(shape) for _ in range(shape.count))
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """[count, Vd] the logits of the first heads."""
+        """Return the [count, Vd] logits of the first heads."""
         return torch.cat([self.heads[i](newest[None]) for i in range(count)])
 
 
 def mapped(ids: Tensor, vocab: int) -> Tensor:
-    """[Vd] the tokens of a map.
+    """Return the [Vd] target tokens of a reduced vocabulary.
 
     Raises:
         DataError: one that the target does not have, or one twice.

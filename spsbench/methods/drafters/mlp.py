@@ -21,18 +21,18 @@ EPS = 1e-6
 
 
 class Mlp(HeadDrafter):
-    """Opens as a chain or a tree over Mlp's network; see `headed.Drawing`."""
+    """A chain or tree drafter over an MLP speculator; see `headed.Drawing`."""
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Over the target's last hidden state."""
+        """Make the frontier over the target's last hidden state."""
         head, target = context.head(), context.target()
         network = context.network(lambda: over_layers(MlpNetwork, head, target))
         return ParallelFrontier(network, target, context.cache())
 
 
 class ScaledNorm(nn.Module):
-    """RMS norm, a weight and a bias."""
+    """An RMS norm with a weight and a bias."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class ScaledNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, D] -> [n, D]."""
+        """Normalise [n, D]."""
         return normed(x) * self.weight + self.bias
 
 
 class MlpNetwork(ParallelNetwork):
     """`n_predict` stages of `emb` [V, D], `proj` [D, H or D], `ln` [D] and `head` [V, D].
 
-    Of a head with tied weights stages share them: the first `proj` alone is of another shape.
+    With tied weights the stages share them, except for the first `proj`, whose shape differs.
     """
 
     def __init__(self, shape: MlpShape, layers: int) -> None:
@@ -66,33 +66,33 @@ class MlpNetwork(ParallelNetwork):
         self._weight = math.sqrt((1 - old**2) * (inner / 2)) / old
 
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """[1, H] the state that stage 0 projects."""
+        """Return [1, H], the state that stage 0 projects."""
         return normed(newest[None]) / math.sqrt(2) if self.shape.scaled else newest[None]
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
-        """[D] after the pending token."""
+        """Return [D], the state after the pending token."""
         return self.stage(0, seen, token[None])[0]
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """[n, V] by the head of this stage."""
+        """Return [n, V] logits by the head of this stage."""
         logits: Tensor = nth(self.head, depth)(states)
         return logits
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
-        """[n, D] after the tokens."""
+        """Return [n, D], the states after the tokens."""
         return self.stage(depth + 1, states, tokens)
 
     def stage(self, i: int, x: Tensor, tokens: Tensor) -> Tensor:
-        """[n, .] a state, and [n] the token after it -> [n, D] by stage `i`."""
+        """Run stage `i` on [n, .] states and the [n] tokens after them; return [n, D]."""
         x = nth(self.proj, i)(x) + self._weight * nth(self.emb, i)(tokens)
         return gelu(nth(self.ln, i)(x))
 
 
 def nth(stages: nn.ModuleList, i: int) -> nn.Module:
-    """Stage `i`, or the last one that there is, which all after it share."""
+    """Return stage `i`, or the last one, which all later stages share."""
     return stages[min(i, len(stages) - 1)]
 
 
 def normed(x: Tensor) -> Tensor:
-    """[n, D] with a mean square of 1."""
+    """Scale [n, D] to a mean square of 1."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)

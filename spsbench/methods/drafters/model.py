@@ -24,14 +24,14 @@ from spsbench.loop.types import (
 
 
 class ModelDrafter(Drafter):
-    """Samples from `lm` under the target's warp and keeps the laws it sampled from."""
+    """A drafter that samples from `lm` under the target's warp and keeps the laws."""
 
     drawn = Drawn.IID
     weights = Weights.MODEL
 
     @classmethod
     def open(cls, context: DrafterContext) -> Self:
-        """Over a session with the draft model."""
+        """Open the drafter over a session with the draft model."""
         return cls(context.session())
 
     def __init__(self, lm: LM) -> None:
@@ -39,13 +39,13 @@ class ModelDrafter(Drafter):
         self.limit = lm.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Prefill the draft model with all but the newest token, unless it does not fit."""
+        """Prefill the draft model with all but the newest token, unless the prompt is too long."""
         self.lm.commit(0)
         if self.limit is None or len(prompt) <= self.limit:
             self.lm.append(torch.tensor(prompt[:-1], dtype=torch.int64), keep=0)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """Slot i uses DRAFT's uniform i. The first pass also feeds what the loop has added."""
+        """Draft; slot i uses DRAFT's uniform i. The first pass also feeds the loop's new tokens."""
         lm = self.lm
         u = noise.uniform(Purpose.DRAFT, k)
         tokens, laws = [], []
@@ -68,7 +68,7 @@ class ModelDrafter(Drafter):
     def along(
         self, tokens: Sequence[int], begin: int, warp: Callable[[Tensor], Tensor]
     ) -> Along | None:
-        """By one pass over what is not in the cache yet."""
+        """Return the laws along a text, by one pass over the tokens that are not cached."""
         lm = self.lm
         lm.commit(min(lm.length, begin - 1))
         fed = torch.tensor(tokens[lm.length : -1], dtype=torch.int64)
@@ -79,13 +79,13 @@ class ModelDrafter(Drafter):
 
 @dataclass(frozen=True)
 class NoDrafter(Drafter):
-    """Leaves every token to the target, and costs nothing."""
+    """A drafter that drafts nothing: the target makes every token."""
 
     drawn = Drawn.IID  # vacuously: every verifier may follow
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """No tokens."""
+        """Return an empty draft."""
         return Draft(torch.empty(0, dtype=torch.int64), None)

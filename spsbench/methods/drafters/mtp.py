@@ -20,11 +20,11 @@ from spsbench.models.heads.description import MtpShape
 
 
 class Mtp(HeadDrafter):
-    """Opens as a chain or a tree over such a layer, one for all depths; see `headed.Drawing`."""
+    """A chain or tree drafter over one MTP layer for all depths; see `headed.Drawing`."""
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> HeadFrontier:
-        """Over the target's last hidden state."""
+        """Make the frontier over the target's last hidden state."""
         head, target = context.head(), context.target()
         network = context.network(lambda: over_layers(MtpNetwork, head, target))
         return HeadFrontier(network, target, context.cache())
@@ -45,13 +45,13 @@ class MtpNetwork(HeadNetwork):
         self.rotary = Rotary(layer)
 
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """The one hidden state as it is."""
+        """Return the one hidden state unchanged."""
         return hidden[0]
 
     def step(
         self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
     ) -> Tensor:
-        """As `HeadNetwork.step`; normed, as the target's feature is."""
+        """Run one pass and norm the result, as the target's feature is."""
         if self.shape.hidden_first:  # MiMo: the first token's row has no embedding
             embedded = embedded.masked_fill(positions[:, None] == 0, 0.0)
         both = [self.norm_embedded(embedded), self.norm_feature(features)]
@@ -60,5 +60,5 @@ class MtpNetwork(HeadNetwork):
         return made
 
     def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """By the target's head, without another norm."""
+        """Return logits by the target's head, without another norm."""
         return head(features)

@@ -21,7 +21,7 @@ SOURCES = ("text", "prompt")
 
 @dataclass
 class NgramDrafter(Drafter):
-    """Copies what followed the last `n` (down to `min_n`) tokens where they occurred before.
+    """A drafter that copies the tokens after an earlier occurrence of the last `n` tokens.
 
     Args:
         n, min_n: lengths of the n-gram.
@@ -61,7 +61,7 @@ class NgramDrafter(Drafter):
         self._indexed, self._prompt = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """At most `k` tokens; without a match or at k = 0 none."""
+        """Draft at most `k` tokens; none without a match or at k = 0."""
         x = context.tokens
         searched = self._prompt if self.source == "prompt" else len(x)
         self._index(x, searched)
@@ -70,7 +70,7 @@ class NgramDrafter(Drafter):
         return Draft(torch.tensor(copied, dtype=torch.int64), None)
 
     def _index(self, x: Sequence[int], searched: int) -> None:
-        """Add every n-gram that something follows; later ones replace earlier ones."""
+        """Index every n-gram that has a successor; later ones replace earlier ones."""
         for end in range(self._indexed + 1, searched):
             for n in range(self.min_n, min(self.n, end) + 1):
                 gram = tuple(x[end - n : end])

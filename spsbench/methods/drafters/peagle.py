@@ -21,7 +21,7 @@ from spsbench.models.heads.formats.eagle3 import counted
 
 
 class ParallelFrontier(HeadFrontier):
-    """Laws of all depths from one pass, when the second of them is asked for."""
+    """A frontier that computes the laws of all depths in one pass, on the second request."""
 
     network: Eagle3Network
 
@@ -35,13 +35,13 @@ class ParallelFrontier(HeadFrontier):
         self._deep = {-1: 0}  # node -> its depth, from 1
 
     def settle(self, context: Context) -> None:
-        """As `HeadFrontier.settle`."""
+        """Settle as `HeadFrontier.settle` does, and forget the predicted logits."""
         self._ahead, self._deep = None, {-1: 0}
         super().settle(context)
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """[n, V] logits after nodes of one depth, whatever their tokens are."""
+        """Return [n, V] logits after nodes of one depth, which depend on no token of theirs."""
         at = self._deep[parents[0]]
         self._deep.update(dict.fromkeys(nodes, at + 1))
         if self._ahead is None or at >= len(self._ahead):
@@ -49,7 +49,7 @@ class ParallelFrontier(HeadFrontier):
         return self._ahead[at].expand(len(nodes), -1)
 
     def _foretold(self, m: int) -> Tensor:
-        """[m, V] logits of the slots after the first."""
+        """Return [m, V] logits of the slots after the first."""
         device, start = self._target.device, self._read
         self._cache.keep(start)
         masks = torch.full((m,), int(self._token or 0), dtype=torch.int64, device=device)
@@ -59,7 +59,7 @@ class ParallelFrontier(HeadFrontier):
 
 
 class PEagle(Eagle3):
-    """Opens as a chain or a tree over a head of P-EAGLE; see `headed.Drawing`.
+    """A chain or tree drafter over a P-EAGLE head; see `headed.Drawing`.
 
     `residual`, `feedback` and `features` say what a file leaves open, as for `eagle3`.
     """
@@ -73,13 +73,13 @@ class PEagle(Eagle3):
         anyway: bool = False,
         **arguments: Any,
     ) -> Plan:
-        """By the arguments."""
+        """Return the plan for these arguments."""
         counted(features)
         return Drawing(**arguments).plan
 
     @classmethod
     def frontier(cls, context: DrafterContext) -> ParallelFrontier:
-        """Over a head and the target that it was trained for."""
+        """Make the frontier over the head and its target."""
         head, target = context.head(), context.target()
         network = context.network(lambda: over_weights(Eagle3Network, head, target))
         return ParallelFrontier(network, target, context.cache())

@@ -1,8 +1,8 @@
-"""Token recycling: what the target once thought likely after a token (arXiv 2408.08696).
+"""Token recycling: drafts from the target's earlier candidates for each token (arXiv 2408.08696).
 
-Each pass of the target scores the drafted tokens too, kept or not, and its likeliest candidates
-after each of them are usually thrown away. Here they are kept, one row a token, the newest in place
-of older ones; the draft follows these rows from the newest token on.
+Each pass of the target also scores rejected tokens, and its likeliest candidates after each are
+usually discarded. Here they are kept, one row a token, newer rows replacing older ones; the draft
+follows these rows from the newest token on.
 """
 
 from collections import ChainMap
@@ -27,7 +27,7 @@ class EarlierRows:
         self._of: dict[tuple[int, ...], dict[int, list[int]]] = {}
 
     def begin(self, prompt: Sequence[int]) -> ChainMap[int, list[int]]:
-        """Rows of its own for `prompt`, in front of those of all other prompts."""
+        """Make new rows for `prompt`, which take precedence over those of other prompts."""
         own = tuple(prompt)
         self._of.pop(own, None)
         before: dict[int, list[int]] = {}
@@ -40,7 +40,7 @@ class EarlierRows:
 
 
 class RecyclingDrafter(Drafter):
-    """Drafts along an adjacency matrix of the target's own candidates.
+    """A drafter along an adjacency matrix of the target's own candidates.
 
     Off the CPU a round reads the device once more than the loop does: the candidates are looked at
     on the host, where a draft ends at the first token that has none.
@@ -56,14 +56,14 @@ class RecyclingDrafter(Drafter):
 
     @classmethod
     def plan(cls, width: int = 8, nodes: int = 0, shared: bool = False) -> Plan:
-        """A tree where nodes are asked for."""
+        """Return the plan: a tree where `nodes` is set."""
         return Plan(Drawn.POINT, tree=cls(width, nodes).tree)
 
     @classmethod
     def open(
         cls, context: DrafterContext, width: int = 8, nodes: int = 0, shared: bool = False
     ) -> Self:
-        """With the rows that the context remembers, if they are to be `shared`."""
+        """Open the drafter, with the rows in the context's memory if they are `shared`."""
         return cls(width, nodes, context.memory(EarlierRows) if shared else None)
 
     def __init__(self, width: int = 8, nodes: int = 0, earlier: EarlierRows | None = None) -> None:
@@ -85,7 +85,7 @@ class RecyclingDrafter(Drafter):
         self._looked_up, self._known = 0, len(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """At most `k` tokens deep; it ends at tokens that the target has not yet scored."""
+        """Draft at most `k` tokens deep; a path ends at a token that has no row."""
         x = context.tokens
         if context.last is not None:
             self._count_hits(x)
@@ -105,7 +105,7 @@ class RecyclingDrafter(Drafter):
         return chain(newest, followers, k).draft()
 
     def _learn(self, last: Step, x: Sequence[int]) -> None:
-        """Keep the candidates after each token of the last pass, those of kept tokens at last."""
+        """Store the candidates after each token of the last pass, those of kept tokens last."""
         logits, drafted = last.scores.logits, last.draft.tokens
         rows = logits.topk(min(self._width, logits.shape[-1])).indices  # [N + 1, width]
         n, width = len(drafted), rows.shape[-1]
@@ -116,7 +116,7 @@ class RecyclingDrafter(Drafter):
         self._rows[x[self._known - 1]] = found[0]
 
     def _count_hits(self, x: Sequence[int]) -> None:
-        """At which rank the new tokens stood in the rows as they were."""
+        """Count the ranks at which the new tokens were in the rows."""
         for before, token in zip(x[self._known - 1 :], x[self._known :], strict=False):
             row = self._rows.get(before)
             if row is not None:
@@ -125,7 +125,7 @@ class RecyclingDrafter(Drafter):
                     self._hits[row.index(token)] += 1
 
     def _shares(self) -> list[float]:
-        """The chance of each rank, descending as the candidates do."""
+        """Return the probability of each rank, in descending order."""
         shares: list[float] = []
         for rank, hits in enumerate(self._hits):
             prior = PRIOR[min(rank, len(PRIOR) - 1)]

@@ -1,7 +1,7 @@
-"""The target drafts for itself, some of its layers left out (Draft & Verify, arXiv 2309.08168).
+"""Self-speculation: the target drafts with some layers skipped (Draft & Verify, arXiv 2309.08168).
 
-No other model and no more memory for weights; the draft has a cache of its own. Which layers can be
-spared is a matter of the model: `methods.skips` searches.
+It needs no other model and no more memory for weights; the draft has a cache of its own. Which
+layers can be skipped depends on the model: `methods.layer_search` finds them.
 """
 
 from typing import Self
@@ -18,13 +18,13 @@ EVERY_OTHER = "half"
 
 
 class SelfDrafter(ModelDrafter):
-    """Samples from the target less some of its layers; `open` has the arguments."""
+    """A drafter that samples from the target with some layers skipped; `open` has the arguments."""
 
     uses_target = True
 
     @classmethod
     def plan(cls, skip: Numbers = EVERY_OTHER, attention: Numbers = "", mlp: Numbers = "") -> Plan:
-        """Chains from laws, without a draft model."""
+        """Return the plan: sampled chains, without a draft model."""
         variant_of(4, skip, attention, mlp)
         return Plan(Drawn.IID, target=True)
 
@@ -36,21 +36,21 @@ class SelfDrafter(ModelDrafter):
         attention: Numbers = "",
         mlp: Numbers = "",
     ) -> Self:
-        """Over a session with a view of the target.
+        """Open the drafter over a view of the target.
 
         Args:
             context: of a loaded target.
-            skip: layers left out, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
-                `half` is every other one but the first and the last two, a guess; `none` leaves the
-                layers whole.
-            attention, mlp: layers of which that half alone is left out.
+            skip: skipped layers, from 0: `3`, `2+4+8-11`, also without the key as `self:8-11`;
+                `half` is every other one but the first and the last two, a guess; `none` skips no
+                whole layer.
+            attention, mlp: layers of which that half alone is skipped.
         """
         count = int(context.target().config.num_hidden_layers)
         return cls(context.variant(variant_of(count, skip, attention, mlp)))
 
 
 def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> Variant:
-    """What is left out of a model of `count` layers.
+    """Return the skipped parts of a model of `count` layers.
 
     Raises:
         ValueError: no numbers of layers, or nothing left out.
@@ -66,7 +66,7 @@ def variant_of(count: int, skip: Numbers, attention: Numbers, mlp: Numbers) -> V
 
 
 def numbers(name: str, given: Numbers) -> frozenset[int]:
-    """The layers of `3`, `2+4` or `8-11`.
+    """Parse the layers in `3`, `2+4` or `8-11`.
 
     Raises:
         ValueError: something else.

@@ -1,4 +1,4 @@
-"""A tree of the best shape for measured acceptance and costs (Sequoia, arXiv 2402.12374).
+"""Trees of the best shape for measured acceptance and costs (Sequoia, arXiv 2402.12374).
 
 The best tree for an acceptance vector is found by dynamic programming (section 4.1).
 """
@@ -25,7 +25,7 @@ ACCEPTED = "0.41/0.17/0.12/0.09/0.04/0.04/0.04/0.02"
 
 
 class SequoiaDrafter(ShapedDrafter):
-    """The shape that brings the most tokens, or with costs the most tokens for each second.
+    """A tree drafter whose shape maximises tokens a round, or with costs tokens a second.
 
     The shape is found once, by dynamic programming (section 4.1 of the paper), so it depends on no
     token. Its depth is at most K: a smaller K cuts it.
@@ -42,7 +42,7 @@ class SequoiaDrafter(ShapedDrafter):
 
     @classmethod
     def plan(cls, *args: Any, siblings: str = "top", **more: Any) -> Plan:
-        """How its siblings are drawn is in its arguments."""
+        """Return the plan: `siblings` decides how children are drawn."""
         return Plan(drawn_as(siblings), True, cls.weights)
 
     @classmethod
@@ -55,7 +55,7 @@ class SequoiaDrafter(ShapedDrafter):
         siblings: str = "top",
         file: str = "",
     ) -> Self:
-        """Over a session with the draft model."""
+        """Open the drafter over a session with the draft model."""
         return cls(context.session(), nodes, depth, accept, siblings, file)
 
     def __init__(
@@ -75,30 +75,30 @@ class SequoiaDrafter(ShapedDrafter):
 
 
 class Measured(NamedTuple):
-    """What a shape is chosen by; without times it is the one of most tokens."""
+    """Measured acceptance and times that select a shape; without times, tokens alone count."""
 
     accept: tuple[float, ...]  # the k-th child is kept, given that it is looked at
     draft: float = 0.0  # ms of a pass of the draft model
     target: tuple[tuple[int, float], ...] = ()  # rows of a pass of the target -> its ms
 
     def round_ms(self, nodes: int, depth: int) -> float:
-        """Of a round: a draft pass a depth, and a target pass; between measured rows a line."""
+        """Return the time of a round: a draft pass a depth and a target pass, by interpolation."""
         rows, times = zip(*self.target, strict=True)
         return depth * self.draft + float(np.interp(nodes + 1, rows, times))
 
     @property
     def chances(self) -> Floats:
-        """[B] that the k-th child is the one that is kept, given that its parent was."""
+        """Return [B], the probability that the k-th child is kept, given that its parent was."""
         looked_at = np.cumprod([1.0, *(1 - np.array(self.accept[:-1]))])
         return np.asarray(looked_at * np.array(self.accept))
 
 
 @lru_cache(maxsize=32)
 def best_shape(nodes: int, depth: int, measured: Measured) -> tuple[int, ...]:
-    """The parents of the best tree, level by level.
+    """Return the parents of the best tree, level by level.
 
-    With times the number of tokens a ms decides among all sizes up to `nodes` and `depth`, else the
-    number of tokens alone.
+    With times the best ratio of tokens to ms among all sizes up to `nodes` and `depth` decides,
+    else the number of tokens alone.
     """
     table = Table(nodes, depth, measured.chances)
     sizes = [(nodes, depth)]
@@ -112,7 +112,7 @@ def best_shape(nodes: int, depth: int, measured: Measured) -> tuple[int, ...]:
 
 
 class Table:
-    """The most tokens of trees up to a size, for each number of nodes and depth.
+    """The most expected tokens of trees up to a size, for each number of nodes and depth.
 
     `gain[d][b][n]` is the most that n nodes bring as the children from the b-th on, and all below
     them, of a kept node with room for depth d: the first takes y of them, itself included.
@@ -133,11 +133,11 @@ class Table:
                     gain[d, b, n] = each[y - 1]
 
     def tokens(self, nodes: int, depth: int) -> float:
-        """Of a round, the target's own included."""
+        """Return the expected tokens of a round, the target's own included."""
         return 1 + float(self._gain[depth, 0, nodes])
 
     def shape(self, nodes: int, depth: int) -> tuple[int, ...]:
-        """The parents of that tree, level by level."""
+        """Return the parents of that tree, level by level."""
         parents: list[int] = []
         level = [(-1, nodes, depth)]  # a node, and how many may be below it, how deep
         while level:
@@ -155,7 +155,7 @@ class Table:
 
 
 def chances(text: str | float) -> tuple[float, ...]:
-    """Numbers from 0 to 1 with / between them.
+    """Parse probabilities separated by `/`.
 
     Raises:
         ValueError: other numbers, or none.
@@ -170,7 +170,7 @@ def chances(text: str | float) -> tuple[float, ...]:
 
 
 def read(file: str) -> Measured:
-    """What was measured of a pair.
+    """Read the measurements of a pair.
 
     Raises:
         ValueError: no such file, or something else in it.

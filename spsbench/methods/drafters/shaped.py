@@ -37,7 +37,7 @@ MOST = 512  # nodes
 
 
 class ShapedDrafter(Drafter):
-    """Draws along `shape`, the parents of the nodes of a tree, level by level.
+    """A drafter along `shape`, the parents of the nodes of a tree, level by level.
 
     Slot i of DRAFT's uniforms is that of node i of the whole shape, whatever is left out before it.
     """
@@ -60,7 +60,7 @@ class ShapedDrafter(Drafter):
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """The shape down to depth `k`, its first `context.nodes` nodes."""
+        """Draft the shape down to depth `k`, its first `context.nodes` nodes."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, k)
@@ -111,7 +111,7 @@ class ShapedDrafter(Drafter):
     def _wanted(
         self, slots: Sequence[int], logits: Tensor, law: Tensor, context: Context, go_on: GoOn
     ) -> list[int]:
-        """How many children each of some nodes gets, by its law."""
+        """Return how many children each of some nodes gets, by its law."""
         sure = unsharpened(context.warp, logits, law)
         counts = [min(len(self._children[slot]), law.shape[-1]) for slot in slots]
         if self.drawn is not Drawn.POINT:
@@ -124,7 +124,7 @@ class ShapedDrafter(Drafter):
     def _draw(
         self, logits: Tensor, law: Tensor, slots: Sequence[int], most: int, u: Tensor | None
     ) -> Tensor:
-        """[R, W] children of each of some nodes, in draw order; what is not wanted is anything."""
+        """Draw [R, W] children of each of some nodes in order; unwanted slots are arbitrary."""
         if u is None:
             return logits.topk(most).indices
         padded = [[*self._children[slot][:most]] for slot in slots]
@@ -135,7 +135,7 @@ class ShapedDrafter(Drafter):
 
 
 class TreeDrafter(ShapedDrafter):
-    """`3x2x1`: three children of the text, two of each of those, one of each of these.
+    """A drafter of trees such as `3x2x1`: three children of the text, two of each of those, ...
 
     Args:
         shape: the children of a node at each depth.
@@ -147,7 +147,7 @@ class TreeDrafter(ShapedDrafter):
     def plan(
         cls, *args: Any, shape: str | int = "3x2x1", siblings: str = "top", **more: Any
     ) -> Plan:
-        """How its siblings are drawn is in its arguments."""
+        """Return the plan: `siblings` decides how children are drawn."""
         parents_of(shape)
         return Plan(drawn_as(siblings), True, cls.weights)
 
@@ -155,7 +155,7 @@ class TreeDrafter(ShapedDrafter):
     def open(
         cls, context: DrafterContext, shape: str | int = "3x2x1", siblings: str = "top"
     ) -> Self:
-        """Over a session with the draft model."""
+        """Open the drafter over a session with the draft model."""
         return cls(context.session(), shape, siblings)
 
     def __init__(self, lm: LM, shape: str | int = "3x2x1", siblings: str = "top") -> None:
@@ -163,7 +163,7 @@ class TreeDrafter(ShapedDrafter):
 
 
 def drawn_as(siblings: str) -> Drawn:
-    """What a word for it means.
+    """Return the `Drawn` that a word for siblings means.
 
     Raises:
         ValueError: another word.
@@ -174,7 +174,7 @@ def drawn_as(siblings: str) -> Drawn:
 
 
 def parents_of(shape: str | int) -> list[int]:
-    """The parents of the nodes of a tree of these widths, level by level.
+    """Return the parents of the nodes of a tree of these widths, level by level.
 
     Raises:
         ValueError: no widths from 1, or more than `MOST` nodes.

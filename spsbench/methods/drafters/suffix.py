@@ -1,8 +1,8 @@
-"""Suffix decoding: whatever followed the end of the text before, by how often (arXiv 2411.04975).
+"""Suffix decoding: drafts what most often followed the text's suffix (arXiv 2411.04975).
 
-A suffix automaton of the text so far, and optionally one of earlier outputs, tells for every length
-of the text's end which tokens followed and how often. From each length a draft is grown along the
-likeliest paths; the one that expects the most kept tokens is taken.
+A suffix automaton of the text so far, and optionally one of earlier outputs, counts for every
+length of the text's suffix which tokens followed it. From each length a draft grows along the
+likeliest paths; the draft with the most expected kept tokens is taken.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ SUFFIXES = 16  # ends of the text that are tried in each automaton, the longest 
 
 
 class SuffixDrafter(Drafter):
-    """Drafts what most often followed the end of the text.
+    """A drafter of the tokens that most often followed the suffix of the text.
 
     Args:
         factor, offset: at most `factor` times the matched length plus `offset` tokens deep.
@@ -48,7 +48,7 @@ class SuffixDrafter(Drafter):
         nodes: int = 0,
         shared: bool = False,
     ) -> Plan:
-        """A tree where nodes are asked for."""
+        """Return the plan: a tree where `nodes` is set."""
         cls(factor, offset, least, min_n, nodes)
         return Plan(Drawn.POINT, tree=nodes > 0)
 
@@ -63,7 +63,7 @@ class SuffixDrafter(Drafter):
         nodes: int = 0,
         shared: bool = False,
     ) -> Self:
-        """With what the context remembers of earlier generations, if it is to be `shared`."""
+        """Open the drafter, with the texts in the context's memory if they are `shared`."""
         earlier = context.memory(EarlierTexts) if shared else None
         return cls(factor, offset, least, min_n, nodes, earlier)
 
@@ -98,7 +98,7 @@ class SuffixDrafter(Drafter):
             self._earlier.begin(prompt)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """At most `k` tokens deep; without a match or at k = 0 none."""
+        """Draft at most `k` tokens deep; none without a match or at k = 0."""
         self._take_in(context.tokens)
         best = NOTHING
         for automaton, state, length in self._ends():
@@ -118,7 +118,7 @@ class SuffixDrafter(Drafter):
                 self._met = self._earlier.automaton.step(*self._met, token)
 
     def _ends(self) -> Iterator[tuple[SuffixAutomaton, int, int]]:
-        """Where ends of the text came before: automaton, state, length; the longest first."""
+        """Yield occurrences of the text's suffixes (automaton, state, length), longest first."""
         places = [(self._own, self._own.earlier())]
         if self._earlier is not None:
             places.append((self._earlier.automaton, self._met))

@@ -1,7 +1,7 @@
 """Lookups in texts: suffix automata, earlier generations, and drafts of the tokens that followed.
 
-Automata after Blumer et al. 1985: states are sets of substrings that end at the same places; adding
-a token takes O(1) amortised, and the counts as many steps as there are lengths of the known end.
+Automata after Blumer et al. 1985: states are sets of substrings that end at the same positions;
+adding a token takes O(1) amortised, and updating counts a step for each length of the known suffix.
 """
 
 import heapq
@@ -17,7 +17,7 @@ ROOT = 0
 
 
 class SuffixAutomaton:
-    """All substrings of the texts added so far; a substring never spans two texts.
+    """An index of all substrings of the texts added so far; none spans two texts.
 
     Attributes:
         last: the state of the whole text so far.
@@ -37,7 +37,7 @@ class SuffixAutomaton:
         self.last = ROOT
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Go on with the text."""
+        """Append tokens to the text."""
         for token in tokens:
             self.last = self._extended(token)
             self._added += 1
@@ -48,9 +48,9 @@ class SuffixAutomaton:
                 state = self._link[state]
 
     def followers(self, state: int) -> list[tuple[float, int, int]]:
-        """Share of each token that followed, the token, the state after it; likeliest first.
+        """Return (share, token, next state) of each token that followed, the likeliest first.
 
-        Of tokens that followed equally often, the one that last did comes first.
+        Among equally frequent tokens the one that followed last comes first.
         """
         after = self._next[state].items()
         total = sum(self._count[there] for _, there in after)
@@ -60,9 +60,9 @@ class SuffixAutomaton:
         return [(self._count[there] / total, token, there) for token, there in ranked]
 
     def suffixes(self, state: int, length: int) -> Iterator[tuple[int, int]]:
-        """`state` of a text of `length`, then of its shorter and shorter ends, with their lengths.
+        """Yield `state` of a text of `length`, then its shorter suffixes, with their lengths.
 
-        Ends between two of these came at the same places as the longer one.
+        Suffixes between two of these occurred at the same positions as the longer one.
         """
         while state != ROOT and length > 0:
             yield state, length
@@ -70,12 +70,12 @@ class SuffixAutomaton:
             length = self._length[state]
 
     def earlier(self) -> tuple[int, int]:
-        """The longest end of the text that came before: its state, and its length."""
+        """Return state and length of the text's longest suffix that occurred before."""
         state = self.last if self._count[self.last] > 1 else max(self._link[self.last], ROOT)
         return state, self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """From the longest end of another text that is in here to that after one more token."""
+        """Advance the longest known suffix of another text by one more token."""
         while state != ROOT and token not in self._next[state]:
             state = self._link[state]
             length = self._length[state]
@@ -84,7 +84,7 @@ class SuffixAutomaton:
         return self._next[state][token], length + 1
 
     def _extended(self, token: int) -> int:
-        """The state of the text so far with `token` behind it."""
+        """Return the state of the text so far followed by `token`."""
         at = self.last
         if token in self._next[at]:  # another text went the same way
             return self._own(at, token)
@@ -96,7 +96,7 @@ class SuffixAutomaton:
         return made
 
     def _own(self, at: int, token: int) -> int:
-        """The state whose longest substring is that of `at` with `token`: split off if need be."""
+        """Return the state whose longest substring is that of `at` with `token`; split it off."""
         there = self._next[at][token]
         length = self._length[at] + 1
         if self._length[there] == length:
@@ -109,7 +109,7 @@ class SuffixAutomaton:
         return split
 
     def _state(self, after: dict[int, int], link: int, length: int, like: int) -> int:
-        """A new state that came where `like` did (`ROOT`: nowhere)."""
+        """Make a state that occurred where `like` did (`ROOT`: nowhere)."""
         self._next.append(after)
         self._link.append(link)
         self._length.append(length)
@@ -122,10 +122,10 @@ MOST = 100_000  # tokens that are kept: about 60 MB
 
 
 class EarlierTexts:
-    """An automaton of the outputs that were made for other prompts than the present one.
+    """An automaton of the outputs that were generated for other prompts than the present one.
 
-    Answers to the same prompt are left out: a benchmark that repeats a prompt would else find its
-    own answer. The oldest outputs are forgotten when there are more than `most` tokens.
+    Answers to the same prompt are left out: a benchmark that repeats a prompt would otherwise look
+    up its own answer. The oldest outputs are dropped when there are more than `most` tokens.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -137,7 +137,7 @@ class EarlierTexts:
         self._seen: Sequence[int] = ()  # the text that is being made
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Keep the text made so far, and look up for `prompt` from now on."""
+        """Keep the last text, and look up for `prompt` from now on."""
         if len(self._seen) > len(self._prompt):
             self._texts.append((self._prompt, list(self._seen)))
         self._seen, self._prompt = (), tuple(prompt)
@@ -152,11 +152,11 @@ class EarlierTexts:
         self._indexed = wanted
 
     def watch(self, text: Sequence[int]) -> None:
-        """Prompt and output so far; it may grow after the call, and is read when it is done."""
+        """Register prompt and output so far; the list may grow, and is read when it is complete."""
         self._seen = text
 
     def _forget(self) -> bool:
-        """Drop the oldest texts above the limit; down to half of it, so that this is rare."""
+        """Drop the oldest texts down to half of the limit, so that this is rare."""
         sizes = [len(text) - len(of) for of, text in self._texts]
         if sum(sizes) <= self._most:
             return False
@@ -177,7 +177,7 @@ class Grown(NamedTuple):
     expected: float  # sum of the chances of all paths: tokens that would be kept if they were right
 
     def draft(self) -> Draft:
-        """As the loop takes it: drawn by rule."""
+        """Return the tokens as a draft by rule."""
         parents = None if self.parents is None else torch.tensor(self.parents, dtype=torch.int64)
         return Draft(torch.tensor(self.tokens, dtype=torch.int64), None, parents)
 
@@ -192,7 +192,7 @@ Tokens of one place are distinct.
 
 
 def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0.0) -> Grown:
-    """Follow the likeliest token up to `depth` times, while the chance of them all is `least`."""
+    """Follow the likeliest token up to `depth` times, while the path's probability is `least`."""
     tokens: list[int] = []
     place, chance, expected = root, 1.0, 0.0
     for _ in range(depth):
@@ -209,11 +209,11 @@ def chain(root: Place, followers: Followers[Place], depth: int, least: float = 0
 def tree(
     root: Place, followers: Followers[Place], depth: int, nodes: int, least: float = 0.0
 ) -> Grown:
-    """Add the likeliest path of all that could be added, until there are `nodes`.
+    """Add the likeliest candidate path until there are `nodes`.
 
     Args:
         depth: of the deepest node; 1 is a child of the context.
-        least: chance of a path below which it is not added.
+        least: probability of a path below which it is not added.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -237,5 +237,5 @@ def tree(
 
 
 def within(nodes: int, fitting: int | None) -> int:
-    """The smaller of what was asked for and what fits the target's context (None = any)."""
+    """Return the smaller of the requested nodes and those that fit the context (None = any)."""
     return nodes if fitting is None else min(nodes, fitting)

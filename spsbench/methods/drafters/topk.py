@@ -1,4 +1,4 @@
-"""A tree that grows where the draft model is surest (EAGLE-2: Li et al. 2024, arXiv 2406.16858)."""
+"""Best-first trees by the draft model's confidence (EAGLE-2: Li et al. 2024, arXiv 2406.16858)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
@@ -15,7 +15,7 @@ MOST = 512  # nodes
 
 
 class Node(NamedTuple):
-    """A token that may be drafted, by the draft model's own softmax."""
+    """A candidate token, with its path probability by the draft model's softmax."""
 
     score: float  # log of the probability of the path that ends in it
     token: int
@@ -23,15 +23,15 @@ class Node(NamedTuple):
 
 
 class TopkDrafter(Drafter):
-    """Best first by path probability: expand the best `width` of a depth, keep the best of all.
+    """A best-first tree drafter: expand the best `width` nodes of a depth, keep the best of all.
 
-    The probability is the draft model's at temperature 1, whatever the warp is: at 0 the warped law
-    would know one token only. Everything comes by rule, so the draft has no law and only a rule
-    that needs none may follow it (section 4 of the paper; sampled nodes that were chosen by their
-    value would have none either).
+    Path probabilities are the draft model's at temperature 1, whatever the warp is: at 0 the warped
+    law has one token only. All tokens are drafted by rule, so the draft has no law and only a
+    verifier that needs none may follow it (section 4 of the paper; sampled nodes that were selected
+    by their value would have none either).
 
     Args:
-        width: nodes expanded at each depth, and children that each gets.
+        width: nodes expanded at each depth, and children of each.
         depth: of the tree at most; 0 = as deep as K.
         nodes: kept in the end.
     """
@@ -42,7 +42,7 @@ class TopkDrafter(Drafter):
 
     @classmethod
     def open(cls, context: DrafterContext, width: int = 8, depth: int = 0, nodes: int = 32) -> Self:
-        """Over a session with the draft model."""
+        """Open the drafter over a session with the draft model."""
         return cls(context.session(), width, depth, nodes)
 
     def __init__(self, lm: LM | Frontier, width: int = 8, depth: int = 0, nodes: int = 32) -> None:
@@ -58,7 +58,7 @@ class TopkDrafter(Drafter):
         self._frontier.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """The best nodes of all that were looked at, best first, so parents before children."""
+        """Draft the best nodes of all candidates, best first, so parents before children."""
         frontier = self._frontier
         frontier.settle(context)
         k = frontier.depth(context, min(k, self.depth or k))
@@ -97,7 +97,7 @@ class TopkDrafter(Drafter):
 
 
 def likeliest(logits: Tensor, width: int) -> list[list[tuple[float, int]]]:
-    """[R, V] -> of each row (log probability, token) of the likeliest, in one host read."""
+    """Return (log probability, token) of the likeliest of each row [R, V], in one host read."""
     x = logits if logits.dtype == torch.float64 else logits.float()
     top = x.topk(min(width, x.shape[-1]))
     logs = (top.values - x.logsumexp(-1, keepdim=True)).double()
@@ -106,6 +106,6 @@ def likeliest(logits: Tensor, width: int) -> list[list[tuple[float, int]]]:
 
 
 def best(nodes: Sequence[Node], most: int, first: int = 0) -> list[int]:
-    """The numbers, from `first` on, of the likeliest; of equal ones the earlier, so a parent."""
+    """Return the numbers, from `first` on, of the likeliest nodes; ties go to the earlier one."""
     order = sorted(range(len(nodes)), key=lambda i: -nodes[i].score)
     return [first + i for i in order[:most]]

@@ -1,4 +1,4 @@
-"""A head that is fed a tree: features of the target in, a cache of its own, logits out."""
+"""The frontier of a recurrent head: target features in, a cache of its own, logits out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,12 +26,12 @@ class HeadFrontier(HiddenReader):
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        """[1, V] logits after the text."""
+        """Return the [1, V] logits after the text."""
         return self._logits(self._before([-1]))
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """[n, V] logits after each of some nodes of one depth, in one pass; as `Frontier.feed`."""
+        """Return [n, V] logits after nodes of one depth, in one pass; see `Frontier.feed`."""
         features = self._before(parents)
         for node, parent in zip(nodes, parents, strict=True):
             self._rows[node] = len(self._parents)
@@ -51,7 +51,7 @@ class HeadFrontier(HiddenReader):
         self._states: dict[int, Tensor] = {}  # node -> [H] the features after it
 
     def _before(self, parents: Sequence[int]) -> Tensor:
-        """[n, H] the features after some nodes, or after the text."""
+        """Return [n, H], the features after some nodes, or after the text."""
         newest: Any = self._newest
         return torch.stack([newest if p < 0 else self._states[p] for p in parents])
 
@@ -61,10 +61,10 @@ class HeadFrontier(HiddenReader):
         return self._pass(features, tokens, places, sees)[-1]
 
     def _pass(self, features: Tensor, tokens: Tensor, places: Tensor, sees: Any) -> Tensor:
-        """[m, H] features, [m] tokens after each, where they stand, what they see -> [m, H]."""
+        """Run [m, H] features and the [m] tokens after them at `places`, under the mask `sees`."""
         made: Tensor = self.network.step(features, self._embed(tokens), places, self._cache, sees)
         return made
 
     def _logits(self, states: Tensor) -> Tensor:
-        """[n, H] -> [n, V] logits."""
+        """Map [n, H] to [n, V] logits."""
         return self._spread(self.network.scores(states, self._their_head))

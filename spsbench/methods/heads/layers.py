@@ -1,6 +1,6 @@
-"""Layers that heads are made of: Llama's, with Qwen's norms and biases where a head has them.
+"""Layers of heads: Llama's, with Qwen's norms and biases where a head has them.
 
-Shapes: m rows of a pass, n rows that are seen, H the head's width, A = heads * head_dim.
+Shapes: m rows of a pass, n visible rows, H the head's width, A = heads * head_dim.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ class Rotary(nn.Module):
         self.register_buffer("frequencies", found.double(), persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """[m] positions -> cos, sin, each [m, head_dim]."""
+        """Map [m] positions to cos and sin, each [m, head_dim]."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         angles = positions[:, None].to(wide) * self.frequencies.to(wide)
         angles = torch.cat([angles, angles], -1)
@@ -64,13 +64,13 @@ class Attention(nn.Module):
             self.k_norm = nn.RMSNorm(shape.head_dim, eps=shape.eps)
 
     def forward(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache, sees: Any) -> Tensor:
-        """[m, fed], cos and sin, what each row sees ([m, n] bool; None: all) -> [m, H]."""
+        """Attend from [m, fed] rows under the mask `sees` ([m, n] bool; None: all): [m, H]."""
         return self.look(x, places, self.note(x, places, cache), sees)
 
     def look(
         self, x: Tensor, places: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], sees: Any
     ) -> Tensor:
-        """The same over keys and values that are there: `held`, as `note` gives them."""
+        """Attend over keys and values that exist already: `held`, as `note` returns them."""
         m, width = len(x), self.shape.head_dim
         q = self.q_proj(x).view(m, -1, width)
         q = turned(self.q_norm(q) if self.shape.qk_norm else q, places)
@@ -81,7 +81,7 @@ class Attention(nn.Module):
         return kept
 
     def note(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache) -> tuple[Tensor, Tensor]:
-        """[m, fed], cos and sin -> all keys and values, those of these rows the last."""
+        """Append keys and values of [m, fed] rows to the cache, and return all of them."""
         m, width = len(x), self.shape.head_dim
         k, v = (part(x).view(m, -1, width) for part in (self.k_proj, self.v_proj))
         k = turned(self.k_norm(k) if self.shape.qk_norm else k, places)
@@ -89,14 +89,14 @@ class Attention(nn.Module):
 
 
 def turned(x: Tensor, places: tuple[Tensor, Tensor]) -> Tensor:
-    """[m, heads, head_dim] turned by the angles of its rows, halves against halves."""
+    """Rotate [m, heads, head_dim] by the angles of its rows, half against half."""
     cos, sin = (part[:, None] for part in places)
     low, high = x.chunk(2, -1)
     return x * cos + torch.cat([-high, low], -1) * sin
 
 
 class Mlp(nn.Module):
-    """Gated feed-forward."""
+    """A gated feed-forward block."""
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(shape.inner, shape.width, bias=shape.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[m, H] -> [m, H]."""
+        """Map [m, H] to [m, H]."""
         made: Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
         return made
 
@@ -121,7 +121,7 @@ class Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(shape.width, eps=shape.eps)
 
     def forward(self, x: Tensor, places: tuple[Tensor, Tensor], cache: Cache, sees: Any) -> Tensor:
-        """[m, H] -> [m, H]."""
+        """Map [m, H] to [m, H]."""
         x = x + self.self_attn(self.input_layernorm(x), places, cache, sees)
         made: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return made

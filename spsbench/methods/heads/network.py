@@ -1,4 +1,4 @@
-"""What the network of a head is to the drafter that runs it."""
+"""The interface between the network of a head and the drafter that runs it."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ Ranked = TypeVar("Ranked", bound="Ranking")
 
 
 class Ranking(nn.Module):
-    """Ranks tokens of the target: all of them, or those of a vocabulary of its own.
+    """The base of networks that rank tokens: all of the target's, or a reduced vocabulary.
 
     Attributes:
         ids: [Vd] int64, the target's token that each row of its own vocabulary is; None: the same.
@@ -30,7 +30,7 @@ class Ranking(nn.Module):
     lm_head: nn.Linear
 
     def embed(self, tokens: Tensor, embed: Rows) -> Tensor:
-        """[m] tokens -> [m, H] by its own table, if it has one that differs; else by the target's.
+        """Embed [m] tokens to [m, H] by its own table, if that differs, else by the target's.
 
         Args:
             embed: the target's own.
@@ -39,7 +39,7 @@ class Ranking(nn.Module):
         return own
 
     def ranked(self, rows: Tensor, head: Rows) -> Tensor:
-        """[n, H] -> [n, Vd] logits by its own head, else by the target's rows of its vocabulary.
+        """Map [n, H] to [n, Vd] logits by its own head, else by the target's rows.
 
         Args:
             head: the target's own.
@@ -52,11 +52,11 @@ class Ranking(nn.Module):
 
 
 class HeadNetwork(Ranking):
-    """Features of a text in, features of its next token out; one subclass a family.
+    """The base of recurrent heads, one subclass a family: features in, the next token's out.
 
-    Row j of a pass holds the features of token j and the embedding of token j + 1, stands at
-    position j, and foretells token j + 2. H is the head's width, Ht the target's, n the hidden
-    states that it reads, V the target's vocabulary.
+    Row j of a pass holds the features of token j and the embedding of token j + 1, has position j,
+    and predicts token j + 2. H is the head's width, Ht the target's, n the hidden states that the
+    head reads, V the target's vocabulary.
 
     Attributes:
         layers: hidden states of the target that it reads, as transformers numbers them.
@@ -66,20 +66,20 @@ class HeadNetwork(Ranking):
 
     @abstractmethod
     def fuse(self, hidden: Sequence[Tensor]) -> Tensor:
-        """N times [m, Ht] hidden states of the target -> [m, H] features."""
+        """Fuse n times [m, Ht] hidden states of the target to [m, H] features."""
 
     @abstractmethod
     def step(
         self, features: Tensor, embedded: Tensor, positions: Tensor, cache: Cache, sees: Any
     ) -> Tensor:
-        """One pass over m rows, whose keys and values go into `cache`.
+        """Run one pass over m rows and append their keys and values to `cache`.
 
         Args:
             features: [m, H].
             embedded: [m, H] embeddings of the tokens after them.
-            positions: [m] where the rows stand.
+            positions: [m] of the rows.
             cache: of the head's layers.
-            sees: [m, cached + m] bool, what each row sees; None: everything.
+            sees: [m, cached + m] bool, what each row attends to; None: everything.
 
         Returns:
             [m, H] features of those tokens, as the next pass takes them.
@@ -87,24 +87,24 @@ class HeadNetwork(Ranking):
 
     @abstractmethod
     def scores(self, features: Tensor, head: Rows) -> Tensor:
-        """[m, H] features -> [m, Vd] logits of the token after; `head` is the target's own."""
+        """Map [m, H] features to [m, Vd] logits of the next token; `head` is the target's own."""
 
 
 def filled(network: Made, tensors: dict[str, Tensor]) -> Made:
-    """`network`, made on the device `meta`, over `tensors` of all its parameters and buffers."""
+    """Fill `network`, made on the device `meta`, with `tensors` for all parameters and buffers."""
     network.load_state_dict(tensors, strict=True, assign=True)
     device = next(network.parameters()).device
     return network.to(device).eval().requires_grad_(False)  # buffers too
 
 
 def on_meta(make: Callable[[], Made]) -> Made:
-    """A network without memory for its weights."""
+    """Make a network without memory for its weights."""
     with torch.device("meta"):
         return make()
 
 
 def shared(own: Tensor, target: TargetParts) -> bool:
-    """Whether a head's own embeddings `own` [V, H] are a copy of the target's."""
+    """Return whether a head's own embeddings `own` [V, H] are a copy of the target's."""
     rows = torch.arange(len(own), device=target.device)
     if len(own) > target.vocab_size:  # the rest are rows of padding
         rows = rows[: target.vocab_size]
@@ -117,7 +117,7 @@ def shared(own: Tensor, target: TargetParts) -> bool:
 def without_copy(
     shape: Shape, tensors: Mapping[str, Tensor], target: TargetParts
 ) -> tuple[Shape, dict[str, Tensor]]:
-    """A head's shape and weights without embeddings that are the target's own, bit for bit."""
+    """Drop a head's embeddings that equal the target's bit for bit; return shape and weights."""
     rest = dict(tensors)
     if shape.own_embedding and shared(rest["embed_tokens.weight"], target):
         del rest["embed_tokens.weight"]
@@ -128,10 +128,9 @@ def without_copy(
 def known_ids(
     shape: Eagle3Shape | BlockShape, tensors: Mapping[str, Tensor], vocab: int
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """The target's token of each row of a reduced vocabulary, and the weights without the maps.
+    """Return the target's token of each row of a reduced vocabulary, and the weights without maps.
 
-    `d2t` holds offsets: row i is token i + d2t[i]. The last rows may be no token of the target
-    (padding): they have none.
+    `d2t` holds offsets: row i is token i + d2t[i]. The last rows may be padding without a token.
 
     Raises:
         DataError: ids that are no offsets, leave the vocabulary, or contradict `t2d`.
@@ -151,13 +150,13 @@ def known_ids(
 
 
 def over_layers(make: Callable[[Any, int], Made], head: HeadWeights, target: TargetParts) -> Made:
-    """The network that `make` gives for a shape and the target's layers, over a head's weights."""
+    """Make a network from a shape and the number of target layers, with a head's weights."""
     shape, layers = head.description.shape, target.config.num_hidden_layers
     return filled(on_meta(lambda: make(shape, layers)), dict(head.tensors))
 
 
 def over_weights(make: Callable[[Any], Ranked], head: HeadWeights, target: TargetParts) -> Ranked:
-    """The network that `make` gives for a shape, over a head's weights and with its own tokens."""
+    """Make a network from a shape, with a head's weights and its reduced vocabulary."""
     shape, tensors = without_copy(head.description.shape, head.tensors, target)
     ids, tensors = known_ids(shape, tensors, target.vocab_size)
     network = filled(on_meta(lambda: make(shape)), tensors)

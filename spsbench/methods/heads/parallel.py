@@ -1,8 +1,8 @@
-"""Heads whose drafts are computed at once, or from a small state: one look at the text a round.
+"""Heads that draft in parallel, or from a small state: one pass over the text a round.
 
-Medusa, blockwise decoding, MLP speculators and block diffusion have this in common: when a round
-begins, one pass over what is known of the text makes all that the round needs. What a drafted token
-then changes is a small state, or nothing at all.
+Medusa, blockwise decoding, MLP speculators and block diffusion share this: when a round begins, one
+pass over the known text computes all that the round needs. A drafted token then changes a small
+state, or nothing at all.
 """
 
 from abc import abstractmethod
@@ -20,7 +20,7 @@ from spsbench.methods.heads.reader import HiddenReader
 
 
 class Around(NamedTuple):
-    """What a network has around it."""
+    """The environment of a head network: the target's parts, the cache and the vocabulary."""
 
     embed: Rows  # [m] tokens -> [m, H], in the network's dtype
     head: Rows  # [m, H] -> [m, V], the target's own
@@ -28,18 +28,18 @@ class Around(NamedTuple):
 
 
 class ParallelNetwork(Ranking):
-    """The network of such a head; H its width, Ht the target's, Vd its vocabulary, S its state.
+    """The base of parallel heads; H its width, Ht the target's, Vd its vocabulary, S its state.
 
     Attributes:
         layers: hidden states of the target that it reads, as transformers numbers them.
-        deepest: tokens that a draft may be deep.
+        deepest: the greatest depth of a draft.
     """
 
     layers: tuple[int, ...]
     deepest: int
 
     def read(self, hidden: Sequence[Tensor], tokens: Tensor, past: int, by: Around) -> Tensor:
-        """N times [m, Ht] hidden states of the text, the [m] tokens after them -> [H], the newest.
+        """Read n times [m, Ht] hidden states and the [m] next tokens; return the newest [H].
 
         `past` rows were read before. A head without layers of its own needs the last row only.
         """
@@ -47,39 +47,39 @@ class ParallelNetwork(Ranking):
 
     @abstractmethod
     def look(self, newest: Tensor, token: Tensor, place: int, count: int, by: Around) -> Any:
-        """What a round needs, once.
+        """Compute what a round needs, once.
 
         Args:
-            newest: [H] as `read` left it.
+            newest: [H] as `read` returned it.
             token: [] the pending one, which has no features yet.
-            place: where the row of that token would stand.
-            count: depths that will be asked for at most.
+            place: the position of that token's row.
+            count: the greatest depth that the round may ask for.
         """
 
     def start(self, seen: Any, token: Tensor, by: Around) -> Tensor:
-        """[S] the state before the first drafted token, after the pending one."""
+        """Return [S], the state after the pending token, before the first drafted one."""
         return token.new_empty(0)
 
     @abstractmethod
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """[n, S] states after some paths of `depth` tokens -> [n, Vd] logits of the next."""
+        """Map [n, S] states after paths of `depth` tokens to [n, Vd] logits of the next."""
 
     def step(self, seen: Any, depth: int, states: Tensor, tokens: Tensor, by: Around) -> Tensor:
-        """[n, S] states, the [n] tokens drafted after them -> [n, S]."""
+        """Advance [n, S] states by the [n] tokens drafted after them."""
         return states
 
 
 class Marginal(ParallelNetwork):
-    """Each depth has a law of its own, whatever is drafted before it: `look` gives [count, Vd]."""
+    """The base of heads whose law of a depth ignores drafted tokens: `look` returns [count, Vd]."""
 
     def scores(self, seen: Any, depth: int, states: Tensor, by: Around) -> Tensor:
-        """The same for every path."""
+        """Return the same logits for every path."""
         row: Tensor = seen[depth]
         return row.expand(len(states), -1)
 
 
 class ParallelFrontier(HiddenReader):
-    """A draft that grows from one look at the text: states instead of rows of a cache."""
+    """A frontier that grows a draft from one pass: states instead of rows of a cache."""
 
     def __init__(self, network: ParallelNetwork, target: TargetParts, cache: Cache) -> None:
         super().__init__(network, target, cache)
@@ -93,13 +93,13 @@ class ParallelFrontier(HiddenReader):
         self._deep: dict[int, int] = {}  # node -> its depth, from 1
 
     def depth(self, context: Context, k: int) -> int:
-        """As `HiddenReader.depth`; so many rows of the look are asked for."""
+        """Return how deep a draft may be, and request as many rows of the pass."""
         self._count = super().depth(context, k)
         return self._count
 
     @torch.inference_mode()
     def root(self, context: Context) -> Tensor:
-        """[1, V] logits after the text."""
+        """Return the [1, V] logits after the text."""
         newest: Any = self._newest
         token = send(torch.tensor(context.tokens[-1]), self._target.device)
         self._seen = self.network.look(newest, token, self._read, self._count, self._by)
@@ -110,7 +110,7 @@ class ParallelFrontier(HiddenReader):
 
     @torch.inference_mode()
     def feed(self, tokens: Tensor, nodes: Sequence[int], parents: Sequence[int]) -> Tensor:
-        """[n, V] logits after each of some nodes of one depth; as `Frontier.feed`."""
+        """Return [n, V] logits after nodes of one depth; see `Frontier.feed`."""
         before = torch.stack([self._states[parent] for parent in parents])
         depth = self._deep[parents[0]]
         fed = send(tokens, self._target.device)
@@ -120,7 +120,7 @@ class ParallelFrontier(HiddenReader):
         return self._scores(nodes)
 
     def _scores(self, nodes: Sequence[int]) -> Tensor:
-        """[n, V] logits after some nodes of one depth."""
+        """Return [n, V] logits after some nodes of one depth."""
         states = torch.stack([self._states[node] for node in nodes])
         depth = self._deep[nodes[0]]
         return self._spread(self.network.scores(self._seen, depth, states, self._by))

@@ -1,8 +1,8 @@
-"""What every head does with the target's features: takes those of the text, once, as it grows.
+"""The reading of target features, common to all heads: each row once, as the text grows.
 
-What the head itself has guessed stands for the target's features only while a round is drafted.
-When the target has scored the round, its own features replace the guesses for all that was kept,
-and the rows of the rest are dropped; no kept row is ever computed again.
+The head's own predictions replace the target's features only while a round is drafted. When the
+target has scored the round, its features replace the predictions for all kept tokens, and the other
+rows are dropped; no kept row is computed again.
 """
 
 from abc import abstractmethod
@@ -44,7 +44,7 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """Read the prompt: every token but the last has features by now."""
+        """Read the prompt: every token but the last has features."""
         self._cache.keep(0)
         self._read, self._newest = 0, None
         self._forget()
@@ -53,7 +53,7 @@ class HiddenReader(Frontier):
 
     @torch.inference_mode()
     def settle(self, context: Context) -> None:
-        """Drop what was guessed, and read the target's features of what the last round kept."""
+        """Drop predicted rows, and read the target's features of the tokens the last round kept."""
         self._cache.keep(self._read)
         self._forget()
         new = len(context.tokens) - 1 - self._read
@@ -61,18 +61,18 @@ class HiddenReader(Frontier):
             self._take(kept_rows(context.last, self.layers, new), context.tokens[-new:])
 
     def room(self, context: Context) -> int | None:
-        """Any number: rotary positions have no end."""
+        """Return None, any number of nodes: rotary positions have no end."""
         return None
 
     def depth(self, context: Context, k: int) -> int:
-        """How deep a draft may be where K is `k`: after a prompt of one token nothing is known."""
+        """Return how deep a draft may be where K is `k`: 0 after a prompt of one token."""
         if len(context.tokens) < 2:
             return 0
         return k if self.deepest is None else min(k, self.deepest)
 
     @abstractmethod
     def _new_rows(self, hidden: Sequence[Tensor], tokens: Tensor, places: Tensor) -> Tensor:
-        """Read N times [m, Ht] hidden states, the [m] tokens after them -> [H], the newest."""
+        """Read n times [m, Ht] hidden states and the [m] next tokens; return [H], the newest."""
 
     def _take(self, hidden: Sequence[Tensor], tokens: Sequence[int]) -> None:
         """Read hidden states of the target [m, Ht], and the m tokens after them."""
@@ -86,11 +86,11 @@ class HiddenReader(Frontier):
             self._read += len(fed)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        """[m] tokens -> [m, H], by the head's own table where it has one."""
+        """Embed [m] tokens to [m, H], by the head's own table where it has one."""
         return self.network.embed(tokens, self._target.embed).to(self._dtype)  # type: ignore[no-any-return]
 
     def _spread(self, logits: Tensor) -> Tensor:
-        """[n, Vd] -> [n, V] logits: none where the head knows no token."""
+        """Spread [n, Vd] to [n, V] logits: -inf for tokens the head does not know."""
         size, ids = self._target.vocab_size, self.network.ids
         logits = logits[:, : size if ids is None else len(ids)]  # the rest is padding
         if ids is None and logits.shape[1] == size:
@@ -104,14 +104,14 @@ class HiddenReader(Frontier):
 
 
 def causal(m: int, past: int, device: torch.device) -> Tensor | None:
-    """[m, past + m] what each row sees: all before it; None: everything."""
+    """Return the causal mask [m, past + m]; None: every row is visible."""
     if m == 1:
         return None
     return torch.ones(m, past + m, dtype=torch.bool, device=device).tril(past)
 
 
 def kept_rows(last: Step, layers: Sequence[int], new: int) -> list[Tensor]:
-    """Of each layer the rows [new, Ht] of what a round was fed and kept: the pending token first.
+    """Return each layer's rows [new, Ht] of the kept tokens of a round, the pending token first.
 
     Of a tree they lie along the accepted path.
     """

@@ -1,8 +1,8 @@
 """Schedules that stop a draft by the law of its next slot: confidence, entropy, a classifier.
 
-transformers' `assistant_confidence_threshold` looks at the probability of the token that was drawn,
-and stops after it. These schedules look at the law before anything is drawn from it, so a weak slot
-is not drafted at all and the rule stays exact (invariant 4).
+transformers' `assistant_confidence_threshold` tests the probability of the drawn token, and stops
+after it. These schedules test the law before anything is drawn from it, so that an uncertain slot
+is not drafted at all and verification stays exact (invariant 4).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from spsbench.plugins import check_most, check_positive, check_share
 
 @dataclass(frozen=True)
 class Confidence(Schedule):
-    """Draft while the law's greatest probability is `t` or more, up to `most` tokens.
+    """A schedule that drafts while the law's maximum is `t` or more, up to `most` tokens.
 
     Host reads: one a drafted token, and one for the slot that is refused.
     """
@@ -33,11 +33,11 @@ class Confidence(Schedule):
         check_most(self.most)
 
     def k(self, history: Sequence[Round]) -> int:
-        """The bound."""
+        """Return the bound."""
         return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
-        """Whether `p` is peaked; a law that is no number goes on, and is reported by the loop."""
+        """Return whether `p` is peaked; a NaN law passes, and the loop reports it."""
         return (p.amax() < self.t).logical_not()
 
 
@@ -46,11 +46,11 @@ RECENT = 0.5  # the weight of the rounds before, in the acceptance that moves th
 
 @dataclass
 class Entropy(Schedule):
-    """Draft while 1 - sqrt(gamma H(p)) is at least a threshold, up to `most` tokens.
+    """A schedule that drafts while 1 - sqrt(gamma H(p)) is at least a threshold, up to `most`.
 
-    The threshold begins at `t`, and after every round that drafted it goes up by `step` where fewer
-    than `target` of the recent tested tokens were kept, else down. `step` 0 leaves it alone.
-    H in nats. Host reads: one a drafted token, and one for the slot that is refused.
+    The threshold starts at `t`; after every round with a draft it rises by `step` where fewer than
+    `target` of the recent tested tokens were kept, else it falls. `step` 0 keeps it constant. H in
+    nats. Host reads: one a drafted token, and one for the refused slot.
     """
 
     t: float = 0.4
@@ -68,12 +68,12 @@ class Entropy(Schedule):
         self._threshold = self.t
 
     def k(self, history: Sequence[Round]) -> int:
-        """The bound; the round's threshold is settled here."""
+        """Update the threshold for the round and return the bound."""
         self._threshold, _ = self._state(history)
         return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
-        """Whether `p` is sure enough; one that is no number goes on, and the loop reports it."""
+        """Return whether `p` is certain enough; a NaN law passes, and the loop reports it."""
         return (1 - (self.gamma * entropy(p)).sqrt() < self._threshold).logical_not()
 
     def _after(self, state: tuple[float, float], turn: Round) -> tuple[float, float]:
@@ -87,14 +87,14 @@ class Entropy(Schedule):
 
 
 def entropy(p: Tensor) -> Tensor:
-    """[..., V] -> [...] in nats; a token of probability 0 adds nothing."""
+    """Return the [...] entropies of [..., V] in nats; a token of probability 0 adds nothing."""
     found: Tensor = torch.special.entr(p).sum(-1)
     return found
 
 
 @dataclass
 class Disco(Schedule):
-    """Draft while the chance of keeping the slot and those before it is `t` or more.
+    """A schedule that drafts while the predicted probability of keeping the path is `t` or more.
 
     The chance of a slot is the logistic function of `bias + entropy * H(p) + peak * max p`, H in
     nats; the defaults were fitted on the bundled pair (docs/schedules.md), `path` holds others.
@@ -117,12 +117,12 @@ class Disco(Schedule):
         self._reached: Tensor | None = None  # the chance that all slots so far are kept
 
     def k(self, history: Sequence[Round]) -> int:
-        """The bound; a new round begins."""
+        """Start a new round and return the bound."""
         self._reached = None
         return self.most
 
     def go_on(self, p: Tensor) -> Tensor:
-        """Whether the slot is worth it; a law that is no number goes on, and is reported."""
+        """Return whether the slot passes the classifier; a NaN law passes; the loop reports it."""
         by = self._by
         chance = torch.sigmoid(by.bias + by.entropy * entropy(p) + by.peak * p.amax())
         self._reached = chance if self._reached is None else self._reached * chance

@@ -18,7 +18,7 @@ UP, DOWN = 2, 1
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """K tokens a round, 0 is auto-regressive sampling; of a tree K is the depth.
+    """A schedule of K tokens a round; 0 is auto-regressive sampling; in a tree K is the depth.
 
     `most` bounds the nodes of a tree; None = as many as its drafter likes.
     """
@@ -27,16 +27,16 @@ class Constant(Schedule):
     most: int | None = None
 
     def k(self, history: Sequence[Round]) -> int:
-        """The same K whatever happened."""
+        """Return the constant K."""
         return self.lookahead
 
     def nodes(self, history: Sequence[Round]) -> int | None:
-        """The same number whatever happened."""
+        """Return the constant limit of nodes."""
         return self.most
 
 
 class Fold(Generic[S]):
-    """`step(... step(step(start, first round), second round) ...)` of a history that grows."""
+    """A left fold `step(... step(start, first round) ..., last round)` over a growing history."""
 
     def __init__(self, start: S, step: Callable[[S, Round], S]) -> None:
         self._start, self._step = start, step
@@ -45,7 +45,7 @@ class Fold(Generic[S]):
         self._seen, self._state = 0, start
 
     def __call__(self, history: Sequence[Round]) -> S:
-        """The state after all of `history`."""
+        """Return the state after all of `history`."""
         if not self._goes_on(history):
             self._of, self._seen, self._state = history, 0, self._start
         for turn in history[self._seen :]:
@@ -55,29 +55,28 @@ class Fold(Generic[S]):
         return self._state
 
     def _goes_on(self, history: Sequence[Round]) -> bool:
-        """Whether it is the list that was folded, perhaps longer."""
+        """Return whether `history` extends the list that was folded before."""
         if history is not self._of or len(history) < self._seen:
             return False
         return self._seen == 0 or history[self._seen - 1] is self._newest
 
 
 def outcome(turn: Round) -> tuple[int, int]:
-    """Draft tokens that a round kept, and those that its rule looked at.
+    """Return the numbers of kept and of tested draft tokens of a round.
 
-    Counts, because they are right for every rule; the overlap of the laws is what `sps` keeps on
-    the mean, and no other rule. A rule that does not test one by one is taken to have stopped at
-    the first token that it did not keep.
+    Counts are right for every verifier; the overlap of the laws is only `sps`'s mean number kept. A
+    verifier that does not test tokens one by one counts as stopping at the first token not kept.
     """
     tested = turn.tested if turn.tested >= 0 else min(turn.accepted + 1, turn.drafted)
     return turn.accepted, tested
 
 
 class RunningAcceptance:
-    """The share of tested tokens that were kept, the newest rounds counting most.
+    """The share of tested tokens that were kept, weighted towards the newest rounds.
 
-    Every round, with a draft or without, multiplies the weight of those before it by `decay`; a
-    prior of 4 tokens of which `alpha` were kept never fades. So an estimate that nothing is
-    drafted on drifts back to the prior, and is tried again.
+    Every round, with a draft or without, multiplies the weight of earlier rounds by `decay`; a
+    prior of 4 tokens of which `alpha` were kept never decays. So the estimate returns to the prior
+    while nothing is drafted, and drafting is tried again.
     """
 
     def __init__(self, decay: float, alpha: float) -> None:
@@ -85,7 +84,7 @@ class RunningAcceptance:
         self._sums: Fold[tuple[float, float]] = Fold((0.0, 0.0), self._add)
 
     def __call__(self, history: Sequence[Round]) -> float:
-        """The estimate after `history`, above 0 and below 1 as the prior is."""
+        """Return the estimate after `history`, above 0 and below 1 like the prior."""
         kept, tested = self._sums(history)
         return (self._alpha * PRIOR + kept) / (PRIOR + tested)
 
@@ -96,7 +95,7 @@ class RunningAcceptance:
 
 @dataclass
 class Heuristic(Schedule):
-    """K from the past alone, between 1 and `most`; no host read."""
+    """A schedule that raises or lowers K after each round, between 1 and `most`; no host read."""
 
     start: int = 5
     most: int = 20
@@ -108,11 +107,11 @@ class Heuristic(Schedule):
         self._k: Fold[int] = Fold(self.start, self._after)
 
     def k(self, history: Sequence[Round]) -> int:
-        """What the rounds so far have made of `start`."""
+        """Return K after the rounds so far, starting from `start`."""
         return self._k(history)
 
     def memory(self, history: Sequence[Round]) -> Hashable:
-        """All of the past that it will ever look at, for a replay: K itself."""
+        """Return the state that later choices depend on, for a replay: K itself."""
         return self._k(history)
 
     def _after(self, k: int, turn: Round) -> int:
@@ -123,7 +122,7 @@ class Heuristic(Schedule):
 
 @dataclass
 class Ema(Schedule):
-    """The largest K with alpha ** K >= `least`, at least 1 and at most `most`; no host read.
+    """A schedule of the largest K with alpha ** K >= `least`, from 1 to `most`; no host read.
 
     alpha is an exponential moving average over the rounds (`RunningAcceptance`), so it does not
     depend on the K that it was seen at, unlike the mean number of kept tokens.
@@ -141,14 +140,14 @@ class Ema(Schedule):
         self._acceptance = RunningAcceptance(self.decay, self.alpha)
 
     def k(self, history: Sequence[Round]) -> int:
-        """From the estimate so far."""
+        """Return K by the estimate so far."""
         alpha = self._acceptance(history)
         return max(1, min(self.most, math.floor(math.log(self.least) / math.log(alpha))))
 
 
 @dataclass
 class Goodput(Schedule):
-    """The best K of 0 to `most` at the running acceptance; no host read.
+    """A schedule of the best K of 0 to `most` at the running acceptance; no host read.
 
     Costs are in passes of the target over one token: `draft` of a draft token, `row` of each
     further token that the target scores, `fixed` of a round with a draft whatever its length; or
@@ -177,7 +176,7 @@ class Goodput(Schedule):
         self._costs = self._measured() if self.costs else self._given()
 
     def k(self, history: Sequence[Round]) -> int:
-        """From the estimate so far; the smaller of two that are equally good."""
+        """Return K by the estimate so far; the smaller of two that are equally good."""
         alpha, tokens, best, chosen = self._acceptance(history), 0.0, 0.0, 0
         for k, cost in enumerate(self._costs):  # of a round of each K
             tokens += alpha**k

@@ -25,16 +25,16 @@ Laws = Callable[[int], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class Block:
-    """Test prefixes jointly and keep the longest that passes: never fewer tokens than sps."""
+    """A verifier that tests prefixes jointly and keeps the longest: never fewer tokens than sps."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """It divides by the law each token was drawn from, along one chain."""
+        """Refuse all drafts but sampled chains: it divides by the law of each token."""
         return refuses_unless_sampled_chain("block", drawn, tree)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Chain of N tokens, `q` [N+1, V]; the test of prefix i uses ACCEPT's uniform i - 1.
+        """Verify a chain of N tokens, `q` [N+1, V]; prefix i is tested by ACCEPT's uniform i - 1.
 
         weight[i] is the paper's p_i: how much of the prefix of length i may be kept. h[i] is the
         chance to keep exactly that prefix rather than a shorter one, given no longer one is kept.
@@ -67,15 +67,15 @@ class Block:
 
 
 class Prefixes:
-    """The prefixes of a chain, looked at from the longest on."""
+    """The prefixes of a chain, tested from the longest down."""
 
     def __init__(self, ratio: Sequence[float], laws: Laws) -> None:
-        """`ratio` [N] is q / p of each token, `laws` both laws [V] of a slot."""
+        """Store the `ratio` [N] of q / p of each token, and `laws`, the function to both laws."""
         self.laws = laws
         self.weight = list(accumulate(ratio, lambda w, x: min(1.0, w * x), initial=1.0))  # [N + 1]
 
     def longest(self, u: Sequence[float]) -> tuple[int, Tensor]:
-        """How long the one that is kept is, and the weights [V] of the token after it."""
+        """Return the length of the kept prefix, and the weights [V] of the next token."""
         a = len(u)
         while a > 0 and not self.passes(a, u[a - 1]):
             a -= 1
@@ -83,7 +83,7 @@ class Prefixes:
         return a, q if p is None else residual(self.weight[a] * q, p)
 
     def passes(self, i: int, u: float) -> bool:
-        """Whether u < h_i. S is at most the weight, and so is h: most need no look at the laws."""
+        """Return whether u < h_i. h is at most the weight: most tests need no sum over laws."""
         weight = self.weight[i]
         if not u < weight:
             return False

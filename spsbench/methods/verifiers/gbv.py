@@ -1,9 +1,9 @@
 """Greedy multi-path block verification (GBV, arXiv 2602.16961).
 
-Of several paths that were drawn independently, one is chosen by the laws alone: at each place the
-token with the greatest q / p of those drawn there, of equal ones that with the greatest id. The law
-of the chosen path is computed, and block verification is exact for any law that a chain was really
-drawn from: so the chosen path is verified by `block`, against its own law.
+One of several independently drawn paths is chosen by the laws alone: at each position the token
+with the greatest q / p of those drawn there, ties to the greatest id. The law of the chosen path is
+computed, and block verification is exact for any law that a chain was really drawn from: so the
+chosen path is verified by `block`, against its own law.
 """
 
 from collections.abc import Sequence
@@ -34,19 +34,19 @@ Number = Any
 
 @dataclass(frozen=True)
 class Gbv:
-    """Choose the path of the greatest q / p, and verify it as a block against its own law."""
+    """A verifier that chooses the path of the greatest q / p and verifies it as a block."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """The law of the chosen path is that of independent ones."""
+        """Refuse drafts whose paths are not independent: the chosen path's law assumes that."""
         return refuses_unless_independent("gbv", drawn)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Tree of N nodes, `q` [N+1, V]; depth i of the chosen path uses ACCEPT's uniform i - 1.
+        """Verify a tree of N nodes, `q` [N+1, V]; depth i of the path uses ACCEPT's uniform i - 1.
 
-        Made for chains. Of a tree whose nodes of one depth have more children here than there it
-        takes as many as all have: what it uses may not depend on what was drawn.
+        Made for chains. Where nodes of one depth have different numbers of children, only the
+        common number is used: the choice may not depend on drawn tokens.
         """
         if draft.probs is None or not len(draft.tokens):  # without laws nothing was drafted
             return Block()(draft, q, noise)
@@ -77,7 +77,7 @@ class Gbv:
 
 
 class ChosenPath:
-    """A chosen path on the host, and its laws where they are asked for: each sorts V ratios."""
+    """A chosen path on the host, with laws computed on demand: each sorts V ratios."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ChosenPath:
         tokens: Sequence[int],
         branching: Sequence[int],
     ) -> None:
-        """Both models' laws [V] along it, [D + 1] of `q` and [D] of `p`; [D] the others."""
+        """Store both models' laws [V] along the path: [D + 1] of `q`, [D] of `p` and the others."""
         self.q, self.p, self.tokens, self.branching = q, p, tokens, branching
         slots = list(zip(q, p, tokens, strict=False))
         self.own = [float(q[x]) for q, _, x in slots]
@@ -95,7 +95,7 @@ class ChosenPath:
         self.low = [mass_below(*slot) for slot in slots] if self.chosen else []  # L of its tokens
 
     def ratios(self) -> list[float]:
-        """[D] q / p of its tokens, p being the law of the chosen path."""
+        """Return [D] q / p of its tokens, p being the law of the chosen path."""
         laws = self.width
         if self.chosen:
             both = enumerate(zip(self.low, self.width, strict=True))
@@ -103,7 +103,7 @@ class ChosenPath:
         return [q / p if p else 0.0 for q, p in zip(self.own, laws, strict=True)]
 
     def laws(self, slot: int) -> tuple[Tensor, Tensor | None]:
-        """Both laws [V] of a slot, no p after the last."""
+        """Return both laws [V] of a slot; there is no p after the last."""
         q = self.q[slot]
         if slot == len(self.p):
             return q, None
@@ -119,11 +119,11 @@ class ChosenPath:
 
 
 def chosen_laws(q: Tensor, p: Tensor, tokens: Tensor, branching: Sequence[int]) -> Tensor:
-    """[D, V] the law of each token of the chosen path, given those before it.
+    """Return [D, V], the law of each token of the chosen path given those before it.
 
     Args:
-        q, p: [D, V] both models' laws along it.
-        tokens: [D] it.
+        q, p: [D, V] both models' laws along the path.
+        tokens: [D] of the path.
         branching: [D] of the tree at each depth.
     """
     smaller = masses_below(q, p)
@@ -143,7 +143,7 @@ def likelier(
     width: Sequence[Number],
     branching: Sequence[int],
 ) -> Number:
-    """How many times likelier a token is after the first i of the chosen path than p says.
+    """Return the ratio of a token's probability after i tokens of the chosen path to its p.
 
     Args:
         high, less: L + p and L of the token; tensors are changed.
@@ -165,10 +165,10 @@ def quotients(
     width: Sequence[Number],
     branching: Sequence[int],
 ) -> list[Number]:
-    """[i + 1] of each place (a^k - b^k) / (a - b), from the inmost place out.
+    """Return [i + 1] of each position (a^k - b^k) / (a - b), from the innermost one out.
 
-    From the inmost out, a and b are L + p times the power below; places without a choice only shift
-    and scale. Tensors `a` and `b` are changed. Each quotient is a sum: nothing cancels.
+    a and b are L + p times the power below, computed from the inside; positions without a choice
+    only shift and scale. Tensors `a` and `b` are changed. Each quotient is a sum: nothing cancels.
     """
     found: list[Number] = []
     shift: Number = 0.0
@@ -192,7 +192,7 @@ def quotients(
 
 
 def quotient(a: Number, b: Number, k: int) -> Number:
-    """(a^k - b^k) / (a - b) of k >= 2 as a sum."""
+    """Return (a^k - b^k) / (a - b) of k >= 2 as a sum."""
     total, power = a + b, b * b
     for _ in range(k - 2):
         total *= a
@@ -202,7 +202,7 @@ def quotient(a: Number, b: Number, k: int) -> Number:
 
 
 def mass_below(q: Tensor, p: Tensor, token: int) -> float:
-    """P's mass of the tokens before one, as `masses_below` has it for all; `q`, `p` [V]."""
+    """Return p's mass of the tokens ordered before one, see `masses_below`; `q`, `p` [V]."""
     ratio = (q / p).nan_to_num_(0.0)
     before = ratio < ratio[token]
     before[:token] |= ratio[:token] == ratio[token]
@@ -210,7 +210,7 @@ def mass_below(q: Tensor, p: Tensor, token: int) -> float:
 
 
 def masses_below(q: Tensor, p: Tensor) -> Tensor:
-    """[D, V] p's mass of the tokens before each one, in the order of q / p and of ids."""
+    """Return [D, V], p's mass of the tokens ordered before each one by q / p and id."""
     order = by_ratio((q / p).nan_to_num_(0.0))
     running = p.gather(1, order).cumsum(-1)  # a processor adds these in double
     found = torch.zeros_like(p)
@@ -218,7 +218,7 @@ def masses_below(q: Tensor, p: Tensor) -> Tensor:
 
 
 def by_ratio(ratio: Tensor) -> Tensor:
-    """[D, V] the ids in the order of their ratios, none of them negative, then of ids."""
+    """Return [D, V], the ids ordered by their ratios, which are not negative, then by id."""
     if ratio.device.type != "cpu" or ratio.dtype != torch.float32:
         return ratio.sort(dim=-1, stable=True).indices
     # Bits of numbers that are not negative are in their order: one whole number holds both keys,
@@ -228,7 +228,7 @@ def by_ratio(ratio: Tensor) -> Tensor:
 
 
 class Level(NamedTuple):
-    """One depth of what is used of a tree."""
+    """One depth of the used part of a tree."""
 
     branching: int  # children that each node above has here
     nodes: tuple[int, ...]  # [n]
@@ -237,7 +237,7 @@ class Level(NamedTuple):
 
 @lru_cache(KEPT)
 def even(shape: Shape) -> tuple[Level, ...]:
-    """The greatest part of a tree whose nodes of one depth have the same number of children."""
+    """Return the greatest part of a tree in which all nodes of a depth have as many children."""
     rows, levels = [0], list[Level]()
     while branching := min(len(shape.children[at]) for at in rows):
         nodes = [node for at in rows for node in shape.children[at][:branching]]
@@ -248,7 +248,7 @@ def even(shape: Shape) -> tuple[Level, ...]:
 
 
 def best_path(draft: Draft, q: Tensor, shape: Shape) -> list[int]:
-    """[D] the nodes of the chosen path, on the host; equal paths are one."""
+    """Return [D], the nodes of the chosen path, on the host; equal paths are one."""
     above = numbers([parent + 1 for parent in shape.parents])
     drawn = draft.probs.gather(1, draft.tokens[:, None])[:, 0]  # type: ignore[union-attr]
     ratio = (q[above, draft.tokens] / drawn).nan_to_num(0.0).tolist()
@@ -262,7 +262,7 @@ def best_path(draft: Draft, q: Tensor, shape: Shape) -> list[int]:
 
 
 def chosen(draft: Draft, q: Tensor, shape: Shape, above: Tensor) -> Tensor:
-    """[] the row at the end of the chosen path, on the device."""
+    """Return [], the row at the end of the chosen path, on the device."""
     tokens, probs = draft.tokens, draft.probs
     alive = torch.ones(1, dtype=torch.bool, device=q.device)
     levels = sent(shape, q.device)
@@ -278,6 +278,6 @@ def chosen(draft: Draft, q: Tensor, shape: Shape, above: Tensor) -> Tensor:
 
 @lru_cache(KEPT)
 def sent(shape: Shape, device: torch.device) -> tuple[tuple[Tensor, Tensor], ...]:
-    """The nodes of each level and the places of their parents, on a device."""
+    """Send the nodes of each level and the places of their parents to a device."""
     both = ((level.nodes, level.parents) for level in even(shape))
     return tuple((send(numbers(a), device), send(numbers(b), device)) for a, b in both)

@@ -1,8 +1,8 @@
-"""Lenience (Leviathan et al. 2023, appendix A.5): a draft token is let pass where q is only near p.
+"""Lenience (Leviathan et al. 2023, appendix A.5): draft tokens pass where q is only near p.
 
-Lossy. The paper leaves open what is drawn after a rejection. Here it is the residual of `sps`,
-(q - p)+, with which the output is as near to q as its acceptance allows and no token comes more
-often than q / l.
+Lossy. The paper leaves open what is drawn after a rejection. Here it is the residual of `sps`, (q -
+p)+, with which the output is as near to q as its acceptance allows and no token comes more often
+than q / l.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from spsbench.methods.verifiers.sps import chain_laws, refuses_unless_sampled_ch
 
 @dataclass(frozen=True)
 class Lenient:
-    """Keep x with probability min(1, q / (l p)); at the first rejection draw from (q - p)+.
+    """A verifier that keeps x with min(1, q / (l p)) and draws from (q - p)+ after a rejection.
 
-    Law of a drafted slot: min(p, q / l) + (1 - sum min(p, q / l)) (q - p)+ / sum (q - p)+, at most
-    q / l; of the bonus token: q. `l` 1 is `sps`. At temperature 0 both laws are one-hot, and
-    nothing is lost and nothing gained.
+    The law of a drafted slot is min(p, q / l) + (1 - sum min(p, q / l)) (q - p)+ / sum (q - p)+, at
+    most q / l; that of the bonus token is q. `l` 1 is `sps`. At temperature 0 both laws are one-
+    hot, and the output is the target's.
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
@@ -34,11 +34,11 @@ class Lenient:
             raise ValueError(f"l is {self.l}: expected more than 0, up to 1")
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """It divides by the law each token was drawn from, along one chain."""
+        """Refuse all drafts but sampled chains: it divides by the law of each token."""
         return refuses_unless_sampled_chain("lenient", drawn, tree)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Chain of N tokens, `q` [N+1, V]; the test of slot i uses ACCEPT's uniform i."""
+        """Verify a chain of N tokens, `q` [N+1, V]; the test of slot i uses ACCEPT's uniform i."""
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
         p = chain_laws(draft, q)  # [N + 1, V]
@@ -51,11 +51,11 @@ class Lenient:
         return Verdict(slots.where(slots < a, -1), token, (a + 1).clamp(max=n))
 
     def law(self, q: Tensor, p: Tensor) -> Tensor:
-        """[..., V] what a drafted slot emits where the target's law is `q` and the draft's `p`."""
+        """Return the [..., V] output law of a drafted slot with the laws `q` and `p`."""
         kept = self.kept(q, p)
         rest = residual(q, p)
         return kept + (1 - kept.sum(-1, keepdim=True)) * rest / rest.sum(-1, keepdim=True)
 
     def kept(self, q: Tensor, p: Tensor) -> Tensor:
-        """[..., V] of that what the draft gives; the sum is the chance that a slot is kept."""
+        """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
         return torch.minimum(p, q / self.l)

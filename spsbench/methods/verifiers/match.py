@@ -1,8 +1,9 @@
 """One-sample match: the target draws its own token first, and a draft is kept while it agrees.
 
 Exact for any draft that did not see this noise, because the output *is* the target's own draw:
-beams, look-ups, pruned samples, a person's guess. On a mismatch the drawn token is emitted; drawing
-again would be biased. Section 3 of Leviathan et al. 2023 compares it with rejection sampling.
+beams, look-ups, pruned samples, a person's guess. On a mismatch the drawn token is the output;
+drawing again would be biased. Section 3 of Leviathan et al. 2023 compares it with rejection
+sampling.
 """
 
 from dataclasses import dataclass
@@ -24,16 +25,16 @@ from spsbench.methods.verifiers.tree_tables import (
 
 @dataclass(frozen=True)
 class Match:
-    """Draw the target's token at every node; descend while a drafted child equals it."""
+    """A verifier that draws the target's token at each node and descends while a child is equal."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Nothing: it never looks at the draft's law."""
+        """Accept every pairing: the verifier never uses the draft's law."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """`q` [N+1, V]; the token after row i uses PLAIN's uniform i, so one draw a node."""
+        """Verify with `q` [N+1, V]; the token after row i uses PLAIN's uniform i."""
         n = len(draft.tokens)
         u = noise.uniform(Purpose.PLAIN, n + 1)
         if q.device.type == "cpu" and at_hand(u) is not None:
@@ -49,7 +50,7 @@ class Match:
 
 
 def walked(draft: Draft, q: Tensor, u: Tensor) -> Verdict:
-    """The same, with draws for those rows alone that the walk comes to."""
+    """Verify as `Match` does, with draws only for the rows on the walk."""
     shape, tokens = shape_of(draft), draft.tokens.tolist()
     at: int | None = 0
     while at is not None:

@@ -1,9 +1,9 @@
-"""Recursive rejection: at each node its children one after the other, then the leftover law.
+"""Recursive rejection: each node's children are tested in turn, then the leftover law is sampled.
 
 For siblings drawn independently the leftover is (q - p)+ each time (SpecInfer, arXiv 2305.09781,
-multi-step speculative sampling); for siblings drawn without replacement what was drawn leaves p as
+multi-step speculative sampling); for siblings drawn without replacement drawn tokens leave p as
 well (EAGLE, arXiv 2401.15077; Sequoia, arXiv 2402.12374). To take one for the other is biased. A
-token that came by rule is its own law: it is kept with what q has left for it.
+token that was drafted by rule has a one-hot law: it is kept with the mass that q has left for it.
 """
 
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ from spsbench.methods.verifiers.tree_tables import (
 
 @dataclass(frozen=True)
 class Recursive:
-    """Go down to the first child that is kept; where none is, draw from what q has left."""
+    """A verifier that descends to the first kept child, else draws from the leftover of q."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Nothing: siblings may be independent, distinct, or there by rule."""
+        """Accept every pairing: siblings may be independent, distinct, or chosen by rule."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
+        """Verify a tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
         shape = shape_of(draft)
         u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
@@ -46,7 +46,7 @@ class Recursive:
 
 
 def rejection_of(draft: Draft, q: Tensor, shape: Shape) -> TreeRejection:
-    """The chances of all nodes, before a uniform is looked at."""
+    """Compute the acceptance probabilities of all nodes, before any uniform is used."""
     rejection, first = TreeRejection(draft, q, shape), 0
     for rows in shape.levels:
         rejection.settle(first, rows, q.new_ones(len(rows)))

@@ -1,8 +1,8 @@
-"""Rules that keep a token in a set of the target's: typical, top-k and distance acceptance.
+"""Verifiers that keep a token in a set of the target's: typical, top-k and distance acceptance.
 
-Their law, for a slot whose set of allowed tokens is T: a drawn draft gives p on T, and 1 - p(T) of
-q; a draft by rule is emitted with certainty if it is in T, else a token of q is. q may be left as
-far behind as T allows: nothing bounds the ratio of the output to q.
+Their law, for a slot whose set of allowed tokens is T: a sampled draft gives p on T, and 1 - p(T)
+of q; a draft by rule is the output with certainty if it is in T, else a token of q is. Nothing
+bounds the ratio of the output's law to q.
 """
 
 from abc import ABC, abstractmethod
@@ -19,24 +19,24 @@ from spsbench.plugins import check_share
 
 
 class Allowing(ABC):
-    """Keep draft tokens while each is allowed; then draw one from q.
+    """A verifier that keeps draft tokens while each is allowed, then draws one from q.
 
-    In a tree the longest path of allowed nodes is kept, of equally long ones the likeliest by q,
-    then the first.
+    In a tree it keeps the longest path of allowed nodes; ties go to the likeliest by q, then to the
+    first.
     """
 
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
 
     @abstractmethod
     def allowed(self, q: Tensor) -> Tensor:
-        """[..., V] laws of the target -> [..., V] bool: the tokens that may pass."""
+        """Map [..., V] laws of the target to [..., V] bool: the tokens that may pass."""
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Nothing: it never looks at the draft's law."""
+        """Accept every pairing: the verifier never uses the draft's law."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """`q` [N+1, V]; only the last token uses noise, FINAL's first uniform."""
+        """Verify with `q` [N+1, V]; only the last token uses noise, FINAL's first uniform."""
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
@@ -54,17 +54,17 @@ class Allowing(ABC):
         return Verdict(path, token, torch.full_like(token, -1))
 
     def law(self, q: Tensor, p: Tensor) -> Tensor:
-        """[..., V] what a slot drawn from `p` emits where the target's law is `q`."""
+        """Return the [..., V] output law of a slot drawn from `p` where the target's law is `q`."""
         kept = self.kept(q, p)
         return kept + (1 - kept.sum(-1, keepdim=True)) * q
 
     def kept(self, q: Tensor, p: Tensor) -> Tensor:
-        """[..., V] of that what the draft gives; the sum is the chance that a slot is kept."""
+        """Return the [..., V] part of the output that the draft provides; its sum: acceptance."""
         return p * self.allowed(q)
 
 
 def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[float]) -> list[int]:
-    """The path of nodes that pass, from a child of the context on; parents come before children."""
+    """Return the longest path of passing nodes from the context; parents precede children."""
     best: tuple[int, float, int] = (0, 0.0, -1)  # depth, log-probability, node
     reached: dict[int, tuple[int, float]] = {-1: (0, 0.0)}
     for node, parent in enumerate(parents):
@@ -83,12 +83,12 @@ def longest(parents: Sequence[int], passes: Sequence[bool], chances: Sequence[fl
 
 @dataclass(frozen=True)
 class Typical(Allowing):
-    """Keep x while q(x) > min(epsilon, delta exp(-H(q))); then draw from q.
+    """A verifier that keeps x while q(x) > min(epsilon, delta exp(-H(q))), then draws from q.
 
     Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set, where a
-    token of chance `epsilon` may come every time that the draft proposes it. H in nats. The
-    defaults are Medusa's; where it then takes the target's likeliest token, this draws one from q.
-    At temperature 0 it is greedy decoding.
+    token of probability `epsilon` may come every time that the draft proposes it. H in nats. The
+    defaults are Medusa's; where Medusa then takes the target's likeliest token, this verifier draws
+    one from q. At temperature 0 it is greedy decoding.
     """
 
     epsilon: float = 0.09
@@ -99,7 +99,7 @@ class Typical(Allowing):
             check_share(name, getattr(self, name))
 
     def allowed(self, q: Tensor) -> Tensor:
-        """Tokens above the smaller of the two thresholds."""
+        """Allow tokens above the smaller of the two thresholds."""
         spread: Tensor = torch.special.entr(q).sum(-1, keepdim=True)
         least = (self.delta * (-spread).exp()).clamp(max=self.epsilon)
         return q > least
@@ -107,7 +107,7 @@ class Typical(Allowing):
 
 @dataclass(frozen=True)
 class TopK(Allowing):
-    """Keep x while it is one of the target's `n` likeliest tokens; then draw from q.
+    """A verifier that keeps x among the target's `n` likeliest tokens, then draws from q.
 
     Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set. Tokens as
     likely as the n-th are in it, those of no probability never. The rule sees the law after the
@@ -122,18 +122,18 @@ class TopK(Allowing):
             raise ValueError(f"n is {self.n}: expected 1 or more")
 
     def allowed(self, q: Tensor) -> Tensor:
-        """The likeliest, if they can come at all."""
+        """Allow the likeliest tokens that have any probability."""
         least = q.topk(min(self.n, q.shape[-1])).values[..., -1:]
         return (q >= least) & (q > 0)
 
 
 @dataclass(frozen=True)
 class Distance(Allowing):
-    """Keep x while its id is at most `e` from that of q's likeliest token; then draw from q.
+    """A verifier that keeps x while its id is within `e` of q's likeliest token, then draws from q.
 
     Lossy, and without a bound: the law of a drafted slot is `Allowing.law` with that set, whatever
-    q says of it. It is for vocabularies whose ids are values of a signal, as the paper's pixels
-    are; ids of words are no distance, and text comes out wrong. `e` 0 keeps the likeliest alone.
+    q is. It is for vocabularies whose ids are values of a signal, such as the paper's pixels; ids
+    of words have no distance, and text comes out wrong. `e` 0 keeps the likeliest token alone.
     """
 
     e: int = 1
@@ -143,6 +143,6 @@ class Distance(Allowing):
             raise ValueError(f"e is {self.e}: expected 0 or more")
 
     def allowed(self, q: Tensor) -> Tensor:
-        """Ids around the likeliest."""
+        """Allow ids around the likeliest."""
         ids = torch.arange(q.shape[-1], device=q.device)
         return (ids - q.argmax(-1, keepdim=True)).abs() <= self.e

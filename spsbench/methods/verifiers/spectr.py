@@ -34,16 +34,16 @@ STEPS = 6  # towards rho from above: each is a number that is exact, and smaller
 
 @dataclass(frozen=True)
 class SpecTr:
-    """Keep the first of the siblings that passes; where none does, draw from what is left of q."""
+    """A verifier that keeps the first sibling that passes, else draws from the leftover of q."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """It counts on siblings that were drawn independently from one law."""
+        """Refuse siblings that were not drawn independently from one law."""
         return refuses_unless_independent("spectr", drawn)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
+        """Verify a tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
         shape = shape_of(draft)
         u = send(noise.uniform(Purpose.ACCEPT, len(draft.tokens)), q.device)
         last = noise.uniform(Purpose.FINAL, 1)[0]
@@ -81,7 +81,7 @@ class SpecTr:
 
 
 def walked(draft: Draft, q: Tensor, shape: Shape, u: Sequence[float]) -> tuple[int, Tensor, int]:
-    """The row where the walk down ends, the weights [V] of the token after it, depths tested."""
+    """Return the walk's last row, the weights [V] of the next token, and the tested depths."""
     tokens: list[int] = draft.tokens.tolist()
     alike, depth = [0], 0  # rows after the same text
     while True:
@@ -105,7 +105,7 @@ def walked(draft: Draft, q: Tensor, shape: Shape, u: Sequence[float]) -> tuple[i
 
 
 def rho_of(law: Tensor, own: Tensor, k: int) -> float:
-    """Rho for `k` tokens drawn from `law` [V] where the target's law is `own` [V]."""
+    """Return rho for `k` tokens drawn from `law` [V] where the target's law is `own` [V]."""
     rho = float(k)  # of k itself the condition holds, and so it does of what follows
     if k > 1:
         held = torch.empty_like(own)
@@ -116,7 +116,7 @@ def rho_of(law: Tensor, own: Tensor, k: int) -> float:
 
 
 def rhos(draft: Draft, q: Tensor, shape: Shape, k: Tensor) -> Tensor:
-    """[N + 1] rho after each row, where `k` [N + 1] tokens were drawn; 1 where one was, or none."""
+    """Return [N + 1] rho after each row, where `k` [N + 1] tokens were drawn; 1 for at most one."""
     found = torch.ones_like(q[:, 0])
     counts = k.tolist() if k.device.type == "cpu" else None  # elsewhere looking means waiting
     rows = [at for at, nodes in enumerate(shape.children) if nodes]
@@ -135,19 +135,19 @@ def rhos(draft: Draft, q: Tensor, shape: Shape, k: Tensor) -> Tensor:
 
 
 def tries(beta: Tensor, k: Tensor) -> Tensor:
-    """(1 - (1 - beta)^k) / beta: what k tries are worth when each is kept with chance beta."""
+    """Return (1 - (1 - beta)^k) / beta: the expected number of tries up to the first kept of k."""
     chance = beta.clamp(min=torch.finfo(beta.dtype).tiny, max=1.0)
     return -torch.expm1(k * torch.log1p(-chance)) / chance
 
 
 def same_text(tokens: Tensor, paths: Tensor) -> Tensor:
-    """[N + 1, N + 1] bool: rows after the same text; `paths` as `shape.Tables` has it."""
+    """Return [N + 1, N + 1] bool: rows after the same text; `paths` as in `Tables`."""
     texts = tokens[paths.clamp(min=0)].where(paths >= 0, -1)  # [N + 1, N]
     return (texts[:, None] == texts).all(-1)
 
 
 def refuses_unless_independent(name: str, drawn: Drawn) -> str | None:
-    """The reason of every rule that counts on independent siblings."""
+    """Return a verifier's reason against siblings that are not independent, or None."""
     if drawn is Drawn.IID:
         return None
     return (

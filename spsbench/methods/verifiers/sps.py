@@ -13,16 +13,16 @@ from spsbench.loop.types import Draft, Drawn, Guarantee, Noise, Purpose, Verdict
 
 @dataclass(frozen=True)
 class Sps:
-    """Keep x with probability min(1, q/p); at the first rejection draw from (q - p)+."""
+    """A verifier that keeps x with min(1, q/p) and draws from (q - p)+ at the first rejection."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """It divides by the law each token was drawn from, along one chain."""
+        """Refuse all drafts but sampled chains: it divides by the law of each token."""
         return refuses_unless_sampled_chain("sps", drawn, tree)
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Chain of N tokens, `q` [N+1, V]; the test of slot i uses ACCEPT's uniform i."""
+        """Verify a chain of N tokens, `q` [N+1, V]; the test of slot i uses ACCEPT's uniform i."""
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
@@ -34,14 +34,14 @@ class Sps:
 
 
 def chain_laws(draft: Draft, q: Tensor) -> Tensor:
-    """[N+1, V] the laws of a chain's tokens, and a row of zeros: nothing was drafted after N."""
+    """Return [N+1, V], the laws of a chain's tokens, and a row of zeros for the bonus token."""
     if draft.probs is None:
         return torch.zeros_like(q)  # only an empty draft has no laws here: see `refuses`
     return pad(draft.probs, (0, 0, 0, 1))
 
 
 def ratios(draft: Draft, q: Tensor) -> Tensor:
-    """[N] q / p of each token of a chain, p being 0 where there are no laws; NaN where both are."""
+    """Return [N] q / p of each token of a chain, p being 0 without laws; NaN for 0 / 0."""
     at = draft.tokens[:, None]
     own = q[: len(at)].gather(1, at)
     p = torch.zeros_like(own) if draft.probs is None else draft.probs.gather(1, at)
@@ -49,7 +49,7 @@ def ratios(draft: Draft, q: Tensor) -> Tensor:
 
 
 def law_of(draft: Draft, q: Tensor, slot: Tensor) -> Tensor:
-    """[V] the law of the token in a [] slot of a chain; zeros after the last: none was drawn."""
+    """Return [V], the law of the token in a [] slot of a chain; zeros after the last."""
     n = len(draft.tokens)
     if draft.probs is None or n == 0:
         return torch.zeros_like(q[0])
@@ -57,14 +57,14 @@ def law_of(draft: Draft, q: Tensor, slot: Tensor) -> Tensor:
 
 
 def chain_law(draft: Draft, slot: int) -> Tensor | None:
-    """[V] the law of the token in a slot of a chain, None after the last."""
+    """Return [V], the law of the token in a slot of a chain; None after the last."""
     if draft.probs is None or slot == len(draft.tokens):
         return None
     return draft.probs[slot]
 
 
 def refuses_unless_sampled_chain(name: str, drawn: Drawn, tree: bool) -> str | None:
-    """The reason of every rule that tests one chain against the law it was drawn from."""
+    """Return a verifier's reason against all but sampled chains, or None."""
     if tree:
         rule = "match" if drawn is Drawn.POINT else "traversal"
         return f"verifier {name} tests one chain, but the drafter draws trees: use verifier {rule}"

@@ -1,4 +1,4 @@
-"""Acceptance at a given rate, for timing without trained weights. Its output means nothing."""
+"""Acceptance at a given rate, for timing without trained weights. The output is meaningless."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ from spsbench.plugins import check_share
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Keeps each draft token with probability `alpha`, whatever the models say: timing only."""
+    """A verifier that keeps each draft token with probability `alpha`: for timing only."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.LOSSY
 
@@ -23,13 +23,13 @@ class Synthetic:
         check_share("alpha", self.alpha)
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Trees: it accepts along one chain."""
+        """Refuse trees: it accepts along one chain."""
         return (
             "verifier synthetic accepts along one chain: use a drafter of chains" if tree else None
         )
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Chain of N tokens, `q` [N+1, V]; the final token is the likeliest, to cost a draw."""
+        """Verify a chain of N tokens, `q` [N+1, V]; the final token is the likeliest."""
         n = len(draft.tokens)
         slots = torch.arange(n, device=q.device)
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)

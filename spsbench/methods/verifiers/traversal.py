@@ -1,10 +1,10 @@
-"""Traversal Verification (arXiv 2505.12398): a tree is judged from its leaves up.
+"""Traversal Verification (arXiv 2505.12398): a tree is verified from its leaves up.
 
-Each node gets the chance that *it or something below it* is accepted; a subtree has its try before
-its root is dropped, and what was refused below raises the chance of the nodes beside it. Proof in a
-line: let S be the mass left after a child. Then P(accepted at or below x) = a_x by induction, since
-(a - S) + (1 - a + S) S / (1 - a + S) = a. On a chain it is block verification (`block`), from the
-same uniforms token for token.
+Each node gets the probability that *it or a descendant* is accepted; a subtree is tried before its
+root is dropped, and a rejection below raises the probability of the siblings. Proof in a line: let
+S be the mass left after a child. Then P(accepted at or below x) = a_x by induction, since (a - S) +
+(1 - a + S) S / (1 - a + S) = a. On a chain it is block verification (`block`), from the same
+uniforms token for token.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ from spsbench.methods.verifiers.tree_tables import Shape, path_to, shape_of, tab
 
 @dataclass(frozen=True)
 class Traversal:
-    """Keep the first node, from the leaves up, that passes; the context always does."""
+    """A verifier that keeps the first node, from the leaves up, that passes."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACT
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
-        """Nothing: siblings may be independent, distinct, or there by rule."""
+        """Accept every pairing: siblings may be independent, distinct, or chosen by rule."""
         return None
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        """Tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
+        """Verify a tree of N nodes, `q` [N+1, V]; the test of node i uses ACCEPT's uniform i."""
         shape = shape_of(draft)
         n = len(draft.tokens)
         u = send(noise.uniform(Purpose.ACCEPT, n), q.device)
@@ -50,7 +50,7 @@ class Traversal:
 
 
 def rejection_of(draft: Draft, q: Tensor, shape: Shape) -> TreeRejection:
-    """The chances of all nodes, before a uniform is looked at."""
+    """Compute the acceptance probabilities of all nodes, before any uniform is used."""
     rejection, first = TreeRejection(draft, q, shape), 0
     for rows in shape.levels:
         rejection.settle(first, rows, chances(rejection.chance, rows))
@@ -59,7 +59,7 @@ def rejection_of(draft: Draft, q: Tensor, shape: Shape) -> TreeRejection:
 
 
 def chances(chance: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """[rows] what was found of some rows, a copy."""
+    """Return a [rows] copy of the probabilities of some rows."""
     if rows[-1] - rows[0] == len(rows) - 1 and list(rows) == sorted(rows):
         return chance[rows[0] : rows[-1] + 1].clone()
     return chance.index_select(0, send(torch.tensor(rows), chance.device))

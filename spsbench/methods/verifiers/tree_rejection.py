@@ -25,9 +25,9 @@ from spsbench.methods.verifiers.tree_tables import Shape, numbers
 
 
 class TreeRejection:
-    """The rows of mass of all nodes that have children, and every node's chance.
+    """The leftover mass of all nodes that have children, and every node's acceptance probability.
 
-    A row stands as it is after the last child, up to its own scale: R = left / scale. So a child
+    A row keeps its value after the last child, up to its own scale: R = left / scale. So a child
     costs three passes over a row and no copy of it.
     """
 
@@ -42,11 +42,11 @@ class TreeRejection:
         self.chance[0] = 1.0
 
     def settle(self, first: int, rows: Sequence[int], weights: Tensor) -> None:
-        """Refuse all children of `rows`, one after the other, from the given weights on.
+        """Refuse all children of `rows` in turn, from the given weights on.
 
         Args:
-            first: where the rows stand in `order`; those with the most children come first.
-            weights: [rows] the chance of each row.
+            first: the index of the rows in `order`; those with the most children come first.
+            weights: [rows] the probability of each row.
         """
         children = [self.shape.children[at] for at in rows]
         tiny = torch.finfo(self.q.dtype).tiny
@@ -60,7 +60,7 @@ class TreeRejection:
                 self._refuse(here, before, nodes, rank)
 
     def _refuse(self, here: slice, before: Tensor, nodes: Sequence[int], rank: int) -> None:
-        """Test one child each of the rows `here`, which stand as `before`, and take it away."""
+        """Test one child of each row in `here`, whose weights are `before`, and subtract it."""
         left, scale = self.left[here], self.scale[here]  # changed in place
         tokens = taken(self.draft.tokens, nodes)[:, None]  # [n, 1]
         possible = self.weight[here] > 0  # else the scale stands for no number
@@ -80,7 +80,7 @@ class TreeRejection:
         scale.mul_(torch.where(room > 0, room, 1.0))
 
     def _law(self, nodes: Sequence[int], rank: int) -> tuple[Tensor, Tensor]:
-        """[n, V] what each of `nodes` was drawn from, given the siblings before it, and its sum."""
+        """Return [n, V], the law of each of `nodes` given the siblings before it, and its sum."""
         law = taken(self.draft.probs, nodes)  # type: ignore[arg-type]  # not of a point draft
         if rank == 0 or self.draft.drawn is not Drawn.DISTINCT:
             return law, law.new_ones(len(nodes))
@@ -90,7 +90,7 @@ class TreeRejection:
         return law, law.sum(-1)
 
     def _set(self, nodes: Sequence[int], chance: Tensor) -> None:
-        """Note what was found of `nodes`."""
+        """Store the acceptance probabilities of `nodes`."""
         if nodes[-1] - nodes[0] == len(nodes) - 1:
             self.chance[nodes[0] + 1 : nodes[-1] + 2] = chance
         else:
@@ -98,7 +98,7 @@ class TreeRejection:
             self.chance.index_copy_(0, places, chance)
 
     def law_at(self, end: Tensor) -> Tensor:
-        """[V] weights of the token after row `end` []: what is left there, q below a leaf."""
+        """Return [V], the weights of the token after row `end` []: the leftover; q below a leaf."""
         own = self.q.index_select(0, end[None])[0]
         if not self.order:
             return own
@@ -111,7 +111,7 @@ class TreeRejection:
 
 
 def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
-    """[n, ...] some rows of a tensor: itself, not a copy, where they follow each other."""
+    """Return [n, ...], some rows of a tensor: a view, not a copy, where they are contiguous."""
     first, n = numbered[0], len(numbered)
     if list(numbered) == list(range(first, first + n)):
         return rows[first : first + n]
@@ -119,7 +119,7 @@ def taken(rows: Tensor, numbered: Sequence[int]) -> Tensor:
 
 
 def excesses(weight: Tensor, q: Tensor, p: Tensor) -> Tensor:
-    """[n] sum (weight q - p)+ of each row; `weight` [n], `q` and `p` [n, V]."""
+    """Return [n], sum (weight q - p)+ of each row; `weight` [n], `q` and `p` [n, V]."""
     found = torch.zeros_like(weight)
     for some in pieces(len(weight), q):
         under = torch.addcmul(p[some], q[some], weight[some, None], value=-1).clamp_(max=0)

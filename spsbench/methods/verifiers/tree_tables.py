@@ -1,8 +1,8 @@
-"""The shape of a draft as a rule plans by it: on the host, once for each shape there is.
+"""The shape of a draft for verifiers: computed on the host, once for each distinct shape.
 
-What a rule decides stays on a device, where it is read off tables: the path to a node, its
-ancestors, the siblings drawn before it. They are made from the parents alone and sent once. On the
-CPU a rule walks, and needs no tables.
+A verifier's decisions stay on the device, where it looks them up in tables: the path to a node, its
+ancestors, the siblings drawn before it. The tables follow from the parents alone and are sent once.
+On the CPU a verifier walks the tree, and needs no tables.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Shape:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """[N + 1] of each row its children, in the order in which they were drawn."""
+        """Return [N + 1], the children of each row in the order in which they were drawn."""
         found: list[list[int]] = [[] for _ in range(len(self.parents) + 1)]
         for node, parent in enumerate(self.parents):
             found[parent + 1].append(node)
@@ -36,11 +36,11 @@ class Shape:
 
     @cached_property
     def depth(self) -> tuple[int, ...]:
-        """[N + 1] tokens on the way to each row: 0 for the context."""
+        """Return [N + 1], the number of tokens on the path to each row: 0 for the context."""
         return (0, *levels_of(self.parents))
 
     def path(self, at: int) -> list[int]:
-        """The nodes on the way to row `at`."""
+        """Return the nodes on the path to row `at`."""
         found: list[int] = []
         while at:
             found.append(at - 1)
@@ -49,7 +49,7 @@ class Shape:
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """Rows that have children, by depth; in each depth those with the most children first."""
+        """Return the rows that have children, by depth; those with the most children first."""
         found: list[list[int]] = [[] for _ in range(max(self.depth) + 1)]
         for at, below in enumerate(self.children):
             if below:
@@ -59,7 +59,7 @@ class Shape:
 
     @cached_property
     def upwards(self) -> tuple[int, ...]:
-        """[N] nodes in the order of a walk from the leaves up: each after all that is below it."""
+        """Return the [N] nodes in post-order: each after all of its descendants."""
         order: list[int] = []
         waiting = list(self.children[0][::-1])
         opened = set[int]()
@@ -74,7 +74,7 @@ class Shape:
 
 
 class Tables(NamedTuple):
-    """What a shape says, on a device."""
+    """The tables of a shape, on a device."""
 
     paths: Tensor  # [N + 1, N] the nodes on the way to each row, padded with -1
     ancestors: Tensor  # [N, N] bool: j is on the way to i, or is i
@@ -85,7 +85,7 @@ class Tables(NamedTuple):
 
 
 def shape_of(draft: Draft) -> Shape:
-    """Of a tree or a chain."""
+    """Return the shape of a tree or a chain."""
     n = len(draft.tokens)
     parents = range(-1, n - 1) if draft.parents is None else draft.parents.tolist()
     return _shape(tuple(parents))
@@ -98,7 +98,7 @@ def _shape(parents: tuple[int, ...]) -> Shape:
 
 @lru_cache(KEPT)
 def tables(shape: Shape, device: torch.device) -> Tables:
-    """The tables of a shape on a device."""
+    """Make the tables of a shape on a device."""
     n = len(shape.parents)
     paths: list[list[int]] = [[]]
     for node, parent in enumerate(shape.parents):
@@ -121,19 +121,19 @@ def tables(shape: Shape, device: torch.device) -> Tables:
 
 
 def verdict_at(shape: Shape, end: int, token: Tensor, tested: int) -> Verdict:
-    """The ruling of a walk that ended at row `end`, where the [] token after it was drawn."""
+    """Make the verdict of a walk that ended at row `end`, followed by the [] token."""
     path = shape.path(end)
     padded = path + [-1] * (len(shape.parents) - len(path))
     return Verdict(numbers(padded), token, torch.tensor(tested))
 
 
 def numbers(values: Sequence[int]) -> Tensor:
-    """[n] int64, of none too."""
+    """Return [n] int64, also of an empty list."""
     return torch.tensor(values, dtype=torch.int64)
 
 
 def walked_down(passed: Tensor, known: Tables) -> Tensor:
-    """[] the row where a walk ends that goes on to the first child of each node that `passed` [N].
+    """Return [], the last row of a walk to the first child that `passed` [N] at each node.
 
     Row 0 is the context: no child of it passed.
     """
@@ -144,5 +144,5 @@ def walked_down(passed: Tensor, known: Tables) -> Tensor:
 
 
 def path_to(end: Tensor, known: Tables) -> Tensor:
-    """[N] the nodes on the way to a [] row, padded with -1."""
+    """Return [N], the nodes on the path to a [] row, padded with -1."""
     return row(known.paths, end)

@@ -1,1 +1,1 @@
-"""GGUF files: checked, and kept as folders of safetensors that are models like any other."""
+"""GGUF files: checked, and unpacked to folders of safetensors that are ordinary models."""

@@ -1,4 +1,4 @@
-"""The blocks of a GGUF file as they are, beside the numbers that transformers made of them.
+"""The quantised blocks of a GGUF file, kept beside the weights that transformers makes of them.
 
 Block layouts: ggml-org/ggml, ggml-common.h (`block_q4_0`, `block_q4_1`, `block_q8_0`): 32 inputs of
 an output, a scale in half precision, a minimum where there is one, the numbers. Of 4 bits the lower
@@ -34,7 +34,7 @@ class Stored(NamedTuple):
 
     @property
     def codes(self) -> Codes:
-        """What its bytes say."""
+        """Decode the bytes to codes, scales and minima."""
         out = len(self.rows)
         blocks = self.rows.reshape(out, -1, _BYTES[self.kind])
         halves = 2 if self.kind == "Q4_1" else 1
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
     @property
     def dense(self) -> Tensor:
-        """[out, in] in float32, as every reader of such files makes it."""
+        """Return [out, in] in float32, as every reader of such files does."""
         return self.codes.dense(torch.float32)
 
 
@@ -82,7 +82,7 @@ def keep_blocks(file: Path, model: nn.Module, folder: Path) -> None:
 
 
 def _shelves(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
-    """Of the matrices of each of `KINDS` and width: marks of rows, in order, and their bytes."""
+    """Index the file's matrices by kind and width: hashes of rows in order, and their bytes."""
     from gguf import GGUFReader
 
     parts: dict[tuple[str, int], list[tuple[Tensor, Tensor]]] = {}
@@ -100,7 +100,7 @@ def _shelves(file: Path) -> dict[tuple[str, int], tuple[Tensor, Tensor]]:
 
 
 def _marks(weight: Tensor) -> Tensor:
-    """[out, in] float32 -> [out] whole numbers: rows that differ have others, almost surely."""
+    """Hash the rows of [out, in] float32 to [out] integers; different rows almost surely differ."""
     draw = torch.Generator().manual_seed(0)
     factors = torch.randint(2**62, (weight.shape[1],), generator=draw)
     parts = weight.split(_AT_ONCE)  # type: ignore[no-untyped-call]
@@ -108,7 +108,7 @@ def _marks(weight: Tensor) -> Tensor:
 
 
 def lay_blocks(model: nn.Module, folder: Path) -> int:
-    """Give `model`, loaded from `folder`, layers over the file's own blocks; how many.
+    """Replace layers of `model` by layers over the file's own blocks, and return how many.
 
     Raises:
         MissingError: `folder` has no blocks.
@@ -126,7 +126,7 @@ def lay_blocks(model: nn.Module, folder: Path) -> int:
 
 
 def check_blocks(folder: Path) -> None:
-    """Refuse a folder without any.
+    """Refuse a folder without blocks.
 
     Raises:
         MissingError: it was not made of a GGUF file, or before blocks were kept.

@@ -1,7 +1,7 @@
-"""The head of a GGUF file: what it says of itself, and whether all of it is there.
+"""The header of a GGUF file: its metadata, and whether the file is complete.
 
 Layout of versions 2 and 3 (ggml-org/ggml, docs/gguf.md): magic, version, counts, keys and values,
-one description a tensor, then the tensors. Nothing is imported for it, and no tensor is read.
+one description a tensor, then the tensors. It imports no reader and reads no tensor.
 """
 
 import struct
@@ -59,7 +59,7 @@ TYPES = {  # number -> name, numbers in a block, bytes of a block
 
 
 class Header(NamedTuple):
-    """What a GGUF file says of itself."""
+    """The metadata of a GGUF file."""
 
     values: dict[str, Any]  # of arrays the length alone
     numbers: int  # weights, over all tensors
@@ -67,17 +67,17 @@ class Header(NamedTuple):
 
     @property
     def architecture(self) -> str:
-        """As llama.cpp names it."""
+        """Return the architecture as llama.cpp names it."""
         return str(self.values.get("general.architecture", ""))
 
 
 def named_gguf(name: str) -> bool:
-    """Whether `name` can only mean a GGUF file."""
+    """Return whether `name` can only mean a GGUF file."""
     return name.lower().endswith(SUFFIX)
 
 
 def read_header(path: Path) -> Header:
-    """The head of a whole, single GGUF file that has a tokenizer.
+    """Read the header of a complete, single GGUF file that has a tokenizer.
 
     Raises:
         MissingError, PermissionDeniedError: no such file, or none that may be read.
@@ -112,7 +112,7 @@ def read_header(path: Path) -> Header:
 
 
 class _Reader:
-    """Reads plain values one after the other, never more than the file has."""
+    """A sequential reader of plain values, never of more than the file has."""
 
     def __init__(self, path: Path, read: Callable[[int], bytes], size: int) -> None:
         self._path, self._read, self._left = path, read, size

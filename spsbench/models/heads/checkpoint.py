@@ -1,6 +1,6 @@
 """The folder of a head: its config, and the names and shapes of its tensors.
 
-A pickle is read without being run: a file of `torch.save` is a zip with a pickle beside raw
+Pickles are parsed without being run: a file of `torch.save` is a zip with a pickle beside raw
 numbers, and the unpickler here knows ten harmless names and refuses every other.
 """
 
@@ -37,7 +37,7 @@ PICKLES = ("pytorch_model*.bin", "*.pt", "*.bin")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What can be known of a folder without reading a weight."""
+    """The contents of a head's folder that can be known without reading a weight."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -47,22 +47,22 @@ class Checkpoint:
 
     @property
     def pickled(self) -> bool:
-        """Whether it takes a pickle to read the weights."""
+        """Return whether the weights are in a pickle."""
         return self.files[0].suffix != ".safetensors"
 
     @property
     def config_path(self) -> str:
-        """For messages."""
+        """Return the path of the config, for messages."""
         return str(self.folder / "config.json")
 
     @property
     def kind(self) -> str:
-        """The first of its `architectures`, as far as it names one."""
+        """Return the first of the config's `architectures`, if it is a name."""
         named = self.config.get("architectures")
         return str(named[0]) if isinstance(named, list) and named else ""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor of the file.
+        """Return the shape of a tensor in the files.
 
         Raises:
             DataError: it is not there.
@@ -73,7 +73,7 @@ class Checkpoint:
 
 
 def checkpoint(folder: Path, answers: Mapping[str, Any] | None = None) -> Checkpoint:
-    """Look into a folder; a pickle is looked at without being run.
+    """Read the config and the tensor headers of a folder, without running a pickle.
 
     Raises:
         MissingError: no config.json, or no tensors.
@@ -98,7 +98,7 @@ def checkpoint(folder: Path, answers: Mapping[str, Any] | None = None) -> Checkp
 
 
 def pickled_headers(path: Path) -> dict[str, TensorHeader]:
-    """Tensor name -> header of a file that `torch.save` has written.
+    """Return tensor name -> header of a file that `torch.save` has written.
 
     Raises:
         DataError: no such file, or one that holds anything but tensors by name.
@@ -124,7 +124,7 @@ def pickled_headers(path: Path) -> dict[str, TensorHeader]:
 
 
 class _Kind(NamedTuple):
-    """A kind of numbers."""
+    """The dtype that a storage class of torch names."""
 
     dtype: str
 

@@ -14,7 +14,7 @@ FEW = 4  # names in a message
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a head says of the target that it was trained for."""
+    """The properties that a head states of its target."""
 
     name: str | None  # a hub id, as a rule
     width: int  # Ht
@@ -24,7 +24,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All that is needed to make the network, before any weight is read."""
+    """The shape and the tensors of a head: all that its network needs, known before any weight."""
 
     family: str  # the drafter that it is for
     writer: str  # whose names and flags these are
@@ -35,13 +35,13 @@ class Description:
     spare: Mapping[str, str]  # tensors that are not read -> why
 
     def __str__(self) -> str:
-        """`eagle3, written by SpecForge, for Qwen/Qwen3-8B`."""
+        """Format as `eagle3, written by SpecForge, for Qwen/Qwen3-8B`."""
         told = f", for {self.trained.name}" if self.trained.name else ""
         return f"{self.family}, written by {self.writer}{told}"
 
 
 def check_tensors(described: Description, files: Checkpoint) -> None:
-    """Every tensor is used or known to be spare, none is missing, and each has its shape.
+    """Check that each tensor is used or known to be spare, none is missing, and shapes agree.
 
     Raises:
         DataError: with the names of those that do not fit.
@@ -114,13 +114,13 @@ def check_target(
 
 
 def listed(names: list[str]) -> str:
-    """The first few, and how many more there are."""
+    """Join the first few names, and the number of the others."""
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return ", ".join(names[:FEW]) + more
 
 
 def by(shape: tuple[int, ...]) -> str:
-    """`32x64`."""
+    """Format a shape as `32x64`."""
     return "x".join(map(str, shape)) or "of one number"
 
 
@@ -138,7 +138,7 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShape:
-    """One kind of layer; all layers of a head are of one kind."""
+    """The shape of a head's layers, which are all alike."""
 
     width: int  # H
     inner: int
@@ -156,7 +156,7 @@ class LayerShape:
 
 
 def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
-    """The layers that `config` describes.
+    """Return the shape of the layers that `config` describes.
 
     Args:
         config: of a Llama, Qwen2, Qwen3 or Mistral model, or of a head made of such layers.
@@ -198,7 +198,7 @@ def layer_shape(config: Mapping[str, Any], where: str) -> LayerShape:
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is said of rotary angles: newer files nest it, older ones scale what is at the top."""
+    """Return the rotary settings: newer configs nest them, older ones have them at the top."""
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return dict(nested) if isinstance(nested, Mapping) else {}
 
@@ -210,7 +210,7 @@ def whole(
     default: int | None = None,
     most: int = 1 << 28,
 ) -> int:
-    """A size from 1 to `most`.
+    """Return a size from 1 to `most` from the config.
 
     Raises:
         DataError: missing without a `default`, or no such number.
@@ -227,7 +227,7 @@ def whole(
 
 
 def check_kind(config: Mapping[str, Any], where: str) -> None:
-    """Refuse a `model_type` that neither heads nor transformers' models have; none is no refusal.
+    """Refuse a `model_type` that neither heads nor transformers' models have; none is allowed.
 
     Raises:
         DataError: with what it is.
@@ -246,14 +246,14 @@ def check_kind(config: Mapping[str, Any], where: str) -> None:
 
 
 def shown(value: object) -> str:
-    """A value of a config in a message, shortened."""
+    """Return a value of a config for a message, shortened."""
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleShape:
-    """A head of EAGLE-1 or 2, or HASS."""
+    """The shape of a head of EAGLE-1 or 2, or HASS."""
 
     layer: LayerShape
     depth: int = 1  # layers
@@ -264,7 +264,7 @@ class EagleShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3Shape:
-    """A head of EAGLE-3, in whichever dialect."""
+    """The shape of a head of EAGLE-3, in any dialect."""
 
     layer: LayerShape
     features: tuple[int, ...]  # hidden states of the target, as transformers numbers them
@@ -285,7 +285,7 @@ class Eagle3Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MedusaShape:
-    """Heads of Medusa."""
+    """The shape of Medusa heads."""
 
     width: int  # H
     draft_vocab: int
@@ -296,7 +296,7 @@ class MedusaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockwiseShape:
-    """Proposal heads of blockwise parallel decoding."""
+    """The shape of proposal heads of blockwise parallel decoding."""
 
     width: int  # H
     inner: int  # F
@@ -307,7 +307,7 @@ class BlockwiseShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpShape:
-    """An MLP speculator."""
+    """The shape of an MLP speculator."""
 
     width: int  # H
     inner: int  # D
@@ -319,7 +319,7 @@ class MlpShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockShape:
-    """A head of block diffusion: DFlash, or DSpark with its coupling."""
+    """The shape of a block-diffusion head: DFlash, or DSpark with its coupling."""
 
     layer: LayerShape
     depth: int  # layers
@@ -340,7 +340,7 @@ class BlockShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalconShape:
-    """A head of Falcon."""
+    """The shape of a Falcon head."""
 
     layer: LayerShape
     block: int  # tokens that a pass foretells
@@ -352,7 +352,7 @@ class FalconShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MtpShape:
-    """A layer that was trained along with its target to foretell one token more."""
+    """The shape of a layer that was trained along with its target to predict one token more."""
 
     layer: LayerShape
     vocab: int

@@ -1,4 +1,4 @@
-"""From a folder to a described head, and to its weights; every check comes before the first."""
+"""Descriptions of heads from their folders; every check precedes the first weight."""
 
 import logging
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ ANSWERS = ("residual", "feedback", "features", "recurrence", "anyway")
 
 
 def family_of(folder: Path) -> str | None:
-    """The drafter that the head in `folder` is for; None: it is no head, or it is inside a model.
+    """Return the drafter of the head in `folder`; None if it is no head, or inside a model.
 
     A language model with a head inside may be meant as a draft model: its drafter must be named.
 
     Raises:
-        DataError: a head of a kind that is not known.
+        DataError: a head of an unknown kind.
     """
     try:
         files = checkpoint(folder)
@@ -38,7 +38,7 @@ def family_of(folder: Path) -> str | None:
 
 
 def stranger(files: Checkpoint) -> str:
-    """What a head that no format knows calls itself; nothing of what is no head."""
+    """Return the kind that an unknown head names in its config; nothing if it is no head."""
     config = files.config
     told = config.get("speculators_model_type") or config.get("model_type")
     words = f"{told} {files.kind}".lower()
@@ -47,7 +47,7 @@ def stranger(files: Checkpoint) -> str:
 
 
 def no_such(folder: Path, kind: str = "") -> DataError:
-    """A refusal of what no format knows."""
+    """Make the error for a head of an unknown format."""
     kinds = ", ".join(dict.fromkeys(each.family for each in FORMATS))
     return DataError(
         f"no head that is known, but one{kind or ' of no kind'} ({folder}): expected the "
@@ -56,7 +56,7 @@ def no_such(folder: Path, kind: str = "") -> DataError:
 
 
 def format_of(files: Checkpoint) -> Format | None:
-    """The first format that knows a checkpoint."""
+    """Return the first format that knows a checkpoint."""
     return next((each for each in FORMATS if each.knows(files)), None)
 
 
@@ -69,7 +69,7 @@ def described(
     answers: Mapping[str, Any],
     allow_pickle: bool,
 ) -> tuple[Checkpoint, Description]:
-    """The head in `folder`, fit for a target.
+    """Describe the head in `folder` and check it against its target.
 
     Args:
         folder: of the head.
@@ -136,5 +136,5 @@ def check_name(found: Description, target: str, head: str, where: Path) -> None:
 
 
 def tell(found: Description, name: str) -> None:
-    """Say on screen what a head was told to be."""
+    """Print what a head was recognised as."""
     log.info(f"note: {name} is a head: {found}")

@@ -1,4 +1,4 @@
-"""The tensors of drafters: of heads in a known format, and of folders that drafters read."""
+"""Tensors of drafters: of heads in a known format, and of folders that drafters read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ FEW = 8  # names in a message
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head whose weights are there. `kept` is for what is made of them once."""
+    """A head with its weights. `kept` caches what is made of them."""
 
     description: Description
     tensors: Mapping[str, Tensor]  # by parameter of its network
@@ -128,7 +128,7 @@ def own_weights(spec: ModelSpec, *, offline: bool, allow_pickle: bool) -> OwnWei
 
 
 class Tensors(dict[str, Tensor]):
-    """The tensors of a folder by name; one that is not there is an error that names the folder."""
+    """The tensors of a folder by name; a missing one raises an error that names the folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Tensors(dict[str, Tensor]):
 
 
 def by_name(files: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
-    """The `wanted` tensors of a checkpoint.
+    """Load the `wanted` tensors of a checkpoint.
 
     Raises:
         DataError: a pickle that torch does not read as bare tensors.
@@ -165,7 +165,7 @@ def by_name(files: Checkpoint, wanted: set[str]) -> dict[str, Tensor]:
 
 
 def check_finite(tensor: Tensor, name: str, folder: Path) -> None:
-    """Refuse numbers that are none.
+    """Refuse NaN and infinite numbers.
 
     Raises:
         DataError: with the name of the tensor.

@@ -1,1 +1,1 @@
-"""Two vocabularies: what their tokens write, and one's tokens as the other's."""
+"""Two vocabularies: the bytes of their tokens, and tokens of one as tokens of the other."""

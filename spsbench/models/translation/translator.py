@@ -1,7 +1,7 @@
-"""The text of one vocabulary's tokens in another's: what a draft model is fed, and what it meant.
+"""Translation between vocabularies: tokens for the draft model to read, and its drafts back.
 
-Whatever is mistranslated costs acceptance and nothing else: verification looks at the target's
-tokens alone, and at the law that they were really drawn from.
+A mistranslation costs acceptance and nothing else: verification uses the target's tokens alone, and
+the law that they were really drawn from.
 """
 
 import codecs
@@ -18,11 +18,11 @@ BEFORE = 48  # characters of the text that new text is cut after
 
 
 class Translator(Protocol):
-    """Between the target's tokens and the draft model's, along one text."""
+    """A translator between the target's tokens and the draft model's, along one text."""
 
     @abstractmethod
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
-        """The draft's tokens of a text, which goes on where it ended the last time.
+        """Return the draft's tokens of a text, which extends the text of the last call.
 
         None where the text ends in a part of a character that the draft cannot write.
         """
@@ -33,37 +33,37 @@ class Translator(Protocol):
 
     @abstractmethod
     def back(self, drafted: Sequence[int]) -> list[int]:
-        """The target's tokens of what the draft wrote after the text, as far as they are text."""
+        """Return the target's tokens for the draft after the text, as far as it is text."""
 
     @abstractmethod
     def ends(self, token: int) -> bool:
-        """Whether nothing that the draft writes after its own `token` can be translated."""
+        """Return whether nothing after the draft's own `token` can be translated."""
 
 
 class SameTokens(Translator):
-    """Of one vocabulary: nothing is to be done."""
+    """The identity, for models with one vocabulary."""
 
     def follow(self, tokens: Sequence[int]) -> list[int]:
-        """The same."""
+        """Return the tokens unchanged."""
         return list(tokens)
 
     def restart(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no state."""
 
     def back(self, drafted: Sequence[int]) -> list[int]:
-        """The same."""
+        """Return the tokens unchanged."""
         return list(drafted)
 
     def ends(self, token: int) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
 class ByText(Translator):
-    """Of two vocabularies: by the bytes that tokens write.
+    """A translator between two vocabularies, by the bytes that tokens write.
 
-    The draft's own first tokens (a BOS) come before the text; the target's first one is none of
-    it. Special tokens that both have by name stay, others are left out.
+    The draft's own first tokens (a BOS) precede the text; the target's first one is not part of it.
+    Special tokens that both have by name stay, others are left out.
     """
 
     def __init__(self, target: Vocabulary, draft: Vocabulary) -> None:
@@ -82,7 +82,7 @@ class ByText(Translator):
         self._begun = False  # is there text?
 
     def follow(self, tokens: Sequence[int]) -> list[int] | None:
-        """The draft's tokens of all of `tokens`."""
+        """Return the draft's tokens of all of `tokens`."""
         text = ""
         for at in range(self._read, len(tokens)):
             content = self._written(tokens[at])
@@ -98,7 +98,7 @@ class ByText(Translator):
         return None if rest is None else [*self._done, *self._reader.ids, *rest]
 
     def back(self, drafted: Sequence[int]) -> list[int]:
-        """The target's tokens, those before stay as they are."""
+        """Return the target's tokens; earlier ones stay as they are."""
         content, end = self._meant(drafted)
         found: list[int] = []
         if head := _missing(self._unfinished, content):
@@ -116,11 +116,11 @@ class ByText(Translator):
         return [*found, *rest, *end]
 
     def ends(self, token: int) -> bool:
-        """A special token, or one whose bytes are not known."""
+        """Return whether this is a special token, or one of unknown bytes."""
         return self._draft.bytes_of[token] is None
 
     def _meant(self, drafted: Sequence[int]) -> tuple[bytes, list[int]]:
-        """The bytes that were drafted, and the target's EOS if the draft ended the text."""
+        """Return the drafted bytes, and the target's EOS if the draft ended the text."""
         content = b""
         for token in drafted:
             part = self._draft.bytes_of[token]
@@ -135,14 +135,14 @@ class ByText(Translator):
         return known[token] if token < len(known) else None
 
     def _go_on(self, text: str) -> None:
-        """A space that the target puts before its texts is none of the text."""
+        """Append text, without the space that the target puts before its texts."""
         if text and not self._begun:
             self._begun = True
             text = text.removeprefix(" ") if self._target.spaced else text
         self._reader.extend(text)
 
     def _pass(self, token: int) -> None:
-        """Go on after a special token."""
+        """Continue after a special token."""
         named = self._named.get(token)
         if named is not None:
             self._done += [*self._reader.ids, named]
@@ -151,7 +151,7 @@ class ByText(Translator):
 
     @property
     def _unfinished(self) -> bytes:
-        """Of the last character, what is there of it."""
+        """Return the bytes of an incomplete last character."""
         state: bytes = self._bytes.getstate()[0]
         return state
 
@@ -161,7 +161,7 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def _missing(begun: bytes, content: bytes) -> int:
-    """How many bytes of `content` complete a character of which `begun` is there."""
+    """Return how many bytes of `content` complete the character that `begun` begins."""
     if not begun:
         return 0
     for length in range(1, len(content) + 1):
@@ -174,11 +174,11 @@ def _missing(begun: bytes, content: bytes) -> int:
 
 @dataclass
 class Reader:
-    """The tokens of `text` as `words` would cut it whole; nothing but a window is looked at twice.
+    """An incremental tokenization by `words` equal to the whole; only a window is cut again.
 
-    What a tokenizer does with a place depends on what is near it. So the last tokens are cut anew
-    with what came after them, and the new tokens hold from the first border on, some way into the
-    window, at which both have one. A text without such a border is cut whole.
+    A tokenizer's result at a place depends on nearby text. So the last tokens are cut again with
+    the text after them, and the new tokens hold from the first border on, some way into the window,
+    that both cuts share. A text without such a border is cut whole.
     """
 
     words: Words
@@ -188,7 +188,7 @@ class Reader:
     _content: bytes = b""
 
     def extend(self, more: str) -> None:
-        """Go on with `more` text."""
+        """Append `more` text."""
         if not more:
             return
         self.text += more
@@ -197,7 +197,7 @@ class Reader:
             self.ids, self._ends = self.words(self.text)
 
     def _windowed(self, ends: list[int]) -> bool:
-        """Cut the window anew; False: no border in common."""
+        """Cut the window again; return False without a common border."""
         cut = len(ends) - WINDOW
         while cut > 0 and self._splits(ends[cut - 1]):
             cut -= 1
@@ -216,10 +216,10 @@ class Reader:
         return False
 
     def _splits(self, at: int) -> bool:
-        """Whether byte `at` is inside a character."""
+        """Return whether byte `at` is inside a character."""
         return at < len(self._content) and self._content[at] & 0xC0 == 0x80
 
 
 def _places(ends: list[int], first: int) -> dict[int, int]:
-    """End -> how many tokens there are up to it, from the token `first` on; of equal ones all."""
+    """Map each end to the numbers of tokens up to it, from the token `first` on."""
     return {end: at for at, end in enumerate(ends[first:], first + 1)}

@@ -1,4 +1,4 @@
-"""A tokenizer as translation sees it: the bytes of its tokens, and where a text's tokens end.
+"""A tokenizer as translation uses it: the bytes of its tokens, and where a text's tokens end.
 
 Bytes, since a token may hold a part of a character. How a token is written depends on the
 tokenizer's decoder: letters that stand for bytes (byte-level BPE), a mark for a space and names of
@@ -29,22 +29,22 @@ SAMPLE = (
 
 
 class Tokens(NamedTuple):
-    """The tokens of a text."""
+    """The tokens of a text, with their ends."""
 
     ids: list[int]
     ends: list[int] | None  # byte of the text at which each token ends; None = not known
 
 
 class Words(Protocol):
-    """The tokens of a text that stands alone, without special tokens."""
+    """A function to the tokens of a text that stands alone, without special tokens."""
 
     def __call__(self, text: str) -> Tokens:
-        """Names of special tokens in `text` are ordinary text."""
+        """Tokenize `text`; names of special tokens in it are ordinary text."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a tokenizer's tokens write, and how it cuts a text."""
+    """The bytes of a tokenizer's tokens, and the way it cuts a text."""
 
     bytes_of: Sequence[bytes | None]  # of each id; None: it writes nothing, or nobody knows what
     words: Words
@@ -56,7 +56,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
-        """Of one of transformers' tokenizers."""
+        """Make the vocabulary of a transformers tokenizer."""
         spelled = written(tokenizer)
         words = TokenizerWords(tokenizer, spelled)
         special = {int(i) for i in tokenizer.all_special_ids}
@@ -75,15 +75,15 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Tokens that mean something."""
+        """Return the number of tokens that mean something."""
         return sum(content is not None for content in self.bytes_of) + len(self.names)
 
     @cached_property
     def by_bytes(self) -> dict[bytes, int]:
-        """Bytes -> the token that is them; of several the first, as a rule.
+        """Return bytes -> the token that writes them; of several the first, as a rule.
 
         Of single bytes the last: SentencePiece has the byte and the letter, in this order, and
-        makes of text the letter.
+        encodes text to the letter.
         """
         found: dict[bytes, int] = {}
         for index, content in enumerate(self.bytes_of):
@@ -93,11 +93,11 @@ class Vocabulary:
 
     @cached_property
     def longest(self) -> int:
-        """Bytes of the longest token."""
+        """Return the number of bytes of the longest token."""
         return max(map(len, self.by_bytes), default=0)
 
     def pieces(self, content: bytes) -> list[int] | None:
-        """Tokens that write `content`, each the longest that there is; None without any."""
+        """Cut `content` greedily into the longest tokens; None where a byte has no token."""
         found: list[int] = []
         while content:
             for length in range(min(self.longest, len(content)), 0, -1):
@@ -111,10 +111,10 @@ class Vocabulary:
         return found
 
     def after(self, before: str, text: str) -> list[int]:
-        """The tokens of `text` where it follows `before`, whose own tokens stand.
+        """Return the tokens of `text` where it follows `before`, whose own tokens are fixed.
 
-        Where a token would reach over the border, or nothing can be known of ends, it is cut as if
-        a new line came before it, else by the longest tokens; nothing where that fails too.
+        Where a token would cross the border, or ends are unknown, the text is cut as if a new line
+        came before it, else by the longest tokens; nothing where that fails too.
         """
         for start in (before, "\n"):
             border = len(start.encode())
@@ -126,13 +126,13 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class TokenizerWords:
-    """One of transformers' tokenizers at work; `spelled` = what each of its ids writes."""
+    """The `Words` of a transformers tokenizer; `spelled` = the bytes of each of its ids."""
 
     tokenizer: Any
     spelled: Sequence[bytes | None]
 
     def __call__(self, text: str) -> Tokens:
-        """Ends are sums of what the tokens write; where a text was changed, its own offsets."""
+        """Tokenize; ends are sums of bytes, or the tokenizer's offsets where it changes text."""
         fast = bool(getattr(self.tokenizer, "is_fast", False))
         found = self.tokenizer(
             text,
@@ -158,12 +158,12 @@ class TokenizerWords:
 
 
 def _until(ends: Sequence[int], border: int) -> int:
-    """How many tokens end at or before `border`."""
+    """Return how many tokens end at or before `border`."""
     return sum(end <= border for end in ends)
 
 
 def _first(tokenizer: Any) -> tuple[int, ...]:
-    """The ids before the tokens of a text."""
+    """Return the ids before the tokens of a text."""
     plain = tokenizer.encode("x", add_special_tokens=False)
     whole = tokenizer.encode("x")
     for at in range(len(whole) - len(plain) + 1):
@@ -174,7 +174,7 @@ def _first(tokenizer: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Tokens of the draft model that are tokens of the target."""
+    """The draft model's tokens that are tokens of the target."""
 
     pairs: Mapping[int, int]  # the target's id -> the draft's; each id once, in order
     target: int  # tokens of each
@@ -190,14 +190,14 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """Those of a target and of a draft model, where they are two."""
+    """The vocabularies of a target and of a draft model, where they differ."""
 
     target: Vocabulary
     draft: Vocabulary
 
     @cached_property
     def overlap(self) -> Overlap:
-        """By what tokens write; special tokens by their names, and the two that end a text."""
+        """Match tokens by bytes, special tokens by name, and the two that end a text."""
         ours, theirs = self.target, self.draft
         by_bytes = theirs.by_bytes
         pairs = {i: by_bytes[b] for b, i in ours.by_bytes.items() if b in by_bytes}
@@ -216,7 +216,7 @@ class Vocabularies:
 
 
 def written(tokenizer: Any) -> list[bytes | None]:
-    """Of each id its bytes; None for special tokens, and for ids that are none."""
+    """Return the bytes of each id; None for special tokens, and for unused ids."""
     known = tokenizer.get_vocab()
     names: list[str | None] = [None] * (max(known.values(), default=-1) + 1)
     for name, index in known.items():
@@ -255,7 +255,7 @@ def _by_decoder(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | Non
 
 
 def _parts(decoder: Any) -> Iterator[dict[str, Any]]:
-    """A decoder, or those that it is made of."""
+    """Return a decoder's parts, or the decoder itself."""
     if isinstance(decoder, dict):
         yield decoder
         for part in decoder.get("decoders", ()):
@@ -263,9 +263,9 @@ def _parts(decoder: Any) -> Iterator[dict[str, Any]]:
 
 
 def byte_letters() -> list[str]:
-    """[256] the letter that stands for each byte in byte-level BPE (Radford et al. 2019).
+    """Return [256], the letter for each byte in byte-level BPE (Radford et al. 2019).
 
-    What can be seen in Latin-1 stands for itself, the rest follows from U+0100 on.
+    Printable Latin-1 characters represent themselves, the others follow from U+0100 on.
     """
     seen = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in seen]
@@ -274,7 +274,7 @@ def byte_letters() -> list[str]:
 
 
 def _of_letters(name: str, letters: dict[str, int]) -> bytes | None:
-    """None for a name with other letters: no text is made of it."""
+    """Convert a name in byte letters to bytes; None for a name with other letters."""
     if any(letter not in letters for letter in name):
         return None
     return bytes(letters[letter] for letter in name)
@@ -289,7 +289,7 @@ def _of_marks(name: str, marks: set[str], *, named: bool) -> bytes:
 
 
 def _decoded(tokenizer: Any, names: Sequence[str | None]) -> list[bytes | None]:
-    """What each id adds to the text of another one; None for what is no whole character."""
+    """Return what each id adds to the text of another one; None for incomplete characters."""
     special = set(tokenizer.all_special_ids)
     anchor = next((i for i, n in enumerate(names) if n is not None and i not in special), 0)
     plain = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}

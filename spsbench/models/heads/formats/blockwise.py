@@ -1,4 +1,4 @@
-"""Heads of blockwise parallel decoding: no format of them was ever published, so this is our own.
+"""The format of blockwise parallel heads; none was ever published, so this one is our own.
 
 `config.json`: `model_type: blockwise`, `hidden_size`, `inner_size`, `vocab_size`, `num_heads`, and
 `base_model_name_or_path` if it is known. Tensors: `heads.{i}.{up,down}.{weight,bias}`, i from 0 for
@@ -12,12 +12,12 @@ from spsbench.models.heads.formats.format import Format, Shapes, target_of
 
 
 def knows(files: Checkpoint) -> bool:
-    """It says so itself."""
+    """Return whether the config names this format."""
     return files.config.get("model_type") == "blockwise"
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Feed-forward layers over one vocabulary projection."""
+    """Describe feed-forward layers over one vocabulary projection."""
     config, where = files.config, files.config_path
     shape = BlockwiseShape(
         width=whole(config, "hidden_size", where),

@@ -36,19 +36,19 @@ MARKOV = "markov_head.markov_w1.weight"
 
 
 def knows_dflash(files: Checkpoint) -> bool:
-    """It says so, or has a norm of features beside plain layers; and no coupling."""
+    """Return whether this is a block-diffusion head without a coupling."""
     return block(files) and not knows_dspark(files)
 
 
 def knows_dspark(files: Checkpoint) -> bool:
-    """The same with a coupling."""
+    """Return whether this is a block-diffusion head with a coupling."""
     return files.config.get("speculators_model_type") == "dspark" or (
         block(files) and has(files, MARKOV)
     )
 
 
 def block(files: Checkpoint) -> bool:
-    """Whether it is a head of block diffusion."""
+    """Return whether this is a block-diffusion head."""
     said = files.config.get("speculators_model_type")
     if said is not None:
         return said in ("dflash", "dspark")
@@ -56,7 +56,7 @@ def block(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Layers over the features of the text and a block of masks.
+    """Describe layers over the features of the text and a block of masks.
 
     Raises:
         DataError: a kind of coupling that is not known, or a mask that is no token.
@@ -115,7 +115,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
 
 
 def parameters(shape: BlockShape) -> Shapes:
-    """Names and shapes of the weights of `DFlashNetwork`, or `DSparkNetwork`."""
+    """Return names and shapes of the weights of `DFlashNetwork`, or `DSparkNetwork`."""
     layer, rank = shape.layer, shape.rank
     made: Shapes = {
         "fc.weight": (layer.width, len(shape.features) * shape.target_width),
@@ -141,7 +141,7 @@ def parameters(shape: BlockShape) -> Shapes:
 
 
 def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...]:
-    """Of each layer the tokens before the block that it sees; 0 = all.
+    """Return how many tokens before the block each layer attends to; 0 = all.
 
     Raises:
         DataError: a layer with a window, and no width of it.
@@ -161,7 +161,7 @@ def windows(config: Mapping[str, Any], depth: int, where: str) -> tuple[int, ...
 def features(
     files: Checkpoint, said: Mapping[str, Any], theirs: bool, depths: tuple[int | None, int]
 ) -> tuple[int, ...]:
-    """The hidden states that it reads, else DFlash's own for these depths of target and head.
+    """Return the hidden states that the head reads, by default DFlash's own for these depths.
 
     Raises:
         UsageError: they are not said, nor is the depth of the target.

@@ -24,7 +24,7 @@ from spsbench.models.heads.formats.format import (
 
 
 def knows(files: Checkpoint) -> bool:
-    """`fc` and layers without a norm of features, and no speculators' config."""
+    """Return whether there are `fc` and layers without a norm of features, not by speculators."""
     names = {name.removeprefix("model.") for name in files.headers}
     own = "speculators_model_type" not in files.config
     layered = "layers.0.self_attn.q_proj.weight" in names
@@ -32,7 +32,7 @@ def knows(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """One layer, or more, over `fc`; embeddings are copies of the target's."""
+    """Describe one or more layers over `fc`; embeddings are copies of the target's."""
     where = files.config_path
     layer = layer_shape(files.config, where)
     depth = whole(files.config, "num_hidden_layers", where, 1, most=MANY)

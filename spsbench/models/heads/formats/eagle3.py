@@ -33,7 +33,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 def knows(files: Checkpoint) -> bool:
-    """A first layer with a norm of features, and no speculators' config."""
+    """Return whether the first layer has a norm of features, and speculators did not write it."""
     named = {
         f"{front}{at}.hidden_norm.weight" for front in FRONTS for at in ("midlayer", "layers.0")
     }
@@ -41,7 +41,7 @@ def knows(files: Checkpoint) -> bool:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """One layer of 2H, or more after it, over `fc`."""
+    """Describe one layer of 2H over `fc`, perhaps with plain layers after it."""
     config, where = files.config, files.config_path
     layer = layer_shape(config, where)
     width = whole(config, "target_hidden_size", where, layer.width)
@@ -70,7 +70,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
 def described(
     files: Checkpoint, shape: Eagle3Shape, writer: str, name: str | None, family: str = "eagle3"
 ) -> Description:
-    """The tensors of a head of this shape, under whichever of their names.
+    """Describe a head of this shape, whatever names its tensors have.
 
     Raises:
         DataError: it lacks a map of its vocabulary, or embeddings of its own width.
@@ -91,7 +91,7 @@ def described(
 
 
 def parameters(shape: Eagle3Shape) -> Shapes:
-    """Names and shapes of the weights of `Eagle3Network`."""
+    """Return names and shapes of the weights of `Eagle3Network`."""
     layer, read = shape.layer, len(shape.features) * shape.target_width
     made: Shapes = {
         "fc.weight": (layer.width, read),
@@ -117,7 +117,7 @@ def parameters(shape: Eagle3Shape) -> Shapes:
 def features(
     files: Checkpoint, listed: Sequence[int], width: int, layers: int | None
 ) -> tuple[int, ...]:
-    """The hidden states that a head reads: as a user says, as listed, or EAGLE-3's own three.
+    """Return the hidden states that a head reads: the user's, the listed, or EAGLE-3's own three.
 
     Raises:
         UsageError: they are not said anywhere.
@@ -144,7 +144,7 @@ def features(
 
 
 def counted(said: Any) -> tuple[int, ...]:
-    """Hidden states as a user writes them, `2-16-29`; none of nothing.
+    """Parse hidden states as a user writes them, `2-16-29`.
 
     Raises:
         UsageError: anything else.
@@ -159,12 +159,12 @@ def counted(said: Any) -> tuple[int, ...]:
 
 
 def default_features(layers: int) -> tuple[int, ...]:
-    """Those of the paper's code, for a target of `layers` layers."""
+    """Return the hidden states of the paper's code, for a target of `layers` layers."""
     return 2, layers // 2, layers - 3
 
 
 def ids(value: Any, where: str) -> list[int]:
-    """Layer numbers; none where nothing is said.
+    """Return the layer numbers in a config value, none for None.
 
     Raises:
         DataError: something else.
@@ -177,7 +177,7 @@ def ids(value: Any, where: str) -> list[int]:
 
 
 def answered(files: Checkpoint, question: str, told: bool) -> bool:
-    """What a user said (`raw` or `normed`), else what the file says."""
+    """Return the user's answer (`raw` or `normed`), by default the file's."""
     said = files.answers.get(question, "")
     return told if not said else said == "normed"
 

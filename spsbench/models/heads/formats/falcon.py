@@ -1,12 +1,12 @@
-"""Heads of Falcon: the names of their authors, and a key of ours that says how the LSTM is run.
+"""Heads of Falcon: the names of their authors, and our own key for the LSTM's recurrence.
 
 Source: Bestpay-inc/Falcon, `models/cnets.py`: the config of a Llama of one layer with `k_mask`, the
-tokens of a block; `bias` is that of the LSTM, and absent it has one. That code cannot run as it is
-published: it hands on the LSTM's pair of outputs and states as if it were features, and feeds the
-text along the dimension that this LSTM takes for the batch. The paper (arXiv 2412.12639, section
-3.2) has the LSTM "retain information about past tokens", so along the text; weights that were
-trained by the code, mended, may know no recurrence. Both load and draft, so it is said or asked:
-`recurrence` is `text` or `none`, in config.json (`sps train` writes it) or by the user.
+tokens of a block; `bias` is that of the LSTM, and defaults to true. That code cannot run as
+published: it passes the LSTM's pair of outputs and states on as features, and feeds the text along
+the dimension that this LSTM takes for the batch. The paper (arXiv 2412.12639, section 3.2) has the
+LSTM "retain information about past tokens", so along the text; weights that were trained by the
+code, mended, may have no recurrence. Both load and draft, so the recurrence is stated: `recurrence`
+is `text` or `none`, in config.json (`sps train` writes it) or by the user.
 """
 
 from spsbench.errors import DataError, UsageError
@@ -34,13 +34,13 @@ DEEP = 2  # layers of the LSTM
 
 
 def knows(files: Checkpoint) -> bool:
-    """An LSTM before the layers of EAGLE-1."""
+    """Return whether there is an LSTM before the layers of EAGLE-1."""
     names = {name.removeprefix("model.") for name in files.headers}
     return "lstm.weight_ih_l0" in names and "layers.0.self_attn.q_proj.weight" in names
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """An LSTM and one layer; embeddings are copies of the target's.
+    """Describe an LSTM and one layer; embeddings are copies of the target's.
 
     Raises:
         DataError: more than one layer.
@@ -69,7 +69,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
 
 
 def parameters(shape: FalconShape) -> Shapes:
-    """Names and shapes of the weights of `FalconNetwork`."""
+    """Return names and shapes of the weights of `FalconNetwork`."""
     width = shape.layer.width
     made: Shapes = {}
     for i in range(DEEP):
@@ -84,7 +84,7 @@ def parameters(shape: FalconShape) -> Shapes:
 
 
 def recurrence(files: Checkpoint) -> str:
-    """How the LSTM is run: as a user says, or as the file does.
+    """Return how the LSTM is run, by the user's answer or the file's.
 
     Raises:
         UsageError: neither says it, or the user something else.
@@ -104,7 +104,7 @@ def recurrence(files: Checkpoint) -> str:
 
 
 def answered(said: str) -> str:
-    """What a user says; nothing of nothing.
+    """Check the user's answer; an empty one is allowed.
 
     Raises:
         UsageError: something else.

@@ -1,4 +1,4 @@
-"""What a format is, and what several of them share."""
+"""The interface of a format, and helpers that several formats share."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FRONTS = ("", "model.")  # what stands before names: vLLM's copies have the seco
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a head down."""
+    """A way to write a head to files."""
 
     writer: str
     family: str  # the drafter that reads it
@@ -25,7 +25,7 @@ class Format:
 
 
 def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) -> Shapes:
-    """Names and shapes of the weights of `layers.Layer` at `at`, with `fed` inputs of attention."""
+    """Return names and shapes of the weights of `layers.Layer` at `at`; attention reads `fed`."""
     rows, shared = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     attention, mlp = f"{at}.self_attn", f"{at}.mlp"
     made: Shapes = {
@@ -57,7 +57,7 @@ def layer_parameters(shape: LayerShape, at: str, fed: int, normed: bool = True) 
 def found_names(
     files: Checkpoint, parameters: Iterable[str], renamed: Mapping[str, str], fronts: Iterable[str]
 ) -> dict[str, str]:
-    """Parameter -> tensor of the file, whichever of its names a writer has used.
+    """Map each parameter to its tensor in the file, by any of the names that writers use.
 
     Args:
         files: the head.
@@ -95,16 +95,16 @@ def found_names(
 
 
 def has(files: Checkpoint, name: str) -> bool:
-    """Whether a tensor is there, with or without a front."""
+    """Return whether a tensor exists, with or without a prefix."""
     return any(front + name in files.headers for front in FRONTS)
 
 
 def target_of(config: Mapping[str, Any], key: str = "base_model_name_or_path") -> str | None:
-    """The name of the target that a head was trained for, where the config tells one."""
+    """Return the name of the target that the config states, if any."""
     told = config.get(key)
     return told if isinstance(told, str) and told else None
 
 
 def within(parameter: str, key: str) -> bool:
-    """Whether a parameter is `key`, or one of its parts."""
+    """Return whether a parameter is `key`, or one of its parts."""
     return parameter == key or parameter.startswith(f"{key}.")

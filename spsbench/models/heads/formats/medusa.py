@@ -19,12 +19,12 @@ VLLM = re.compile(r"blocks\.(\d+)\.layers\.0\.weight")
 
 
 def knows(files: Checkpoint) -> bool:
-    """A first block of a first head."""
+    """Return whether there is a first block of a first head."""
     return any(AUTHORS.fullmatch(name) or VLLM.fullmatch(name) for name in files.headers)
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Heads, each of blocks and a vocabulary projection.
+    """Describe heads, each of blocks and a vocabulary projection.
 
     Raises:
         DataError: heads that are not numbered from 0.

@@ -14,14 +14,14 @@ PARTS = ("emb.{}.weight", "proj.{}.weight", "head.{}.weight", "ln.{}.weight", "l
 
 
 def knows(files: Checkpoint) -> bool:
-    """It says so itself, or has the names of a first stage."""
+    """Return whether the config names this format, or the file has a first stage."""
     said = files.config.get("model_type") == "mlp_speculator"
     parts = ("emb.0.weight", "proj.0.weight", "head.0.weight", "ln.0.weight")
     return said or any(all(front + p in files.headers for p in parts) for front in FRONTS)
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """Stages of an embedding, a projection, a norm and a head.
+    """Describe stages of an embedding, a projection, a norm and a head.
 
     Raises:
         DataError: copies of tied weights that have another shape than what they copy.
@@ -57,7 +57,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
 
 
 def parameters(shape: MlpShape) -> Shapes:
-    """Names and shapes of the weights of `MlpNetwork`."""
+    """Return names and shapes of the weights of `MlpNetwork`."""
     made: Shapes = {}
     inner = shape.inner
     for i in range(shape.count):

@@ -23,18 +23,18 @@ QWEN = {"fc": "fc", "norm_embedded": "pre_fc_norm_embedding", "norm_feature": "p
 
 
 def knows_own(files: Checkpoint) -> bool:
-    """Whether it is cut out of a target, as speculators does."""
+    """Return whether an MTP layer was cut out of a target, as speculators does."""
     return files.config.get("speculators_model_type") == "mtp"
 
 
 def knows_inside(files: Checkpoint) -> bool:
-    """Whether it is a language model that has such layers."""
+    """Return whether this is a language model with MTP layers."""
     first = ("mtp.fc.weight", f"model.{CUT_OUT}input_proj.weight")
     return "speculators_model_type" not in files.config and any(f in files.headers for f in first)
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """One layer over `fc` [H, 2H], between norms.
+    """Describe one layer over `fc` [H, 2H], between norms.
 
     Raises:
         DataError: a kind of layer that is not known, or more than one of them.
@@ -76,7 +76,7 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
 
 
 def renamed(parameter: str, front: str, words: Mapping[str, str]) -> str:
-    """What a parameter is called in the file; a layer's parts stand beside the norms, or below."""
+    """Return a parameter's name in the file; parts of the layer are beside the norms, or below."""
     first, _, rest = parameter.partition(".")
     if first == "layer":
         return front + (f"{words['layer']}.{rest}" if "layer" in words else rest)

@@ -19,17 +19,17 @@ from spsbench.models.heads.formats.format import Format, has, target_of
 
 
 def knows(files: Checkpoint) -> bool:
-    """It says so itself."""
+    """Return whether the config names this format."""
     return files.config.get("speculators_model_type") == "eagle3"
 
 
 def knows_parallel(files: Checkpoint) -> bool:
-    """P-EAGLE: the same network, trained to foretell several tokens in one pass."""
+    """Return whether this is a P-EAGLE head: EAGLE-3's network, trained for parallel drafts."""
     return files.config.get("speculators_model_type") == "peagle"
 
 
 def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
-    """As `describe`, and what stands for tokens and features that are not there yet."""
+    """Describe as `describe` does, with the stand-ins for missing tokens and features."""
     config, where = files.config, files.config_path
     plain = describe(files, layers)
     token = next((config[key] for key in MASKS if config.get(key) is not None), None)
@@ -44,7 +44,7 @@ def describe_parallel(files: Checkpoint, layers: int | None) -> Description:
 
 
 def describe(files: Checkpoint, layers: int | None) -> Description:
-    """As `formats.eagle3`, by other keys.
+    """Describe as `formats.eagle3` does, by other keys.
 
     Raises:
         UsageError: a flag with two meanings in the wild.
@@ -88,12 +88,12 @@ def describe(files: Checkpoint, layers: int | None) -> Description:
 
 
 def shifted(layers: int) -> tuple[int, ...]:
-    """SpecForge's defaults: the paper's hidden states as outputs of layers."""
+    """Return SpecForge's defaults: the paper's hidden states as outputs of layers."""
     return tuple(i - 1 for i in eagle3.default_features(layers))
 
 
 def part(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """An object of a config.
+    """Return an object of a config.
 
     Raises:
         DataError: it is none.
@@ -105,7 +105,7 @@ def part(config: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
 
 
 def verifier(config: Mapping[str, Any]) -> str | None:
-    """The name of the target that a head was trained for."""
+    """Return the name of the target that a head was trained for."""
     about: Any = config.get("speculators_config")
     named: Any = about.get("verifier") if isinstance(about, Mapping) else None
     return target_of(named, "name_or_path") if isinstance(named, Mapping) else None

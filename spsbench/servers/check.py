@@ -551,9 +551,17 @@ class Check:
                 ask = Ask(
                     self._prompt(i), self.plan.length, 0.0, self.plan.seed, 0, True, self.plan.chat
                 )
-                return Timed.of(await server.answer(ask), i % len(self.plan.prompts), at)
+                try:
+                    return Timed.of(await server.answer(ask), i % len(self.plan.prompts), at)
+                except UnavailableError as error:
+                    failed.append(error)
+                    return None
 
-        return await gathered([one(i) for i in range(count)])
+        failed: list[UnavailableError] = []
+        block = await gathered([one(i) for i in range(count)])
+        if len(failed) == count:
+            raise failed[0]
+        return block
 
 
 def beginnings(prompt: str) -> list[str]:

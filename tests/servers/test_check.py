@@ -276,6 +276,22 @@ def test_a_restarted_server_is_met_with_retries() -> None:
     assert any("HTTP 429" in line for line in found.remarks)
 
 
+def test_a_request_that_fails_is_counted_and_not_timed() -> None:
+    def fails(number: int, http: Any) -> bool:
+        with stub.lock:
+            last = stub.asked[number - 1]
+        if not last.get("stream") or "France" not in last["prompt"]:
+            return False
+        http.send({"error": "busy"}, 503)
+        return True
+
+    stub = Stub(Engine(), trouble=fails)
+    with serving(stub) as url:
+        found = check(url, parts=("speed",), concurrency=(4,), length=8)
+    (timed,) = found.levels
+    assert (timed.requests, timed.failed) == (32, 2)
+
+
 def test_plans_that_cannot_be_meant_are_refused() -> None:
     for more in (
         {"parts": ("laws",)},

@@ -32,7 +32,8 @@ def llama(*more: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [PYTHON, "-m", "llama_cpp.server", "--model", MODEL, "--port", str(port)]
-    command += ["--n_ctx", "96", "--n_threads", "1", "--logits_all", "true", *more]
+    command += ["--n_ctx", "96", "--n_threads", "1", "--logits_all", "true"]
+    command += ["--interrupt_requests", "false", *more]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:

@@ -63,7 +63,7 @@ UNSEEN = {
     "server. With temperature 1 alone: a draft whose temperature is not applied.",
     Mode.STATED: "Whatever corrupts the stated probabilities as well: a wrong cache or position, "
     "a token that is printed but not the one that is fed, another model; and, with temperature 1, "
-    "a draft whose temperature is not applied. --weights or --baseline sees these.",
+    "a draft whose temperature is not applied. --weights sees these, --baseline all but the last.",
 }
 
 

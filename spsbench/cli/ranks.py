@@ -31,7 +31,14 @@ def led(command: Callable[[], int]) -> int:
     """Run `command` on rank 0, or in a single process, and let the ranks that serve it go."""
     if ranks().size == 1 or learns():
         return command()
-    return command() or exit_code(dismiss)
+    return exit_code(meet) or command() or exit_code(dismiss)
+
+
+def meet() -> None:
+    """Open the store at which the other ranks wait for as long as this process lives."""
+    from spsbench.distributed.process_group import open_store
+
+    open_store()
 
 
 def learns() -> bool:
@@ -58,7 +65,7 @@ def followed(work: Callable[[], object]) -> int:
 
 
 def served() -> None:
-    """Serve rank 0 to its end; it must come within minutes."""
+    """Serve rank 0 to its end; its store must open within minutes."""
     from spsbench.api.prepare import check_environment, check_packages
 
     check_environment()

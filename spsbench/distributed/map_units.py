@@ -73,9 +73,20 @@ class Work(Protocol):
 
 
 class Refusal(NamedTuple):
-    """The answer of a worker that cannot work at all."""
+    """The result of a worker that cannot work at all."""
 
     error: Exception
+
+
+class Failure(NamedTuple):
+    """The result of a unit that failed: kind and first line of its error, which may not pickle."""
+
+    line: str
+
+
+def failure(error: Exception) -> Failure:
+    """Return the failure that an error is."""
+    return Failure(f"{type(error).__name__}: {first_line(error)}")
 
 
 class Runner:
@@ -86,7 +97,7 @@ class Runner:
         self._work: Work | None = None
 
     def run(self, unit: Any) -> Any:
-        """Return the result of a unit, or the refusal of this worker."""
+        """Return the result of a unit, its failure, or the refusal of this worker."""
         if self._work is None:
             try:
                 work: Work = pickle.loads(self._packed)
@@ -95,7 +106,10 @@ class Runner:
                 known = isinstance(error, SpsError) or is_out_of_memory(error)
                 return Refusal(error if known else unfit(f"{type(error).__name__}: {error}"))
             self._work = work
-        return self._work(unit)
+        try:
+            return self._work(unit)
+        except Exception as error:
+            return failure(error)
 
 
 def unfit(reason: str) -> UnavailableError:
@@ -207,8 +221,8 @@ def map_units(
                 try:
                     result = future.result()
                 except Exception as error:
-                    if not worker.is_lost(error):
-                        line = f"{type(error).__name__}: {first_line(error)}"
+                    if not worker.is_lost(error):  # such as a result that does not pickle
+                        line = failure(error).line
                         retry(attempt._replace(failures=attempt.failures + 1), line)
                         continue
                     name, lost = worker.name, lost + 1
@@ -225,6 +239,9 @@ def map_units(
                     continue
                 if isinstance(result, Refusal):
                     raise result.error
+                if isinstance(result, Failure):
+                    retry(attempt._replace(failures=attempt.failures + 1), result.line)
+                    continue
                 done += 1
                 hand_out()  # before `take`, so that no worker waits for the disk
                 take(attempt.unit, result)

@@ -30,57 +30,77 @@ JOINED = "spsbench/joined/"  # where each other rank says that it is there
 Value = TypeVar("Value")
 
 _timeout = RANK_TIMEOUT  # of the group, once it is joined
+_store: dist.Store | None = None  # at which the ranks meet
 
 
 class LostRankError(UnavailableError):
     """Another rank has ended or stands still, so that this one cannot go on."""
 
 
+def open_store(within: float = UNLIMITED) -> dist.Store:
+    """Return the store at which the ranks meet; rank 0 opens it, the others wait until it is open.
+
+    Args:
+        within: seconds that another rank waits for it.
+
+    Raises:
+        LostRankError: rank 0 did not open it.
+        UsageError: no address to meet at.
+    """
+    global _store
+    if _store is None:
+        if absent := [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+            raise UsageError(
+                f"RANK without {' and '.join(absent)} (environment): expected all variables of "
+                "torchrun. Start the ranks with torchrun, or unset RANK"
+            )
+        try:
+            with lost_rank_as_error():
+                _store, _, _ = next(rendezvous("env://", timeout=_limit(within)))
+        except ValueError as error:
+            raise UsageError(
+                f"no rendezvous of the ranks (environment: {error}): expected the variables of "
+                "torchrun. Start the ranks with it"
+            ) from error
+    return _store
+
+
 def connect(timeout: float = RANK_TIMEOUT, within: float = UNLIMITED) -> None:
     """Join the process group of the ranks that torchrun started; a second call does nothing.
 
+    Rank 0 waits for the others for minutes. They wait as long as rank 0 lives, which may have hours
+    of other work first.
+
     Args:
         timeout: seconds that an exchange may take. That of rank 0 holds for all ranks.
-        within: seconds that another rank waits for rank 0, which itself waits for minutes.
+        within: seconds that another rank waits for the store of rank 0.
 
     Raises:
         LostRankError: a rank did not join, or ended meanwhile.
-        UsageError: no address to join at, or more ranks on this machine than accelerators.
+        UsageError: no address to meet at, or more ranks on this machine than accelerators.
     """
-    global _timeout
     if dist.is_initialized():
         return
     here = ranks()
-    if absent := [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-        raise UsageError(
-            f"RANK without {' and '.join(absent)} (environment): expected all variables of "
-            "torchrun. Start the ranks with torchrun, or unset RANK"
+    backend, store = backend_of(here), open_store(within)
+    with lost_rank_as_error():
+        if here.rank == 0:
+            store.wait([f"{JOINED}{rank}" for rank in range(1, here.size)], _limit(MEETING))
+            store.set(KEY, str(timeout))
+        else:
+            store.set(f"{JOINED}{here.rank}", "")
+            store.wait([KEY], _limit(UNLIMITED))
+        limit = _limit(float(store.get(KEY)))
+        dist.init_process_group(
+            backend, store=store, rank=here.rank, world_size=here.size, timeout=limit
         )
-    backend = backend_of(here)
-    _timeout = MEETING if here.rank == 0 else within
-    limit = timedelta(seconds=_timeout)
-    try:
-        with lost_rank_as_error():
-            store, _, _ = next(rendezvous("env://", timeout=limit))
-            if here.rank == 0:
-                store.wait([f"{JOINED}{rank}" for rank in range(1, here.size)], limit)
-                store.set(KEY, str(timeout))
-            else:
-                store.set(f"{JOINED}{here.rank}", "")
-                store.wait([KEY], limit)
-            _timeout = float(store.get(KEY))
-            dist.init_process_group(
-                backend,
-                store=store,
-                rank=here.rank,
-                world_size=here.size,
-                timeout=timedelta(seconds=_timeout),
-            )
-    except ValueError as error:
-        raise UsageError(
-            f"no rendezvous of the ranks (environment: {error}): expected the variables of "
-            "torchrun. Start the ranks with it"
-        ) from error
+
+
+def _limit(seconds: float) -> timedelta:
+    """Return a limit, which is named if it passes."""
+    global _timeout
+    _timeout = seconds
+    return timedelta(seconds=seconds)
 
 
 def backend_of(here: Ranks) -> str:

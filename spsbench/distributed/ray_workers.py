@@ -24,7 +24,11 @@ log = logging.getLogger(__name__)
 
 REACH = 10.0  # seconds in which whoever is at an address must answer
 LOOK = 15.0  # seconds between two looks at which nodes there are
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # of a lost worker Ray prints a page to standard output
+}
 PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too few on a busy one
     "RAY_worker_niceness": "0",
     "RAY_raylet_start_wait_time_s": "120",
@@ -57,7 +61,7 @@ def ray_workers(
                 "expected a node that has as much. See `ray status`, or give --cpus-per-worker"
             )
         own = threads or (cpus if not gpus else None)
-        packed = ray.put(pickle.dumps(replace(work, threads=own, beside=beside)))
+        packed = pickle.dumps(replace(work, threads=own, beside=beside))
         actor = ray.remote(
             num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=LOSSES - 1
         )(Actor)
@@ -178,6 +182,8 @@ def connect(address: str) -> Any:
     Raises:
         UnavailableError: Ray is not installed, or no cluster is there.
     """
+    for name, value in (QUIET if address else QUIET | PLAIN).items():
+        os.environ.setdefault(name, value)  # Ray reads some of them while it is imported
     try:
         import ray
     except ImportError as error:
@@ -192,8 +198,6 @@ def connect(address: str) -> Any:
             "include_dashboard": False,
         }
     )
-    for name, value in (QUIET if address else QUIET | PLAIN).items():
-        os.environ.setdefault(name, value)
     numbers = signal.SIGINT, signal.SIGTERM
     handlers = [signal.getsignal(number) for number in numbers]
     try:

@@ -17,7 +17,7 @@ SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 RANK_BYTES = 300 << 20  # memory of a process that has imported what it needs, and no model yet
 
-RANK_TIMEOUT = 1800.0  # seconds, as torch has it for gloo
+RANK_TIMEOUT = 600.0  # seconds, torch's default for NCCL
 
 LOST = "a rank has ended"  # so begins the line of a rank that only follows another one's end
 

@@ -9,7 +9,7 @@ import torch
 
 from forked import FORK, be_rank, free_port
 from spsbench.api.prepare import follow
-from spsbench.distributed.process_group import LostRankError
+from spsbench.distributed.process_group import LostRankError, open_store
 from spsbench.distributed.tensor_parallel import channel, end
 
 
@@ -20,19 +20,31 @@ def team(
     dies: int | None = None,
     of: signal.Signals = signal.SIGKILL,
     timeout: float = 60.0,
+    within: float | None = None,
+    before: Callable[[], None] = lambda: None,
 ) -> Any:
-    """What `work` returns on rank 0 of `size`; the rank `dies` is hit when work asks for it."""
+    """Return what `work` returns on rank 0 of `size`, or its error, and all exit codes.
+
+    The rank `dies` is hit when work asks for it. Rank 0 calls `before` after it has opened its
+    store, for which the others wait `within` seconds, and before it joins the group.
+    """
     here, there = FORK.Pipe(duplex=False)
     port = free_port()
-    others = [FORK.Process(target=_follow, args=(rank, size, port)) for rank in range(1, size)]
+    others = [
+        FORK.Process(target=_follow, args=(rank, size, port, within)) for rank in range(1, size)
+    ]
     for process in others:
         process.start()
     victim = None if dies is None else others[dies - 1].pid
-    first = FORK.Process(target=_lead, args=(size, port, work, there, victim, of, timeout))
+    given = size, port, work, there, victim, of, timeout, before
+    first = FORK.Process(target=_lead, args=given)
     first.start()
     there.close()
     try:
-        answer = here.recv() if here.poll(120) else None
+        try:
+            answer = here.recv() if here.poll(120) else None
+        except EOFError:  # rank 0 ended before its work
+            answer = None
         if dies is not None:
             others[dies - 1].kill()  # it may only stand still
         for process in (first, *others):
@@ -50,10 +62,10 @@ def _environment(rank: int, size: int, port: int) -> None:
     torch.set_num_threads(1)
 
 
-def _follow(rank: int, size: int, port: int) -> None:
+def _follow(rank: int, size: int, port: int, within: float | None) -> None:
     _environment(rank, size, port)
     try:
-        follow()
+        follow(within)
     except LostRankError:
         os._exit(69)
     os._exit(0)
@@ -67,9 +79,12 @@ def _lead(
     victim: int | None,
     of: signal.Signals,
     timeout: float,
+    before: Callable[[], None],
 ) -> None:
     _environment(0, size, port)
     try:
+        open_store()
+        before()
         channel(timeout)
         answer.send(work() if victim is None else work(lambda: os.kill(victim, of)))
         end()

@@ -83,7 +83,7 @@ def test_workers_of_a_local_cluster_are_killed(tmp_path):
         text=True,
         timeout=280,
     )
-    assert done.stdout.endswith("whole\n"), done.stdout + done.stderr
+    assert done.stdout == "whole\n", done.stdout + done.stderr
 
 
 @with_ray

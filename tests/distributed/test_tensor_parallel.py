@@ -3,6 +3,7 @@
 In float64, where the order in which a sum is formed changes no token.
 """
 
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -169,6 +170,12 @@ def test_a_rank_that_dies_or_stands_still_ends_the_others(
     assert str(error).startswith(line)
     assert "\n" not in str(error)
     assert codes[1] == -9
+
+
+def test_ranks_wait_for_rank_0_as_long_as_it_lives() -> None:
+    """A command without --parallel joins at its end; `within` is for the store alone."""
+    assert team(2, lambda: 7, within=2.0, before=lambda: time.sleep(3)) == (7, [0, 0])
+    assert team(2, lambda: 7, before=lambda: os._exit(3)) == (None, [3, 69])
 
 
 @pytest.mark.slow

@@ -30,14 +30,14 @@ JOINED = "spsbench/joined/"  # where each other rank says that it is there
 Value = TypeVar("Value")
 
 _timeout = RANK_TIMEOUT  # of the group, once it is joined
-_store: dist.Store | None = None  # at which the ranks meet
+_store: Any | None = None  # at which the ranks meet
 
 
 class LostRankError(UnavailableError):
     """Another rank has ended or stands still, so that this one cannot go on."""
 
 
-def open_store(within: float = UNLIMITED) -> dist.Store:
+def open_store(within: float = UNLIMITED) -> Any:
     """Return the store at which the ranks meet; rank 0 opens it, the others wait until it is open.
 
     Args:

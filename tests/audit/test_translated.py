@@ -13,6 +13,7 @@ from spsbench.audit.statistical.examine import Proposal
 from spsbench.audit.statistical.jobs import Prompt, examiner_of
 from spsbench.audit.statistical.pair import audit_pair
 from spsbench.errors import DataError
+from spsbench.messages import lines_to
 from spsbench.methods.drafters.cross_tokenizer import SharedTokensDrafter
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.models.translation.vocabulary import Overlap, Vocabularies, Vocabulary
@@ -50,7 +51,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def pair(folders: dict[str, str], said: list[str] | None = None, **asked: Any) -> Pair:
     common = {**folders, "k": 3, "max_new_tokens": 32, "engine": "eager"}
-    return Pair(common | asked, Access(offline=True), (said if said is not None else []).append)
+    with lines_to(None if said is None else said.append):
+        return Pair(common | asked, Access(offline=True))
 
 
 def test_the_way_is_chosen_and_told(folders: dict[str, str]) -> None:

@@ -28,8 +28,8 @@ def bench(
     """Run a task under auto-regressive and speculative sampling.
 
     `bench("xsum", k=range(1, 9), limit=40, target="nano")`: options are those of `sps bench`; a
-    list makes a cell of each value. The run is on disk, survives whatever happens, and is gone on
-    with by `resume=True`.
+    list makes a cell of each value. The run is on disk, survives a crash or kill, and is
+    continued by `resume=True`.
 
     Args:
         pair: whose models are used; without one they are loaded.

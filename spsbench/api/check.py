@@ -19,7 +19,7 @@ def check(
     Args:
         plan: URL, baseline, weights, and what is asked for.
         keep: a file that takes each answer as it comes.
-        resume: go on with that file.
+        resume: continue with that file.
         offline: take the weights from this machine alone.
 
     Raises:

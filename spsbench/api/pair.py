@@ -322,6 +322,6 @@ def _make_way(model: PreTrainedModel) -> None:
     if choice.threads < torch.get_num_threads():
         torch.set_num_threads(choice.threads)
         log.info(
-            f"note: the machine is busy ({choice.beside} at work beside this): "
-            f"threads {choice.threads}"
+            f"note: other programs keep {choice.beside} threads busy: "
+            f"this process uses {choice.threads} threads"
         )

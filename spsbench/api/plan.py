@@ -107,7 +107,7 @@ def plan(
 
     `plan("xsum", target="nano", draft=["nano-draft"], drafter=["model", "ngram"])`: options are
     those of `sps plan`. With `trace` and `costs` no model is loaded. What it makes is in a folder,
-    survives whatever happens, and is gone on with by `resume=True`.
+    survives a crash or kill, and is continued by `resume=True`.
 
     Args:
         task: whose prompts; `prompts` names a file instead.
@@ -206,7 +206,8 @@ def drawn_again(folder: Path, **asked: Any) -> Any:
     planning = take_record(Planning, asked)
     if asked:
         raise UsageError(
-            f"{', '.join(asked)} with the plan {folder}: expected what draws it again, such as "
+            f"{', '.join(asked)} with the plan {folder}: expected options that only change how "
+            f"it is shown, such as "
             "--draft-cost, --every, --plot. Leave the rest out"
         )
 

@@ -97,10 +97,10 @@ def train(
             return None
         elif kept.is_file():
             costs = read_costs(kept)
-            log.info(f"costs as they were when it began to learn ({kept})")
+            log.info(f"using the costs measured when the training began ({kept})")
         else:
             log.info(
-                f"measuring what a round costs, for {training.cost_seconds:g} s (--cost-seconds)"
+                f"measuring the cost of a round, for {training.cost_seconds:g} s (--cost-seconds)"
             )
             options = {**rest, "draft": str(folder), "drafter": drafter, "k": 4}
             options |= {"temperature": training.temperature, "top_p": training.top_p}

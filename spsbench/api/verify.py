@@ -106,7 +106,7 @@ def verify_pair(pair: Any, **asked: Any) -> Held:
     plan = take_record(Audit, asked)
     cell, loaded = pair.configured(**asked)
     if cell.k == 0:
-        raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
+        raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     tasks = [Spec.parse(name) for name in plan.task] or TASKS
     found = prompts_of(cell, loaded, tasks, plan.prompts)
     if not found:
@@ -250,8 +250,9 @@ def verify_head(**asked: Any) -> HeadFound:
         parted = parting(golden, now)
     if golden.depths and golden.depths[0].acceptance < FAINT:
         log.info(
-            f"note: at depth 1 {golden.depths[0].acceptance:.3f} is kept, hardly more than chance: "
-            "is it a head of this target, and are its layers read as its writer counts them?"
+            f"note: acceptance at depth 1 is {golden.depths[0].acceptance:.3f}, hardly above "
+            f"chance. "
+            "Check that the head was made for this target, and which layers it reads"
         )
     given = None if rates is None else tuple(rates)
     return HeadFound(golden, path, made, now, parted, given, parts)
@@ -280,7 +281,9 @@ def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
         )
     depth = cell.k
     if not depth:
-        raise UsageError("--k: expected K of 1 or more, the depth that is looked at")
+        raise UsageError(
+            "--k: expected K of 1 or more, the depth up to which acceptance is measured"
+        )
     done = tuple(
         Passage(
             each.name,

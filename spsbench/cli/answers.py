@@ -211,7 +211,7 @@ def show_nothing(pieces: list[Piece]) -> None:
 
 
 ASK = "you> "
-HELP = "a conversation: /reset forgets it, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
+HELP = "conversation: /reset starts anew, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
 COMMANDS = ("/help", "/reset", "/exit")
 COMMAND = re.compile(r"/\w*(\s|$)")
 """What is meant as one; a path, with its second slash, is a message."""

@@ -36,13 +36,16 @@ WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
 def bench(
     task: Annotated[
         str | None,
-        typer.Argument(help="xsum, humaneval, jsonl:path=FILE or latency; or give --config."),
+        typer.Argument(help="Task: xsum, humaneval, jsonl:path=FILE or latency; or give --config."),
     ] = None,
     config: Annotated[
-        Path | None, o.option(WORK, "--config", help="An experiment in TOML; flags win over it.")
+        Path | None, o.option(WORK, "--config", help="Experiment file in TOML; flags override it.")
     ] = None,
     dry_run: Annotated[
-        bool, o.option(RUN, "--dry-run", help="Show the cells and an estimate, and end.")
+        bool,
+        o.option(
+            RUN, "--dry-run", help="Show the configurations and an estimate of time, and exit."
+        ),
     ] = False,
     chart: o.Chart = True,
     format: o.ReportFormat = "table",
@@ -50,7 +53,7 @@ def bench(
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Run TASK under auto-regressive and speculative sampling, and report speed and quality."""
+    """Run TASK with auto-regressive and speculative sampling, and report speed and quality."""
     form = o.report_format(format, json)
     if dry_run and form != "table":
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
@@ -130,7 +133,7 @@ def run_experiment(
     if dry_run:
         for line in conduct(name, place, access).estimate(experiment):
             print(line)
-        say("nothing was written; texts that end early make it shorter")
+        say("dry run: nothing was written; texts that end early shorten the time")
         return Exit.OK
     with graceful() as interrupt, shown() as watch:
         made = conduct(
@@ -142,7 +145,7 @@ def run_experiment(
             stop=lambda: interrupt.requested,
         ).run(experiment)
     if made.report is None:
-        say(f"stopped after {made.records} records. Go on with: {again(made.folder)}")
+        say(f"stopped after {made.records} records. Continue with: {again(made.folder)}")
         return interrupt.code
     from spsbench.cli.publish import publish, show_chart
 

@@ -19,73 +19,124 @@ TEXTS = ("prompt", "text", "turns")  # fields of a line of JSON that hold a prom
 
 
 def check(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The server, without a key.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Address of the server, without an API key.")
+    ],
     baseline: Annotated[
         str | None,
-        o.option(SERVER, "--baseline", metavar="URL", help="The same model without speculation."),
+        o.option(
+            SERVER,
+            "--baseline",
+            metavar="URL",
+            help="Server of the same model without speculation, as a baseline.",
+        ),
     ] = None,
     weights: Annotated[
         str | None,
-        o.option(SERVER, "--weights", metavar="MODEL", help="Score each token anew with these."),
+        o.option(
+            SERVER,
+            "--weights",
+            metavar="MODEL",
+            help="The same model, loaded here to compute the probability of each token.",
+        ),
     ] = None,
     model: Annotated[
-        str | None, o.option(SERVER, "--model", help="Its name there, if there are several.")
+        str | None,
+        o.option(SERVER, "--model", help="Name of the model on the server, if it serves several."),
     ] = None,
     baseline_model: Annotated[
-        str | None, o.option(SERVER, "--baseline-model", help="The same for the baseline.")
+        str | None,
+        o.option(SERVER, "--baseline-model", help="Name of the model on the baseline server."),
     ] = None,
     chat: Annotated[
-        bool, o.option(SERVER, "--chat", help="Ask by messages; the server has the template.")
+        bool,
+        o.option(
+            SERVER, "--chat", help="Send chat messages; the server applies its chat template."
+        ),
     ] = False,
     timeout: Annotated[
-        float, o.option(SERVER, "--timeout", metavar="SECONDS", help="For a whole answer.")
+        float, o.option(SERVER, "--timeout", metavar="SECONDS", help="Time limit for one answer.")
     ] = 120.0,
-    retries: Annotated[int, o.option(SERVER, "--retries", help="Attempts after the first.")] = 3,
+    retries: Annotated[
+        int, o.option(SERVER, "--retries", help="Number of retries of a failed request.")
+    ] = 3,
     only: Annotated[
-        list[str] | None, o.option(AUDIT, "--only", help="law, greedy or speed; repeatable.")
+        list[str] | None,
+        o.option(AUDIT, "--only", help="Run only this part: law, greedy or speed; repeatable."),
     ] = None,
     prompts: Annotated[
         Path | None,
-        o.option(AUDIT, "--prompts", metavar="FILE", help="A prompt a line, as text or JSON."),
+        o.option(
+            AUDIT,
+            "--prompts",
+            metavar="FILE",
+            help="File of prompts, one per line, as text or JSON.",
+        ),
     ] = None,
     max_new_tokens: Annotated[
-        int, o.option(AUDIT, "--max-new-tokens", "-n", help="Tokens of a text.")
+        int, o.option(AUDIT, "--max-new-tokens", "-n", help="Maximum tokens per text.")
     ] = 64,
     temperature: Annotated[
         list[float] | None,
-        o.option(AUDIT, "--temperature", help="With --weights; repeatable. Default: 1 and 0.5."),
+        o.option(
+            AUDIT,
+            "--temperature",
+            help="Sampling temperature, with --weights; repeatable. Default: 1 and 0.5.",
+        ),
     ] = None,
-    bias: Annotated[float, o.option(AUDIT, "--bias", help="The least bias to be caught.")] = 0.05,
-    level: Annotated[float, o.option(AUDIT, "--level", help="Chance of a false alarm.")] = 1e-3,
+    bias: Annotated[
+        float, o.option(AUDIT, "--bias", help="Smallest bias that the audit must detect.")
+    ] = 0.05,
+    level: Annotated[
+        float, o.option(AUDIT, "--level", help="Probability of a false alarm.")
+    ] = 1e-3,
     max_tokens: Annotated[
-        int, o.option(AUDIT, "--max-tokens", help="Sampled tokens at most.")
+        int, o.option(AUDIT, "--max-tokens", help="Maximum number of sampled tokens.")
     ] = 20_000,
-    seed: Annotated[int, o.option(AUDIT, "--seed", help="Of the first text.")] = 0,
+    seed: Annotated[int, o.option(AUDIT, "--seed", help="Random seed of the first text.")] = 0,
     concurrency: Annotated[
-        str, o.option(SPEED, "--concurrency", help="Requests at a time, timed one by one.")
+        str,
+        o.option(
+            SPEED, "--concurrency", help="Numbers of concurrent requests, each timed in turn."
+        ),
     ] = "1,2,4,8",
     requests: Annotated[
-        int, o.option(SPEED, "--requests", help="Of a block; two blocks of each server.")
+        int,
+        o.option(
+            SPEED, "--requests", help="Requests per timed block; each server gets two blocks."
+        ),
     ] = 16,
     slo: Annotated[
-        str | None, o.option(SPEED, "--slo", help="For goodput: ttft:500ms,tpot:50ms.")
+        str | None,
+        o.option(SPEED, "--slo", help="Latency objectives for goodput: ttft:500ms,tpot:50ms."),
     ] = None,
     keep: Annotated[
         Path | None,
-        o.option(o.OUTPUT, "--keep", metavar="FILE", help="Takes each answer. Default: by time."),
+        o.option(
+            o.OUTPUT,
+            "--keep",
+            metavar="FILE",
+            help="File that keeps each answer. Default: named by server and time.",
+        ),
     ] = None,
     resume: Annotated[
-        Path | None, o.option(o.OUTPUT, "--resume", metavar="FILE", help="Go on with this file.")
+        Path | None,
+        o.option(
+            o.OUTPUT,
+            "--resume",
+            metavar="FILE",
+            help="Resume an interrupted check from its file of answers.",
+        ),
     ] = None,
     format: o.AuditFormat = "table",
     json: o.Json = False,
     out: o.PageFile = None,
     debug: o.Debug = False,
 ) -> None:
-    """Audit a running server: same law, same greedy text, tokens a pass, speed.
+    """Audit a running server: output distribution, greedy texts, tokens per pass, speed.
 
-    Exits 0 held, 7 bias found, 6 cannot be told. A key comes from SPS_API_KEY, the baseline's from
-    SPS_BASELINE_API_KEY.
+    Exits 0 held, 7 bias found, 6 cannot be told. API keys come from SPS_API_KEY and, for the
+    baseline, SPS_BASELINE_API_KEY.
     """
     if json and format == "html":
         raise UsageError("--json with --format html: expected one of the two")

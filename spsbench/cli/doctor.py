@@ -57,7 +57,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield package, found[key] or "not installed"
     if "cpu" in found:
         yield "processor", f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads"
-    yield "at work", f"{found['at_work']} others, in the mean of {LOOKED} s"
+    yield "other load", f"{found['at_work']} threads of other programs, mean over {LOOKED} s"
     for device in found.get("devices", ()):
         sizes = f"{in_words(device['bytes'])}, {in_words(device['free'])} free"
         yield "device", f"{device['name']}: {device['model']}, {sizes}"
@@ -81,7 +81,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, size in found["fetched"].items():
         yield (
             "fetched",
-            f"{name}, {in_words(size)}" if size else f"not yet: sps models fetch {name}",
+            f"{name}, {in_words(size)}" if size else f"not downloaded: sps models fetch {name}",
         )
     for name, words in found["blocks"].items():
         if words:
@@ -151,8 +151,9 @@ def examine() -> dict[str, Any]:
         known = {"python": platform.python_version(), "platform": platform.platform()}
     if others >= BUSY:
         warnings.append(
-            f"{others:.1f} others are at work on {os.cpu_count()} processors: too busy to measure "
-            "on. Wait for them, or read times under load as such"
+            f"other programs keep {others:.1f} threads busy on {os.cpu_count()} processors: "
+            f"timings "
+            "would be disturbed. Wait until they end"
         )
     cache = cache_folder()
     home = nearest(cache)

@@ -35,9 +35,9 @@ def generate(
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Continue PROMPT by speculative sampling, exactly as the target alone would.
+    """Continue PROMPT by speculative sampling, with the target's own distribution.
 
-    The text goes to stdout, all else to stderr.
+    The text goes to stdout, everything else to stderr.
     """
     page = format == "html"
     if page and json:

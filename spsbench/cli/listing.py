@@ -25,7 +25,7 @@ Listed = Literal[
 
 def list_plug_ins(
     kind: Annotated[
-        Listed | None, typer.Argument(help="One kind only.", show_default="all")
+        Listed | None, typer.Argument(help="List one kind only.", show_default="all")
     ] = None,
     format: TableFormat = "table",
     json: Json = False,
@@ -53,7 +53,9 @@ def models() -> Iterator[dict[str, str]]:
     for name, folder in folders.items():
         size = folder_size(folder)
         if name in FETCHED:
-            there = f"fetched, {in_words(size)}" if size else f"sps models fetch {name} gets it"
+            there = (
+                f"fetched, {in_words(size)}" if size else f"not downloaded: sps models fetch {name}"
+            )
             blocks = blocks_in_words(folder)
             there += f"; --weights blocks: {blocks}" if blocks else ""
         else:

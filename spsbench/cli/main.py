@@ -44,11 +44,11 @@ def sps(
         bool, typer.Option("--version", help="Show the version.", callback=show_version)
     ] = False,
 ) -> None:
-    """Speculative sampling: generate with it, measure it, prove that nothing is lost."""
+    """Speculative sampling: generate text, measure the speed-up, verify the distribution."""
 
 
 def doctor(format: TableFormat = "table", json: Json = False) -> None:
-    """Show what this machine and this installation can do."""
+    """Show what this machine and this installation support, and warnings."""
     with announce_if_slow("examining this machine, its kernels and its sandboxes"):
         from spsbench.cli.doctor import doctor as examine
 

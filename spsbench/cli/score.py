@@ -22,45 +22,68 @@ LEAST_MEMORY = 64  # MiB; an interpreter with a few modules needs about half of 
 
 def score(
     target: Annotated[
-        Path, typer.Argument(metavar="RUN|FILE", help="A run, or JSONL of task_id and completion.")
+        Path,
+        typer.Argument(
+            metavar="RUN|FILE", help="Folder of a run, or JSONL file of task_id and completion."
+        ),
     ],
     sandbox: Annotated[
-        Name, o.option(SANDBOX, "--sandbox", help="auto takes the strongest that holds here.")
+        Name,
+        o.option(
+            SANDBOX,
+            "--sandbox",
+            help="Isolation of the programs; auto is the strongest that works here.",
+        ),
     ] = "auto",
     timeout: Annotated[
-        float, o.option(SANDBOX, "--timeout", help="Seconds of processor time a program.")
+        float, o.option(SANDBOX, "--timeout", help="Seconds of CPU time per program.")
     ] = DEFAULT.timeout,
     memory: Annotated[
-        int, o.option(SANDBOX, "--memory", help="MiB of address space a program.")
+        int, o.option(SANDBOX, "--memory", help="MiB of address space per program.")
     ] = DEFAULT.memory,
     image: Annotated[
         str | None,
-        o.option(SANDBOX, "--image", help="For docker and podman.", show_default="python:3.x-slim"),
+        o.option(
+            SANDBOX,
+            "--image",
+            help="Container image, for docker and podman.",
+            show_default="python:3.x-slim",
+        ),
     ] = None,
     understood: Annotated[
-        bool, o.option(SANDBOX, UNDERSTOOD, help="With --sandbox none: no isolation at all.")
+        bool, o.option(SANDBOX, UNDERSTOOD, help="Confirm --sandbox none, which isolates nothing.")
     ] = False,
     workers: Annotated[
         int | None,
-        o.option(MACHINE, "--workers", "-w", help="Programs at a time.", show_default="cores"),
+        o.option(
+            MACHINE,
+            "--workers",
+            "-w",
+            help="Number of programs to run at a time.",
+            show_default="cores",
+        ),
     ] = None,
     on: Annotated[
-        str, o.option(MACHINE, "--on", help="here, processes:N, ray or ray:ADDRESS.")
+        str, o.option(MACHINE, "--on", help="Where to run: here, processes:N, ray or ray:ADDRESS.")
     ] = HERE,
     k: Annotated[
-        str, o.option(SCORES, "--k", "-k", help="Of pass@k: 1,10,100 or 1..5")
+        str, o.option(SCORES, "--k", "-k", help="Values of k for pass@k: 1,10,100 or 1..5.")
     ] = "1,10,100",
     allow_partial: Annotated[
-        bool, o.option(SCORES, "--allow-partial", help="Even if problems are missing.")
+        bool,
+        o.option(SCORES, "--allow-partial", help="Compute scores even if problems are missing."),
     ] = False,
     overwrite: Annotated[
-        bool, o.option(SCORES, "--overwrite", help="Judge anew; the old log is moved aside.")
+        bool,
+        o.option(
+            SCORES, "--overwrite", help="Judge all programs again; the old log is moved aside."
+        ),
     ] = False,
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Judge programs: verdicts beside the run or file, and pass@k. Goes on where it was stopped."""
+    """Run generated programs in a sandbox and report pass@k. Resumes an interrupted scoring."""
     for flag, value, low, high, expected in (
         ("--timeout", timeout, 0.1, 3600, "0.1 to 3600 seconds"),
         ("--memory", memory, LEAST_MEMORY, 1 << 20, f"{LEAST_MEMORY} to {1 << 20} MiB"),
@@ -100,7 +123,7 @@ def score(
         made.judge(watch, lambda: interrupt.requested)
     if interrupt.requested:
         again = shlex.join(["sps", *(a for a in sys.argv[1:] if a != "--overwrite")])
-        say(f"stopped after {len(made.judged)} verdicts. Go on with: {again}")
+        say(f"stopped after {len(made.judged)} verdicts. Continue with: {again}")
         raise typer.Exit(interrupt.code)
     text, as_json = made.write_figures(), o.wants_json(format, json)
     if as_json:

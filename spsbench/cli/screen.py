@@ -67,7 +67,7 @@ class Screen:
             shown = [f"{NAMES[origin]} {meaning}" for origin, meaning in MEANINGS.items()]
         else:
             shown = [painted(Piece(MEANINGS[origin], origin), self._how) for origin in MEANINGS]
-        return ", ".join([*shown, "the rest drawn by the target alone"])
+        return ", ".join([*shown, "the rest sampled by the target alone"])
 
     def show(self, pieces: Iterable[Piece]) -> None:
         """Write `pieces` and flush."""

@@ -29,7 +29,7 @@ SHOWN = 4  # depths in a line
 PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
 train = typer.Typer(
     no_args_is_help=True,
-    help="Make a drafter for a target: its own texts, and acceptance while it learns.",
+    help="Train a drafter for a target, on texts that the target writes.",
 )
 
 
@@ -47,7 +47,7 @@ def draft(
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Train a draft model: layers cut from the target, or a model of yours."""
+    """Train a draft model: layers copied from the target, or a model of your own."""
     raise typer.Exit(run_training("draft", asked, json=o.wants_json(format, json)))
 
 
@@ -65,7 +65,7 @@ def head(
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Train a head, which reads the target's hidden states."""
+    """Train a head that reads the target's hidden states."""
     raise typer.Exit(run_training("head", asked, json=o.wants_json(format, json)))
 
 
@@ -110,7 +110,7 @@ def run_training(what: str, asked: Mapping[str, Any], *, json: bool) -> int:
                 raise
             made = None
     if made is None:
-        say(f"stopped. Go on with: {again(out)}")
+        say(f"stopped. Continue with: {again(out)}")
         return interrupt.code
     look = made.best
     if made.ended:

@@ -52,7 +52,8 @@ OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in UNHEARD}
 
 verify = typer.Typer(
     no_args_is_help=True,
-    help="Prove that nothing was lost, or find the bug. Exits 0 held, 7 bias found, 6 not valid.",
+    help="Verify that the output distribution is the target's. Exits 0 held, 7 bias "
+    "found, 6 not valid.",
 )
 
 
@@ -63,29 +64,36 @@ def meaning(cell: Cell) -> Cell:
         UsageError: they are.
     """
     if cell.models.random:
-        raise UsageError("--weights random: expected trained ones, whose text has a meaning")
+        raise UsageError(
+            "--weights random: expected trained weights, since random ones write no meaningful text"
+        )
     return cell
 
 
 @verify.command("rules")
 def rules(
     verifier: Annotated[
-        list[str] | None, o.option(METHOD, "--verifier", help="Only these; repeatable.")
+        list[str] | None,
+        o.option(METHOD, "--verifier", help="Check only this verifier; repeatable."),
     ] = None,
     drafter: Annotated[
-        list[str] | None, o.option(METHOD, "--drafter", help="Only these; repeatable.")
+        list[str] | None, o.option(METHOD, "--drafter", help="Check only this drafter; repeatable.")
     ] = None,
     schedule: Annotated[
-        list[str] | None, o.option(METHOD, "--schedule", help="Only these; repeatable.")
+        list[str] | None,
+        o.option(METHOD, "--schedule", help="Check only this schedule; repeatable."),
     ] = None,
     deep: Annotated[
-        bool, o.option(METHOD, "--deep", help="Larger trees, longer rounds: minutes a rule.")
+        bool,
+        o.option(
+            METHOD, "--deep", help="Enumerate larger trees and longer rounds, for minutes per rule."
+        ),
     ] = False,
     format: o.TableFormat = "table",
     json: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Enumerate every verifier with every kind of draft: the exact law over tiny vocabularies."""
+    """Check every verifier with every kind of draft by enumeration over tiny vocabularies."""
     specs = [OF_CELL["verifier"].convert(name) for name in verifier or ()]
     drafts = [OF_CELL["drafter"].convert(name) for name in drafter or ()]
     only = [OF_CELL["schedule"].convert(name) for name in schedule or ()]
@@ -105,13 +113,16 @@ def run(
     json: o.Json = False,
     out: o.PageFile = None,
     keep: Annotated[
-        bool, o.option(o.OUTPUT, "--keep", help="In the run's folder, so that reports show it.")
+        bool,
+        o.option(
+            o.OUTPUT, "--keep", help="Keep the result in the run's folder, where reports find it."
+        ),
     ] = False,
     plot: o.Plot = None,
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Audit the records of a run: every emitted token against the target's law, scored anew."""
+    """Audit the records of a run: score every token again with the target, and test for bias."""
     access, audit = access_of(asked)
     convert_options(OF_REPLAY, audit)
     form = Form.asked(format, json, out, plot=plot, run=folder, keep=keep)
@@ -141,13 +152,13 @@ def pair(
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Generate with a pair until a bias is found, or none of the asked size is there.
+    """Generate with a pair of models until a bias is found, or one of size --bias is ruled out.
 
-    At temperature 0 each prompt is identical, a rounding tie, or a bug.
+    At temperature 0 each text is identical to the target's, a rounding tie, or a bug.
     """
     form = Form.asked(format, json, out, plot=plot)
     if asked.get("k") == 0:
-        raise UsageError("--k 0: expected K of 1 or more. ArS is what SpS is compared with")
+        raise UsageError("--k 0: expected K of 1 or more, to compare with auto-regressive sampling")
     audit = take_options(asked, OF_AUDIT)
     convert_options(OF_AUDIT, audit)
     cell = meaning(make_cell(**access_of(asked)[1]))
@@ -174,9 +185,9 @@ def head(
     debug: o.Debug = False,
     **asked: Any,
 ) -> None:
-    """Expected acceptance of a head by depth: stored at first, compared from then on.
+    """Compare the acceptance of a head by depth with a stored one, which the first run measures.
 
-    Exits 7 where they part: text is right even when a head is fed wrongly, and slow.
+    Exits 7 if they differ: a head that is fed wrongly writes correct texts, but slowly.
     """
     golden = take_options(asked, OF_GOLDEN)
     convert_options(OF_GOLDEN, golden)

@@ -109,11 +109,13 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     if biased:
         drafters = {row.drafter for row in rows if row.verdict == "BIASED"}
         alone = f", with drafter {drafters.pop()} alone" if len(drafters) == 1 else ""
-        return f"BIAS FOUND: {', '.join(biased)} claims what its law does not keep{alone}"
+        return (
+            f"BIAS FOUND: {', '.join(biased)} does not keep the distribution that it claims{alone}"
+        )
     if hidden := sorted({row.verifier for row in rows if row.verdict == "not shown"}):
         return f"NOT VALID: could not enumerate {', '.join(hidden)}"
     if all(row.left_out is not None for row in rows):
-        return "NOT VALID: nothing could be made here"
+        return "NOT VALID: no pairing could be set up here"
     proved = [row for row in rows if row.verdict in PROVED]
     refused = [row for row in rows if row.refused is not None]
     rightly = sum(row.wrong for row in refused)
@@ -122,11 +124,11 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
     parts = [
         f"held: {len(proved)} pairings keep their promise to 1e-12, whole texts up to K = "
         f"{LOOKAHEAD} and single rounds up to K = {upto}",
-        f"{rightly} of {len(refused)} refused ones would have been wrong",
+        f"{rightly} of {len(refused)} refused pairings would have been biased",
     ]
     if left := sum(row.left_out is not None for row in rows):
         parts.append(f"{left} left out, see above")
-    parts.append(f"not walked: {beyond(proved)}")
+    parts.append(f"not enumerated: {beyond(proved)}")
     return "; ".join(parts)
 
 

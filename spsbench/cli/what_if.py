@@ -23,7 +23,9 @@ from spsbench.settings.sweep import Sweep
 ShowCosts = Annotated[
     bool,
     o.option(
-        METHOD, "--show-costs", help="Instead: what every part costs, of a PLAN or of --costs FILE."
+        METHOD,
+        "--show-costs",
+        help="Only show what every part costs, from a PLAN or from --costs FILE.",
     ),
 ]
 
@@ -81,7 +83,7 @@ LinkOption = Annotated[
         MACHINE,
         "--link",
         metavar="FILE|MS|MS:GB/s",
-        help="With --parallel tp:N, instead: predict it from a link between ranks; or here.",
+        help="Only predict --parallel tp:N over this link between processes.",
     ),
 ]
 
@@ -143,7 +145,9 @@ def ranks_of(asked: dict[str, Any]) -> int:
     parallel = asked.pop("parallel", None)
     told = None if parallel is None else OF_CELL["parallel"].convert(parallel)
     if told is None or ":" not in told:
-        raise UsageError("--link without --parallel tp:N: expected up to how many ranks. Say it")
+        raise UsageError(
+            "--link without --parallel tp:N: expected the largest number of ranks to predict"
+        )
     return int(told.partition(":")[2])
 
 
@@ -153,7 +157,7 @@ Shapes = Annotated[
         METHOD,
         "--shapes",
         metavar="WIDTHxDEPTH,...",
-        help="Instead: what drafts of these shapes would cost here, as 256x8,512x2.",
+        help="Only measure what draft models of these shapes cost here, such as 256x8,512x2.",
     ),
 ]
 
@@ -203,7 +207,7 @@ SpareLayers = Annotated[
     o.option(
         METHOD,
         "--spare-layers",
-        help="Instead: which layers the target can leave out to draft for itself.",
+        help="Only search for the layers that the target can skip to draft for itself.",
     ),
 ]
 
@@ -233,7 +237,7 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
     from spsbench.cli.publish import drawn
     from spsbench.cli.terminal import write
 
-    with alive("leaving out layers"):
+    with alive("searching for layers to skip"):
         prompts = prompts_for(pair, spec, texts)
         found = spare_layers(pair, prompts)
     chosen = best(found)
@@ -261,7 +265,7 @@ def table(found: Sequence[Any], texts: int, command: str) -> Any:
         (str(s), f"{s.alpha:.3f}", digits(s.cost), f"{digits(s.gain)}x", f"{s.k}") for s in found
     ]
     return Grid(
-        title=f"Layers that the target can spare, on {texts} texts of its own",
+        title=f"Layers that the target can skip, on {texts} texts of its own",
         headings=("drafter", "alpha", "c", "promised", "at K"),
         rows=rows,
         remarks=(

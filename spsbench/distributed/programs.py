@@ -82,7 +82,8 @@ def judge_on(
     map_units(crew, work, units_of(programs), take=take, give_up=give_up, stop=stop)
     if lost:
         raise BrokenOffError(
-            f"{lost} programs without a verdict: expected one of each. Go on with the same command"
+            f"{lost} programs without a verdict: expected one of each. Continue with the same "
+            f"command"
         )
 
 

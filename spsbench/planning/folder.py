@@ -148,7 +148,8 @@ def opened(
         return None
     if not resume:
         raise MismatchError(
-            f"a plan is there already ({folder}): expected an empty folder. Go on with --resume, "
+            f"a plan is there already ({folder}): expected an empty folder. Continue with "
+            f"--resume, "
             "start over with --overwrite (the old one is kept), or name another"
         )
     kept = load(folder)

@@ -146,7 +146,8 @@ class Journal:
             self._file = path.open("a" if resume else "x", encoding="utf-8")
         except FileExistsError as error:
             raise UsageError(
-                f"{path} is there already (--keep): expected a new file. Go on with --resume {path}"
+                f"{path} is there already (--keep): expected a new file. Continue with --resume "
+                f"{path}"
             ) from error
         except OSError as error:
             raise WriteError.of(error, path) from error
@@ -659,7 +660,7 @@ def examine(
         if keep is None or not len(journal):
             raise error from None
         raise UnavailableError(
-            f"{error}. {len(journal)} answers are kept: go on with --resume {keep}"
+            f"{error}. {len(journal)} answers are kept: continue with --resume {keep}"
         ) from None
     except* Exception as group:
         raise first_of(group) from None

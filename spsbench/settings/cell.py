@@ -41,7 +41,7 @@ class Method:
     drafter: Annotated[
         Spec,
         Option(
-            "NAME[:key=value,...]; see sps list.",
+            "Drafter, which proposes tokens: NAME[:key=value,...]; see sps list drafters.",
             METHOD,
             shown="model with a draft model, else ngram",
         ),
@@ -49,17 +49,18 @@ class Method:
     verifier: Annotated[
         Spec,
         Option(
-            "The acceptance rule.",
+            "Rule that accepts or rejects drafted tokens; see sps list verifiers.",
             METHOD,
             shown="sps for sampled chains, traversal for sampled trees, else match",
         ),
     ] = AUTO
-    schedule: Annotated[Spec, Option("Chooses K anew each round.", METHOD, shown="constant")] = (
-        constant(4)
-    )
-    decoder: Annotated[Spec, Option("native, or hf: transformers' own generate.", METHOD)] = Spec(
-        "native"
-    )
+    schedule: Annotated[
+        Spec,
+        Option("How K is chosen in each round; see sps list schedules.", METHOD, shown="constant"),
+    ] = constant(4)
+    decoder: Annotated[
+        Spec, Option("Decoding loop: native, or hf (transformers' generate).", METHOD)
+    ] = Spec("native")
 
     def __str__(self) -> str:
         """The key of the noise.
@@ -91,11 +92,13 @@ class WarpSettings:
     records, labels, traces and peers derive from these fields, whose names transformers uses too.
     """
 
-    temperature: Annotated[float, Option("0 is greedy.", SAMPLING, at_least(0))] = 1.0
+    temperature: Annotated[
+        float, Option("Sampling temperature; 0 is greedy decoding.", SAMPLING, at_least(0))
+    ] = 1.0
     top_k: Annotated[
         int,
         Option(
-            "The likeliest tokens only; 0 is off.",
+            "Sample from the k most likely tokens only; 0 is off.",
             SAMPLING,
             Check(lambda k: k >= 0, "1 or more, or 0 for off"),
         ),
@@ -103,7 +106,7 @@ class WarpSettings:
     top_p: Annotated[
         float,
         Option(
-            "Nucleus sampling; 1 is off.",
+            "Nucleus sampling, from the most likely tokens of total probability p; 1 is off.",
             SAMPLING,
             Check(lambda p: 0 < p <= 1, "above 0 and at most 1"),
         ),
@@ -111,7 +114,7 @@ class WarpSettings:
     min_p: Annotated[
         float,
         Option(
-            "No token below this share of the likeliest one's probability; 0 is off.",
+            "Drop tokens below this share of the most likely token's probability; 0 is off.",
             SAMPLING,
             between(0, 1, "0 (off) to 1"),
         ),
@@ -129,21 +132,25 @@ class Sampling(WarpSettings):
 
     max_new_tokens: Annotated[
         int,
-        Option("Tokens to generate at most.", SAMPLING, at_least(0), flags=("n",)),
+        Option("Maximum number of tokens to generate.", SAMPLING, at_least(0), flags=("n",)),
     ] = 128
     seed: Annotated[
         int,
-        Option("The same seed gives the same text.", SAMPLING, between(0, SEED_MAX, "0..2^64-1")),
+        Option(
+            "Random seed; the same seed gives the same text.",
+            SAMPLING,
+            between(0, SEED_MAX, "0..2^64-1"),
+        ),
     ] = 0
     stop: Annotated[
         tuple[str, ...],
         Option(
-            "End before this text; may be given more than once.",
+            "Stop before this text; repeatable.",
             SAMPLING,
             Check(bool, "a text of at least one character"),
         ),
     ] = ()
-    ignore_eos: Annotated[bool, Option("Go on after an end-of-text token.", SAMPLING)] = False
+    ignore_eos: Annotated[bool, Option("Continue after an end-of-text token.", SAMPLING)] = False
 
     @property
     def warp(self) -> WarpSettings:

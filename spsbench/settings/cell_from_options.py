@@ -68,7 +68,7 @@ def _of_draft() -> Iterator[Setting]:
 K = Setting(
     "k",
     Option(
-        "Tokens drafted a round, 1..64; 0 is ArS.",
+        "Tokens drafted per round, 1..64; 0 is auto-regressive sampling (ArS).",
         METHOD,
         between(0, K_MAX, f"1..{K_MAX}, or 0 for auto-regressive sampling"),
         flags=("k",),
@@ -80,7 +80,9 @@ K = Setting(
 
 RANDOM_WEIGHTS = Setting(
     "random_weights",
-    Option("Shapes only, of both models: timing, no meaning.", MODELS),
+    Option(
+        "Random weights in the shape of both models: timing only, the text has no meaning.", MODELS
+    ),
     bool,
     False,
 )

@@ -39,23 +39,28 @@ class Audit:
     task: Annotated[
         tuple[str, ...],
         Option(
-            "Where prompts come from, such as jsonl:path=FILE; repeatable.",
+            "Task that supplies the prompts, such as jsonl:path=FILE; repeatable.",
             AUDIT,
             shown="humaneval and xsum:data=mini",
         ),
     ] = ()
-    prompts: Annotated[int, Option("How many, at most.", AUDIT, AUDIT_COUNT)] = 40
-    bias: Annotated[float, Option("The bias to be caught.", AUDIT, BIAS)] = 0.02
+    prompts: Annotated[int, Option("Maximum number of prompts.", AUDIT, AUDIT_COUNT)] = 40
+    bias: Annotated[float, Option("Smallest bias that the audit must detect.", AUDIT, BIAS)] = 0.02
     level: Annotated[
-        float, Option("Chance of a false alarm, of the whole audit.", AUDIT, LEVEL)
+        float, Option("Probability of a false alarm over the whole audit.", AUDIT, LEVEL)
     ] = 1e-3
     max_tokens: Annotated[
-        int, Option("Of SpS; then the audit ends as it is.", AUDIT, AUDIT_COUNT)
+        int,
+        Option(
+            "Maximum tokens from speculative sampling; the audit then ends, decided or not.",
+            AUDIT,
+            AUDIT_COUNT,
+        ),
     ] = 200_000
     workers: Annotated[
         int | None,
         Option(
-            "Processes.",
+            "Worker processes.",
             AUDIT,
             between(1, 1024),
             shown="cores, for small models on a CPU",
@@ -69,13 +74,15 @@ class Replay:
 
     bias: Annotated[
         float | None,
-        Option("The bias to be caught.", AUDIT, BIAS, shown="what the length allows"),
+        Option(
+            "Smallest bias that the audit must detect.", AUDIT, BIAS, shown="what the length allows"
+        ),
     ] = None
     level: Annotated[
-        float, Option("Chance of a false alarm, of the whole audit.", AUDIT, LEVEL)
+        float, Option("Probability of a false alarm over the whole audit.", AUDIT, LEVEL)
     ] = 1e-3
     max_tokens: Annotated[
-        int | None, Option("Of each method.", AUDIT, AUDIT_COUNT, shown="all")
+        int | None, Option("Maximum tokens to audit per method.", AUDIT, AUDIT_COUNT, shown="all")
     ] = None
 
 
@@ -90,21 +97,24 @@ class GoldenAsked:
     """Expected acceptance of a head: where it is kept, and along which texts."""
 
     golden: Annotated[
-        str, Option("File of expected acceptance: written if it is not there.", AUDIT)
+        str,
+        Option(
+            "File of the expected acceptance; written if it does not exist, else compared.", AUDIT
+        ),
     ] = "golden.json"
     log: Annotated[
-        str | None, Option("Log or metrics of another engine, to be compared.", AUDIT)
+        str | None, Option("Log or metrics of another engine, whose acceptance is compared.", AUDIT)
     ] = None
     task: Annotated[
         tuple[str, ...],
         Option(
-            "Where prompts come from, such as jsonl:path=FILE; repeatable.",
+            "Task that supplies the prompts, such as jsonl:path=FILE; repeatable.",
             AUDIT,
             shown="humaneval and xsum:data=mini",
         ),
     ] = ()
-    prompts: Annotated[int, Option("How many, at most.", AUDIT, AUDIT_COUNT)] = 8
-    tokens: Annotated[int, Option("Of each text.", AUDIT, AUDIT_COUNT)] = 48
+    prompts: Annotated[int, Option("Maximum number of prompts.", AUDIT, AUDIT_COUNT)] = 8
+    tokens: Annotated[int, Option("Tokens per text.", AUDIT, AUDIT_COUNT)] = 48
 
 
 OF_GOLDEN: Mapping[str, Setting] = options_of(GoldenAsked)
@@ -121,42 +131,76 @@ class Planning:
     """Of `sps plan`."""
 
     prompts: Annotated[
-        Path | None, Option("Prompts of your own: JSONL, as of the task jsonl.", WORK)
+        Path | None,
+        Option("File of your own prompts, in the JSONL format of the task jsonl.", WORK),
     ] = None
     k: Annotated[
-        str, Option("4, 1..8, 2,4,6: the K that are compared.", METHOD, flags=("k",), ranges=True)
+        str, Option("Values of K to compare: 4, 1..8 or 2,4,6.", METHOD, flags=("k",), ranges=True)
     ] = KS
-    limit: Annotated[int, Option("Prompts that are traced.", SIZE, between(1, MOST_SAMPLES))] = 64
+    limit: Annotated[
+        int,
+        Option(
+            "Number of prompts on which acceptance is recorded.", SIZE, between(1, MOST_SAMPLES)
+        ),
+    ] = 64
     held_back: Annotated[
-        int, Option("Prompts on which the best are measured.", SIZE, between(1, MOST_SAMPLES))
+        int,
+        Option(
+            "Number of further prompts, on which the best candidates are timed.",
+            SIZE,
+            between(1, MOST_SAMPLES),
+        ),
     ] = 24
     confirm: Annotated[
-        int, Option("How many of the best are measured beside ArS.", SIZE, between(0, 100))
+        int,
+        Option(
+            "How many of the best candidates to time beside auto-regressive sampling.",
+            SIZE,
+            between(0, 100),
+        ),
     ] = 2
     cost_seconds: Annotated[
-        float, Option("What measuring the costs may take.", SIZE, between(0.1, 1e5, "0.1..100000"))
+        float,
+        Option(
+            "Seconds to spend on measuring the cost of forward passes.",
+            SIZE,
+            between(0.1, 1e5, "0.1..100000"),
+        ),
     ] = 20.0
     trace: Annotated[
         tuple[str, ...],
-        Option("A trace, or a run that has some: nothing is generated.", RUN, metavar="PATH"),
+        Option(
+            "Use this recorded trace, or the traces of a run, instead of generating texts.",
+            RUN,
+            metavar="PATH",
+        ),
     ] = ()
     costs: Annotated[
-        Path | None, Option("A table of costs: nothing is measured.", RUN, metavar="FILE")
+        Path | None,
+        Option("Use this table of costs instead of measuring them.", RUN, metavar="FILE"),
     ] = None
     draft_cost: Annotated[
-        float | None, Option("What if drafts took so many times as long?", MACHINE, FACTOR)
+        float | None,
+        Option("Predict for a draft that takes this many times as long.", MACHINE, FACTOR),
     ] = None
-    target_cost: Annotated[float | None, Option("What if the target did?", MACHINE, FACTOR)] = None
+    target_cost: Annotated[
+        float | None,
+        Option("Predict for a target that takes this many times as long.", MACHINE, FACTOR),
+    ] = None
     chat: Annotated[
         str,
         Option(
-            "Ask in the target's chat template: auto (where it has one), on or off.",
+            "Put prompts into the target's chat template: auto (if it has one), on or off.",
             WORK,
             one_of("auto", "on", "off"),
         ),
     ] = "auto"
-    system: Annotated[str | None, Option("System message of a chat.", WORK)] = None
-    every: Annotated[bool, Option("A row for every candidate, not the best K alone.", RUN)] = False
+    system: Annotated[
+        str | None, Option("System message, for prompts in a chat template.", WORK)
+    ] = None
+    every: Annotated[
+        bool, Option("Show a row for every candidate, not only for the best K.", RUN)
+    ] = False
 
     @property
     def factors(self) -> dict[str, float]:
@@ -193,91 +237,149 @@ class Training:
     prompts: Annotated[
         tuple[str, ...],
         Option(
-            "What the target is asked: a file (.jsonl, .txt), a task, or self: it asks the rest of "
-            "--count itself; repeatable.",
+            "Prompts for the target: a file (.jsonl, .txt), a task, or self, where the "
+            "target invents the prompts still missing from --count; repeatable.",
             WORK,
             metavar="FILE|TASK|self",
             shown="self",
         ),
     ] = ()
     texts: Annotated[
-        Path | None, Option("Texts of an earlier training of this target.", WORK, metavar="FILE")
+        Path | None,
+        Option("Reuse the texts of an earlier training of this target.", WORK, metavar="FILE"),
     ] = None
     not_from: Annotated[
         tuple[str, ...],
         Option(
-            "What it will be tested on: no text of it is learnt.",
+            "Test set, whose texts are kept out of the training; repeatable.",
             WORK,
             metavar="FILE|TASK",
         ),
     ] = ()
     chat: Annotated[
-        str, Option("In the target's chat template.", WORK, one_of("auto", "on", "off"))
+        str,
+        Option(
+            "Put prompts into the target's chat template: auto (if it has one), on or off.",
+            WORK,
+            one_of("auto", "on", "off"),
+        ),
     ] = "auto"
-    count: Annotated[int, Option("Texts that the target writes.", SIZE, COUNT)] = 1024
-    tokens: Annotated[int, Option("Of each text at most.", SIZE, between(2, 1 << 20))] = 160
-    prompt_tokens: Annotated[int, Option("Of a prompt at most.", SIZE, between(1, 1 << 20))] = 96
-    together: Annotated[int, Option("Texts written at a time.", SIZE, COUNT)] = 32
-    held_out: Annotated[int, Option("Texts on which acceptance is watched.", SIZE, COUNT)] = 48
+    count: Annotated[
+        int, Option("Number of training texts that the target writes.", SIZE, COUNT)
+    ] = 1024
+    tokens: Annotated[int, Option("Maximum tokens per text.", SIZE, between(2, 1 << 20))] = 160
+    prompt_tokens: Annotated[
+        int, Option("Maximum tokens per prompt.", SIZE, between(1, 1 << 20))
+    ] = 96
+    together: Annotated[int, Option("Texts generated in one batch.", SIZE, COUNT)] = 32
+    held_out: Annotated[
+        int, Option("Number of held-out texts on which acceptance is measured.", SIZE, COUNT)
+    ] = 48
     minutes: Annotated[
         float,
-        Option("Time to learn, once --count texts are written.", SIZE, between(0.001, 1e6)),
+        Option("Minutes of training, after the texts are written.", SIZE, between(0.001, 1e6)),
     ] = 60.0
-    steps: Annotated[int | None, Option("Steps, instead of what --minutes allow.", SIZE, COUNT)] = (
-        None
-    )
-    batch_tokens: Annotated[int, Option("Tokens a step.", SIZE, COUNT)] = 2048
+    steps: Annotated[
+        int | None, Option("Number of training steps, instead of --minutes.", SIZE, COUNT)
+    ] = None
+    batch_tokens: Annotated[int, Option("Tokens per training step.", SIZE, COUNT)] = 2048
     micro_tokens: Annotated[
-        int, Option("Tokens at a time: gradients add up, memory does not.", SIZE, COUNT)
+        int,
+        Option(
+            "Tokens per micro-batch; gradients are accumulated up to --batch-tokens.", SIZE, COUNT
+        ),
     ] = 1024
-    evaluations: Annotated[int, Option("How often acceptance is looked at.", SIZE, COUNT)] = 20
+    evaluations: Annotated[
+        int, Option("Number of evaluations of acceptance during the training.", SIZE, COUNT)
+    ] = 20
     loss: Annotated[
         Spec | None,
         Option(
-            "ce, kl, reverse-kl, jsd:beta=0.5, tv, acceptance, hybrid or top-k:k=10.",
+            "Training loss: ce, kl, reverse-kl, jsd:beta=0.5, tv, acceptance, hybrid or "
+            "top-k:k=10.",
             METHOD,
             shown="hybrid; eagle, falcon: kl",
         ),
     ] = None
     rate: Annotated[
         float | None,
-        Option("Learning rate at its highest.", METHOD, between(1e-9, 10), shown="by kind"),
+        Option("Peak learning rate.", METHOD, between(1e-9, 10), shown="by kind"),
     ] = None
     depth: Annotated[
         int | None,
-        Option("Tokens ahead that are learnt.", METHOD, between(1, 16), shown="by kind"),
+        Option(
+            "Number of tokens ahead that the drafter learns to predict.",
+            METHOD,
+            between(1, 16),
+            shown="by kind",
+        ),
     ] = None
     on_policy: Annotated[
         float,
-        Option("Share of the steps on texts of the draft model's own.", METHOD, between(0, 1)),
+        Option(
+            "Share of the steps that train on the draft model's own texts (on-policy).",
+            METHOD,
+            between(0, 1),
+        ),
     ] = 0.0
     temperature: Annotated[
-        float, Option("Of the texts, and of the use that is made of it.", SAMPLING, at_least(0))
+        float,
+        Option(
+            "Sampling temperature of the texts, and of the later use of the drafter.",
+            SAMPLING,
+            at_least(0),
+        ),
     ] = 1.0
-    top_p: Annotated[float, Option("Likewise.", SAMPLING, between(1e-6, 1, "0 < top_p <= 1"))] = 1.0
-    seed: Annotated[int, Option("Of texts, weights and order.", SAMPLING, between(0, 1 << 62))] = 0
+    top_p: Annotated[
+        float,
+        Option(
+            "Nucleus sampling of the texts, and of the later use of the drafter.",
+            SAMPLING,
+            between(1e-6, 1, "0 < top_p <= 1"),
+        ),
+    ] = 1.0
+    seed: Annotated[
+        int,
+        Option(
+            "Random seed of the texts, the initial weights and the order.",
+            SAMPLING,
+            between(0, 1 << 62),
+        ),
+    ] = 0
     patience: Annotated[
-        int, Option("Looks without a rise until it stops; 0: never.", RUN, between(0, 10_000))
+        int,
+        Option(
+            "Stop after this many evaluations without a better one; 0 is never.",
+            RUN,
+            between(0, 10_000),
+        ),
     ] = 6
     worth: Annotated[
-        float, Option("Stop where less speed-up is foreseen; 0: never.", RUN, between(0, 100))
+        float,
+        Option("Stop if the predicted speed-up is below this; 0 is never.", RUN, between(0, 100)),
     ] = 1.0
     costs: Annotated[
-        Path | None, Option("A table of costs: nothing is measured.", RUN, metavar="FILE")
+        Path | None,
+        Option("Use this table of costs instead of measuring them.", RUN, metavar="FILE"),
     ] = None
     cost_seconds: Annotated[
-        float, Option("What measuring the costs may take; 0: not at all.", RUN, between(0, 1e5))
+        float,
+        Option(
+            "Seconds to spend on measuring the cost of forward passes; 0 skips it.",
+            RUN,
+            between(0, 1e5),
+        ),
     ] = 10.0
     store_features: Annotated[
-        bool, Option("Keep the target's hidden states on disk while it learns.", RUN)
+        bool, Option("Cache the target's hidden states on disk during the training.", RUN)
     ] = False
     recompute: Annotated[
-        bool, Option("Compute activations again for the gradient: less memory.", MACHINE)
+        bool, Option("Recompute activations for the gradient, to save memory.", MACHINE)
     ] = False
     parallel: Annotated[
         str | None,
         Option(
-            "Processes that learn together: dp:2; under torchrun dp.",
+            "Data-parallel training processes, such as dp:2; dp under torchrun.",
             MACHINE,
             Check(
                 lambda value: LEARNERS.fullmatch(value) is not None,
@@ -287,7 +389,8 @@ class Training:
         ),
     ] = None
     save_as: Annotated[
-        str, Option("Numbers of the result.", RUN, one_of("bfloat16", "float16", "float32"))
+        str,
+        Option("Data type of the saved weights.", RUN, one_of("bfloat16", "float16", "float32")),
     ] = "bfloat16"
 
 
@@ -297,12 +400,17 @@ class DraftTraining(Training):
 
     layers: Annotated[
         int | None,
-        Option("Layers, cut from the target.", METHOD, between(1, 1024), shown="a fifth of them"),
+        Option(
+            "Number of layers, copied from the target.",
+            METHOD,
+            between(1, 1024),
+            shown="a fifth of them",
+        ),
     ] = None
     start: Annotated[
         Path | None,
         Option(
-            "A model's folder to begin with; a config.json alone: random weights.",
+            "Folder of a model to start from; with a config.json alone, from random weights.",
             METHOD,
             flags=("from",),
             metavar="FOLDER",
@@ -314,24 +422,24 @@ class DraftTraining(Training):
 class HeadTraining(Training):
     """Of `sps train head`."""
 
-    kind: Annotated[str, Option(f"{', '.join(HEAD_KINDS)}.", METHOD, one_of(*HEAD_KINDS))] = (
-        "eagle3"
-    )
+    kind: Annotated[
+        str, Option(f"Kind of head: {', '.join(HEAD_KINDS)}.", METHOD, one_of(*HEAD_KINDS))
+    ] = "eagle3"
     draft_vocab: Annotated[
         int | None,
         Option(
-            "eagle3, medusa: of how many of the commonest tokens.",
+            "eagle3, medusa: draft vocabulary, the most frequent tokens.",
             METHOD,
             COUNT,
             shown="32000 or all",
         ),
     ] = None
     block: Annotated[
-        int | None, Option("falcon: tokens a pass.", METHOD, between(1, 16), shown="2")
+        int | None, Option("falcon: tokens drafted per pass.", METHOD, between(1, 16), shown="2")
     ] = None
     inner: Annotated[
         int | None,
-        Option("Width of its inner layer.", METHOD, COUNT, shown="the target's"),
+        Option("Width of the head's inner layer.", METHOD, COUNT, shown="the target's"),
     ] = None
 
 

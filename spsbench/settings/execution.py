@@ -22,12 +22,15 @@ NO_RAY = "no Ray (--on ray): expected it. pip install 'spsbench[ray]', or give -
 class Access:
     """Where models may be loaded from, and how many threads and how much patience they get."""
 
-    offline: Annotated[bool, Option("Never ask the hub.", MODELS)] = False
-    allow_pickle: Annotated[bool, Option("Load weights that are not safetensors.", MODELS)] = False
+    offline: Annotated[bool, Option("Never contact the Hugging Face Hub.", MODELS)] = False
+    allow_pickle: Annotated[
+        bool,
+        Option("Allow weights in pickle files, which can run code when they are loaded.", MODELS),
+    ] = False
     threads: Annotated[
         int | None,
         Option(
-            "CPU threads; auto looks at what else the machine does.",
+            "CPU threads; auto leaves room for other work on the machine.",
             MACHINE,
             between(1, THREADS_MAX),
             shown="auto",
@@ -38,7 +41,7 @@ class Access:
     rank_timeout: Annotated[
         float,
         Option(
-            "With --parallel: seconds after which a rank that does not answer is lost.",
+            "With --parallel: seconds without an answer after which a rank counts as lost.",
             MACHINE,
             between(1, 1e6, "1..1000000"),
         ),
@@ -51,12 +54,12 @@ class Crew:
 
     on: Annotated[
         str,
-        Option("here, processes:N, ray (of this machine) or ray:ADDRESS.", MACHINE),
+        Option("Where to run: here, processes:N, ray (this machine) or ray:ADDRESS.", MACHINE),
     ] = HERE
     cpus_per_worker: Annotated[
         int | None,
         Option(
-            "With --on: cores of each worker.",
+            "With --on: CPU cores per worker.",
             MACHINE,
             between(1, THREADS_MAX),
             shown="all of a machine; 1 beside a GPU",
@@ -100,14 +103,24 @@ def _kind(on: str) -> str:
 class Place:
     """The folder of a run, and what to do where one is there already."""
 
-    out: Annotated[Path | None, Option("Folder.", RUN, flags=("o",), shown="results/...")] = None
-    resume: Annotated[bool, Option("Go on with a run.", RUN)] = False
-    resume_anyway: Annotated[bool, Option("Even under another configuration.", RUN)] = False
-    overwrite: Annotated[bool, Option("Move the old run aside.", RUN)] = False
-    shard: Annotated[str, Option("i/n: a slice of the samples.", RUN)] = "0/1"
+    out: Annotated[
+        Path | None, Option("Folder for the results.", RUN, flags=("o",), shown="results/...")
+    ] = None
+    resume: Annotated[bool, Option("Resume an interrupted run.", RUN)] = False
+    resume_anyway: Annotated[bool, Option("Resume even if the configuration has changed.", RUN)] = (
+        False
+    )
+    overwrite: Annotated[bool, Option("Move an existing run aside and start anew.", RUN)] = False
+    shard: Annotated[str, Option("Run only slice i of n of the samples, counted from 0.", RUN)] = (
+        "0/1"
+    )
     score: Annotated[
         bool | None,
-        Option("Run generated programs, in a sandbox.", RUN, shown="if one holds"),
+        Option(
+            "Run generated programs in a sandbox, for pass@k.",
+            RUN,
+            shown="if a sandbox is available",
+        ),
     ] = None
 
     def __post_init__(self) -> None:

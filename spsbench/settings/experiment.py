@@ -90,14 +90,19 @@ class Experiment:
     """Parts run one after the other into one folder."""
 
     parts: tuple[Part, ...]
-    seed: Annotated[
-        int, Option("Of all noise and orders.", SIZE, between(0, SEED_MAX, "0..2^64-1"))
-    ] = 0
+    seed: Annotated[int, Option("Random seed.", SIZE, between(0, SEED_MAX, "0..2^64-1"))] = 0
     warmup: Annotated[  # prompts of each cell run before anything is timed
-        int, Option("Prompts run before timing.", SIZE, between(0, MOST_SAMPLES, "0 or more"))
+        int,
+        Option(
+            "Warm-up prompts, run before anything is timed.",
+            SIZE,
+            between(0, MOST_SAMPLES, "0 or more"),
+        ),
     ] = 1
-    title: Annotated[str, Option("Above the tables.", RUN)] = ""
-    paper: Annotated[bool, Option("Chinchilla's rows of the paper beside yours.", RUN)] = False
+    title: Annotated[str, Option("Title of the report.", RUN)] = ""
+    paper: Annotated[
+        bool, Option("Show the paper's results (Chinchilla) beside the measured ones.", RUN)
+    ] = False
     threads: int | None = None
 
     @property
@@ -247,7 +252,10 @@ def traced(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         return ()
     drafting = tuple(cell for cell in cells if cell.k != 0)
     if not drafting or len(drafting) == len(cells):
-        raise UsageError("--record trace: expected --method ars,sps: texts, and what drafts")
+        raise UsageError(
+            "--record trace: expected --method ars,sps, since the drafts of sps are traced "
+            "along the texts of ars"
+        )
     return drafting
 
 

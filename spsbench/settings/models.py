@@ -27,35 +27,43 @@ KNOWN = f"{CHECKPOINT}, {BLOCKS}, {RANDOM}, {', '.join(QUANTISED)} or {RANDOM}- 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """One model. A draft model has what is asked for the target, unless it is asked otherwise.
+    """One model and how it is run. A draft model takes the target's options where it has no own.
 
     `weights` are those of the checkpoint, or random ones in its shape: for timing, without meaning;
     either of them quantised: another model, with a law of its own; or the blocks of a GGUF file.
     """
 
-    id: Annotated[str, Option("Bundled name, folder or hub id of {model}.", MODELS)]
-    revision: Annotated[str | None, Option("Hub revision of {model}.", MODELS)] = None
+    id: Annotated[str, Option("Bundled name, folder or Hugging Face id of {model}.", MODELS)]
+    revision: Annotated[
+        str | None, Option("Branch, tag or commit of {model} on the hub.", MODELS)
+    ] = None
     weights: Annotated[
         str,
         Option(
-            "Weights of {model}: checkpoint; int8, int4 or int4-64: that, quantised; blocks: "
-            "a GGUF file's own; or random.",
+            "Weights of {model}: checkpoint; int8, int4 or int4-64 (quantised); blocks "
+            "(as stored in a GGUF file); or random.",
             MODELS,
             Check(lambda name: name in WEIGHTS, KNOWN),
         ),
     ] = CHECKPOINT
     trust_remote_code: Annotated[
-        bool, Option("Run the code in the repository of {model}; needs a pinned revision.", MODELS)
+        bool,
+        Option(
+            "Run the Python code in the repository of {model}; needs a pinned revision.", MODELS
+        ),
     ] = False
-    engine: Annotated[Spec, Option("How {model} is run.", MACHINE)] = Spec("fast")
-    device: Annotated[str, Option("Where {model} is: cpu, cuda, cuda:1 ...", MACHINE)] = "cpu"
+    engine: Annotated[Spec, Option("Engine that runs {model}; see sps list engines.", MACHINE)] = (
+        Spec("fast")
+    )
+    device: Annotated[str, Option("Device of {model}: cpu, cuda, cuda:1 ...", MACHINE)] = "cpu"
     dtype: Annotated[
-        str, Option("Of {model}; auto: float32 on a CPU, else the checkpoint's.", MACHINE)
+        str,
+        Option("Data type of {model}; auto is float32 on a CPU, else the checkpoint's.", MACHINE),
     ] = "auto"
     attention: Annotated[
         str | None,
         Option(
-            "Attention of {model}, as transformers names it.",
+            "Attention implementation of {model}, by its name in transformers.",
             MACHINE,
             flags=("attn-implementation",),
             metavar="NAME",
@@ -64,7 +72,7 @@ class ModelSpec:
     parallel: Annotated[
         str | None,
         Option(
-            "Experimental: ranks that share the weights of {model}: tp:2; under torchrun tp.",
+            "Experimental: tensor-parallel processes of {model}, such as tp:2; tp under torchrun.",
             MACHINE,
             Check(lambda value: SHARED.fullmatch(value) is not None, EXPECTED),
             metavar="tp:N",

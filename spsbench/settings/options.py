@@ -33,7 +33,7 @@ from spsbench.spec import Scalar, Spec
 Record = TypeVar("Record")
 
 MODELS, METHOD, SAMPLING = "Models", "Method", "Sampling"
-WORK, SIZE, RUN, AUDIT, MACHINE = "What is run", "How much", "The run", "The audit", "Machine"
+WORK, SIZE, RUN, AUDIT, MACHINE = "Task", "Size", "Run", "Audit", "Machine"
 LONGEST_NAME, LONGEST_VALUE = 60, 40  # characters in a message
 MOST_NUMBERS = 10_000  # of one range
 TERM = re.compile(r"(\d+)(?:\.\.(\d+)(?:\.\.(\d+))?)?")  # 4, 1..8 or 1..9..2

@@ -51,39 +51,67 @@ SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 class Sweep:
     """One table of an experiment file, or the flags of `sps bench`."""
 
-    task: Annotated[str, Option("xsum, humaneval, jsonl:path=FILE or latency.", WORK)] = ""
-    data: Annotated[str | None, Option("auto, hub, mini or a path.", WORK)] = None
+    task: Annotated[str, Option("Task: xsum, humaneval, jsonl:path=FILE or latency.", WORK)] = ""
+    data: Annotated[
+        str | None, Option("Data of the task: auto, hub, mini (bundled) or a path.", WORK)
+    ] = None
     k: Annotated[
         str | None,
-        Option("4, 1..8, 1..9..2, 2,4,6", WORK, flags=("k",), shown="4", ranges=True),
+        Option(
+            "Tokens drafted per round: 4, 1..8, 1..9..2 or 2,4,6.",
+            WORK,
+            flags=("k",),
+            shown="4",
+            ranges=True,
+        ),
     ] = None
     method: Annotated[
-        tuple[str, ...], Option("ars,sps", WORK, one_of(*METHODS), shown="ars,sps")
+        tuple[str, ...],
+        Option(
+            "Methods: ars (auto-regressive), sps (speculative sampling).",
+            WORK,
+            one_of(*METHODS),
+            shown="ars,sps",
+        ),
     ] = METHODS
     setting: Annotated[
         tuple[str, ...],
-        Option("nucleus,greedy as in the paper.", WORK, one_of("nucleus", "greedy")),
+        Option(
+            "Sampling settings of the paper: nucleus,greedy.", WORK, one_of("nucleus", "greedy")
+        ),
     ] = ()
-    limit: Annotated[int | None, Option("Prompts of the task.", SIZE, between(1, MOST_SAMPLES))] = (
+    limit: Annotated[int | None, Option("Number of prompts.", SIZE, between(1, MOST_SAMPLES))] = (
         None
     )
-    samples: Annotated[int, Option("Texts a prompt.", SIZE, between(1, MOST_SAMPLES))] = 1
-    repeats: Annotated[int, Option("Timings of each.", SIZE, between(1, MOST_SAMPLES))] = 1
+    samples: Annotated[int, Option("Samples per prompt.", SIZE, between(1, MOST_SAMPLES))] = 1
+    repeats: Annotated[
+        int, Option("Timed repeats of each sample.", SIZE, between(1, MOST_SAMPLES))
+    ] = 1
     seeds: Annotated[
-        str | None, Option("0..4: every cell under each; its spread over them.", SIZE, ranges=True)
+        str | None,
+        Option("Random seeds, such as 0..4; reports show the spread over them.", SIZE, ranges=True),
     ] = None
     chat: Annotated[
         str,
         Option(
-            "Ask in the model's chat template: auto (where it has one), on or off.",
+            "Put prompts into the model's chat template: auto (if it has one), on or off.",
             WORK,
             one_of("auto", "on", "off"),
         ),
     ] = "auto"
-    system: Annotated[str | None, Option("System message of a chat.", WORK)] = None
-    ignore_end: Annotated[bool, Option("Texts of full length: timing only.", SIZE)] = False
+    system: Annotated[
+        str | None, Option("System message, for prompts in a chat template.", WORK)
+    ] = None
+    ignore_end: Annotated[
+        bool, Option("Continue after end-of-text tokens to the full length: timing only.", SIZE)
+    ] = False
     record: Annotated[
-        str, Option("counts, laws (p and q too), or trace: for sps plan.", RUN, one_of(*RECORDED))
+        str,
+        Option(
+            "What to record: counts, laws (p and q too, for audits) or trace (for sps plan).",
+            RUN,
+            one_of(*RECORDED),
+        ),
     ] = "counts"
     cells: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # option -> its values
     heads: Mapping[str, str] = field(default_factory=dict)  # draft -> the drafter that it is for
@@ -211,7 +239,7 @@ def recording(decoder: Spec, record: str) -> Spec:
         return decoder
     if decoder.name != "native":
         raise UsageError(
-            f"--record laws with --decoder {decoder}: expected native, which shows them"
+            f"--record laws with --decoder {decoder}: expected native, which records them"
         )
     return Spec(decoder.name, (*decoder.args, ("laws", True)))
 
@@ -303,7 +331,7 @@ def describe_defaults(model: ModelSpec, applied: Mapping[str, Any]) -> str:
     """`own_defaults` in a line."""
     words = ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in applied.items())
     flags = " and ".join(OF_CELL[name].flag for name in applied)
-    return f"chat: {words} by the generation_config of {model}; {flags} would win"
+    return f"chat: {words} from the generation_config of {model}; {flags} on the command line wins"
 
 
 def in_chat(
@@ -334,7 +362,9 @@ def in_chat(
     }
     those = [model for model, asked in found.items() if asked is not None]
     for model in those:
-        log.info(f"{spec}: asked in the chat template of {model} (--chat off: the text alone)")
+        log.info(
+            f"{spec}: prompts are put into the chat template of {model} (--chat off: plain text)"
+        )
     if system is not None and not those:
         raise UsageError("--system without a chat: expected a model with a template and --chat on")
     return found
@@ -355,5 +385,8 @@ def instructed(task: Task, spec: Spec) -> Task:
     """
     made = instruct(task)
     if made is None:
-        raise UsageError(f"--chat on with {spec}: expected a task that asks. Leave --chat out")
+        raise UsageError(
+            f"--chat on with {spec}: expected a task with instructions for chat models. Leave "
+            f"--chat out"
+        )
     return made

@@ -22,7 +22,7 @@ from spsbench.store.lock import Lock
 MARK = b',"crc":"'
 TAIL = len(MARK) + len('01234567"}\n')
 OWN = {"n", "crc"}  # the fields that the log itself puts into a line
-GO_ON = "What was written before is kept: make room and go on with --resume"
+GO_ON = "What was written before is kept: make room and continue with --resume"
 
 
 class Log:

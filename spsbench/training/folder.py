@@ -116,7 +116,8 @@ def begin(
         return
     if not resume:
         raise MismatchError(
-            f"a training is there ({folder.path}): expected a new folder. Go on with --resume, or "
+            f"a training is there ({folder.path}): expected a new folder. Continue with "
+            f"--resume, or "
             "start over with --overwrite"
         )
     if lines := differences(identity, {**usual, **read_object(path, LARGE)}):

@@ -190,7 +190,7 @@ def test_the_last_line_says_how_far_it_is_proved() -> None:
     assert "whole texts up to K = 2 and single rounds up to K = 6" in conclusion(found)
     assert "single rounds up to K = 4" in conclusion([replace(found[0], lookahead=4), found[1]])
     assert conclusion(found).endswith(
-        "; not walked: K above 6, vocabularies above 2 tokens, siblings above 2 by rule"
+        "; not enumerated: K above 6, vocabularies above 2 tokens, siblings above 2 by rule"
     )
     assert conclusion(found[:1]).endswith("vocabularies above 2 tokens, trees")
     wide = replace(found[1], reach=Reach(4, independent=4, distinct=3, chains=4, depth=2))
@@ -220,7 +220,7 @@ def test_a_drafter_that_cannot_be_made_is_a_row_with_its_reason(made: type, says
     assert re.search(says, found.left_out or "")
     rest = [row(Match(), REFERENCE[0]), found]
     assert judge(rest) is Exit.OK
-    assert "; 1 left out, see above; not walked: " in conclusion(rest)
+    assert "; 1 left out, see above; not enumerated: " in conclusion(rest)
     assert judge([*rest, replace(found, left_out=None, error="OSError")]) is Exit.NOT_VALID
     assert judge([*rest, replace(rest[0], distance=0.1)]) is Exit.BIAS
     assert judge([found]) is Exit.NOT_VALID

@@ -87,8 +87,8 @@ def test_a_pair_chats_with_the_sampling_of_its_target(tmp_path: Path) -> None:
         f"{ignored}repetition_penalty=1.1 (the law that is kept exactly has none of these)" in said
     )
     model = pair.cell.models.target
-    told = f"chat: temperature 0.25, top-p 0.9 by the generation_config of {model}; "
-    assert said.count(f"{told}--temperature and --top-p would win") == 1
+    told = f"chat: temperature 0.25, top-p 0.9 from the generation_config of {model}; "
+    assert said.count(f"{told}--temperature and --top-p on the command line wins") == 1
 
     compared = pair.compare("the", chat=True, max_new_tokens=2)
     assert compared.ars.cell.sampling == compared.sps.cell.sampling

@@ -255,7 +255,7 @@ def test_a_signal_ends_it_after_the_sample_in_hand(
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     last = err.decode().splitlines()[-2 if code == 130 else -1]
-    assert "Go on with: sps bench jsonl" in last
+    assert "Continue with: sps bench jsonl" in last
     assert last.endswith(f"--out {out} --samples 50 --resume")
     assert 2 <= lines_in(out / LOG) < 1200
 

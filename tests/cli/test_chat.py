@@ -59,7 +59,7 @@ def test_commands_are_no_messages(chat: Callable[..., Ran], seen: Seen) -> None:
     assert ran.code == 0
     contents = [turn[-1]["content"] for turn in seen]
     assert contents == ["/etc/passwd is what?", "/help", "1/2"]
-    assert ran.err.count("/reset forgets it") == 2  # at the start, and asked for
+    assert ran.err.count("/reset starts anew") == 2  # at the start, and asked for
     for typed in ("/halt", "/reset now", "/"):
         assert f"no command {typed}: expected /help, /reset, /exit. To say it" in ran.err
 
@@ -74,7 +74,7 @@ def test_the_end_of_input_ends_it(chat: Callable[..., Ran], seen: Seen) -> None:
     ran = chat(b"")
     assert (ran.code, seen) == (0, [])
     assert ran.out == "you> \n"
-    assert "/reset forgets it" in ran.err
+    assert "/reset starts anew" in ran.err
 
 
 def test_an_interrupt_stops_the_answer_only(

@@ -300,7 +300,7 @@ def test_a_signal_ends_it_after_the_programs_in_hand(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
-    assert "Go on with: sps score" in err.decode()
+    assert "Continue with: sps score" in err.decode()
 
 
 def test_without_asserts_of_ours(tmp_path: Path) -> None:

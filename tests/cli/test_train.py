@@ -43,7 +43,7 @@ def test_a_head_from_a_folder_to_a_text(sps, target, made):
     # the same again: refused without a word, gone on with --resume, compared field by field
     ran = sps("train", "head", "--kind", "eagle3", "--draft-vocab", "200", *flags)
     assert ran.code == Exit.MISMATCH
-    assert "Go on with --resume" in ran.err
+    assert "Continue with --resume" in ran.err
     ran = sps("train", "head", "--kind", "eagle", *flags, "--seed", "1", "--resume")
     assert ran.code == Exit.MISMATCH
     assert 'kind: "eagle", there "eagle3"' in ran.err
@@ -64,7 +64,7 @@ def test_ctrl_c_ends_a_step_and_the_training_goes_on(sps, target, tmp_path, monk
     flags = ("--target", target, "--out", str(tmp_path / "out"), *SMALL)
     ran = sps("train", "head", "--kind", "mlp", *flags)
     assert ran.code == Exit.INTERRUPTED, ran.err
-    assert "stopped. Go on with: sps train head" in ran.err
+    assert "stopped. Continue with: sps train head" in ran.err
     assert "step 4/4" not in ran.err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ran = sps("train", "head", "--kind", "mlp", *flags, "--resume")

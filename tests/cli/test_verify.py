@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.audit.exact import crew, draft_kinds, rules
+from spsbench.audit.exact import draft_kinds, rules
 from spsbench.audit.exact.tables import Pair as Tables
 from spsbench.cli import verify_rules as enumerating
 from spsbench.errors import Exit
@@ -146,8 +146,8 @@ def test_rules_in_a_pipe_say_what_is_being_enumerated(monkeypatch: pytest.Monkey
         lines.append(str(count))
         return rules.failed({"verifier": "", "drafter": "", "schedule": ""}, ValueError())
 
-    monkeypatch.setattr(crew, "row_of", enumerated)
-    crew.rows_of(pairings, 1, count.add, count.begin)
+    monkeypatch.setattr(rules, "row_of", enumerated)
+    rules.rows_of(pairings, 1, count.add, count.begin)
     assert lines == [
         "0/2 pairings in 0:01:30, now sps x model x constant",
         "1/2 pairings in 0:01:30, now block x model x constant",
@@ -168,7 +168,7 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     assert ran.code == 0, ran.err
     assert "held: " in ran.err
     assert "single rounds up to K = 6" in ran.err.splitlines()[-1]
-    assert "; not walked: K above 6, " in ran.err.splitlines()[-1]
+    assert "; not enumerated: K above 6, " in ran.err.splitlines()[-1]
     assert "lossy" in ran.out
     with patch(RULE, HalfLenient):
         ran = sps("verify", "rules", "--verifier", "sps", *only[:2], "--format", "json")

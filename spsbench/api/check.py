@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.servers.check import Checked, Plan, examine
+from spsbench.servers.check import Checked, examine
+from spsbench.servers.plan import Plan
 from spsbench.servers.weights import Weights
 
 

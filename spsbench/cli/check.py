@@ -146,8 +146,8 @@ def check(
         raise UsageError("--keep with --resume: expected one of the two")
     if resume is not None and not resume.is_file():
         raise MissingError(f"no kept answers ({resume}): expected a file. Check --resume")
-    from spsbench.servers.check import Plan
     from spsbench.servers.http import Limits, checked
+    from spsbench.servers.plan import Plan
     from spsbench.servers.speed import Objectives
 
     given: dict[str, Any] = {"prompts": read_prompts(prompts)} if prompts is not None else {}

@@ -281,6 +281,7 @@ BUILT_IN = (
     Entry("decoders", "hf", ".methods.decoders.hf:HfDecoder", "transformers' own generate"),
     Entry("tasks", "xsum", ".tasks.xsum:XSum", "summaries of news articles, ROUGE-2"),
     Entry("tasks", "humaneval", ".tasks.humaneval:HumanEval", "164 Python functions"),
+    Entry("tasks", "gsm8k", ".tasks.gsm8k:Gsm8k", "grade-school problems in words, exact match"),
     Entry("tasks", "jsonl", ".tasks.jsonl:Jsonl", "prompts of your own, from a file"),
     Entry("tasks", "latency", ".tasks.latency:Latency", "random tokens: timing only"),
     Entry("reporters", "table", ".reports.table:table", "for a terminal"),
@@ -325,6 +326,11 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "mtp": (LAST, f"{CHAIN}; {TREE}"),
 }
 """Of each drafter what it needs, how its drafts may be, and which exact rules may follow them."""
+
+
+def built_in(kind: Kind) -> str:
+    """Return the names of our own plug-ins of a kind, for help and messages: `xsum, humaneval`."""
+    return ", ".join(entry.name for entry in BUILT_IN if entry.kind == kind)
 
 
 def entries(kind: Kind) -> Iterator[Entry]:

@@ -13,6 +13,7 @@ from spsbench.cli import options as o
 from spsbench.cli.progress import shown
 from spsbench.cli.terminal import note, say
 from spsbench.errors import Exit, UsageError
+from spsbench.registry import built_in
 from spsbench.settings.cell_from_options import K_MAX
 from spsbench.settings.execution import Access, Crew, Place
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
@@ -36,7 +37,7 @@ WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
 def bench(
     task: Annotated[
         str | None,
-        typer.Argument(help="Task: xsum, humaneval, jsonl:path=FILE or latency; or give --config."),
+        typer.Argument(help=f"Task: {built_in('tasks')} (jsonl:path=FILE); or give --config."),
     ] = None,
     config: Annotated[
         Path | None, o.option(WORK, "--config", help="Experiment file in TOML; flags override it.")
@@ -85,7 +86,7 @@ def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any
     """
     if config is None:
         if "task" not in flags:
-            raise UsageError("no task: expected xsum, humaneval, jsonl, latency, or --config FILE")
+            raise UsageError(f"no task: expected one of {built_in('tasks')}, or --config FILE")
         return "", {}, [sweep(flags)]
 
     from spsbench.settings.experiment import read_tables

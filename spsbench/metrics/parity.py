@@ -12,30 +12,49 @@ ruled out only by their number.
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
 from spsbench.metrics.intervals import FEWEST, LEVEL, NORMAL, Estimate, Floats, fewest, lower, upper
 from spsbench.metrics.rates import baseline
+from spsbench.registry import entries
 from spsbench.settings.cell import Cell
 from spsbench.settings.records import Score
+from spsbench.settings.task import Metric
 
 # Scores -> values by sample: what quality figures and the parity of two arms stand on.
 
 Combine = Callable[[Sequence[Sequence[dict[str, float]]]], dict[str, list[float]]]
 """Scores by sample and repeat -> for each figure one value a sample, as `Task.combine` does."""
 
-PERCENT = ("rouge2", "rouge2_stemmed")
-"""Metrics that are scored in 0 .. 100; parity and the paper are on the scale 0 .. 1."""
+
+@cache
+def metrics() -> Mapping[str, Metric]:
+    """Return what every task says of its figures, those of installed packages included."""
+    found: dict[str, Metric] = {}
+    for entry in entries("tasks"):
+        with suppress(Exception):  # a task of another package that cannot be imported says nothing
+            found |= entry.load().quality
+    return found
 
 
 def greatest(metric: str) -> float | None:
-    """The greatest value that a metric can have; None: it is not known."""
-    if metric in PERCENT:
-        return 100.0
-    return 1.0 if metric.startswith("pass@") else None
+    """Return the value of a perfect text; None: no task says so."""
+    return metrics()[metric].greatest if metric in metrics() else None
+
+
+def is_percent(metric: str) -> bool:
+    """Return whether a metric is scored in 0 .. 100; parity and the paper are on 0 .. 1."""
+    return greatest(metric) == 100
+
+
+def parity_margins() -> dict[str, float]:
+    """Return, for each metric that has one, the difference that does not matter, on 0 .. 1."""
+    return {name: each.margin for name, each in metrics().items() if each.margin is not None}
 
 
 Qualities = dict[str, dict[str, float]]
@@ -66,10 +85,6 @@ def qualities(scores: Iterable[Score], combine: Combine = average) -> Qualities:
     combined = combine(ordered) if ordered else {}
     return {name: dict(zip(samples, v, strict=True)) for name, v in combined.items()}
 
-
-MARGINS: Mapping[str, float] = {"rouge2": 0.003, "pass@1": 0.012}
-"""What counts as no difference, on the scale 0 .. 1; about three standard errors of the full tasks:
-11,305 XSum documents, and 100 answers to each of HumanEval's 164 problems."""
 
 BOUNDS = 0.0, 1.0  # of a score: arms that are both near one of them would pass whatever they do
 MISS = 0.05  # chance of "equivalent" where the true difference is the margin, at most
@@ -180,7 +195,7 @@ def parities(
     scores: Iterable[Score],
     *,
     combine: Callable[[Cell], Combine] = lambda cell: average,
-    margins: Mapping[str, float] = MARGINS,
+    margins: Mapping[str, float] | None = None,
     identical: Container[str] = (),
 ) -> list[tuple[Cell, Parity]]:
     """Every drafting cell against its K = 0 cell, on the metrics that have a margin.
@@ -188,6 +203,7 @@ def parities(
     Args:
         identical: ids of the cells whose texts are those of their K = 0 cell.
     """
+    margins = parity_margins() if margins is None else margins
     by_cell: dict[str, list[Score]] = {}
     for score in scores:
         by_cell.setdefault(score.cell, []).append(score)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from spsbench.errors import UsageError
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.parity import PERCENT
+from spsbench.metrics.parity import is_percent
 from spsbench.metrics.summaries import Summary
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import NAMED, Names, method, warp
@@ -97,7 +97,7 @@ def headline(rows: Sequence[Summary]) -> set[str]:
 
 def quality(metric: str) -> Column:
     """The column of a score."""
-    return Column(metric, f"quality.{metric}", 2 if metric in PERCENT else 4)
+    return Column(metric, f"quality.{metric}", 2 if is_percent(metric) else 4)
 
 
 def group(summary: Summary) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from spsbench.hardware.bandwidth import Ceiling
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.parity import PERCENT, Combine, Parity, Qualities, parities, qualities
+from spsbench.metrics.parity import Combine, Parity, Qualities, is_percent, parities, qualities
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.texts import GreedyTexts, Repetition
 from spsbench.reports.columns import MARK, SOURCE, beside
@@ -150,7 +150,7 @@ def _paper(rows: Sequence[Summary]) -> list[str]:
 
 
 def _to_one(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value / 100 if name in PERCENT else value for name, value in metrics.items()}
+    return {name: value / 100 if is_percent(name) else value for name, value in metrics.items()}
 
 
 def _interval(estimate: Estimate) -> str:

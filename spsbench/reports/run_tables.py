@@ -9,7 +9,7 @@ from typing import Any
 from spsbench.metrics.compare import MARGINS as MARGINS_OF_CHANGE
 from spsbench.metrics.compare import RunComparison, arms, compare
 from spsbench.metrics.intervals import Estimate
-from spsbench.metrics.parity import MARGINS, Parity, Qualities
+from spsbench.metrics.parity import Parity, Qualities, parity_margins
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.terms import Counts, Dialect, counts
 from spsbench.metrics.texts import GreedyTexts, Repetition
@@ -101,7 +101,7 @@ def report_on(
         SpsError: no run, one that is damaged, or a column that there is not.
     """
     sources = [
-        Source.open(folder, MARGINS, by_group, dialect)._replace(pool=pool, paper=paper)
+        Source.open(folder, parity_margins(), by_group, dialect)._replace(pool=pool, paper=paper)
         for folder in folders
     ]
     made = [table for source in sources for table in _tables(source)]
@@ -113,7 +113,6 @@ def report_on(
 
 def tables(
     folder: Path,
-    margins: Mapping[str, float] = MARGINS,
     *,
     by_group: bool = False,
     dialect: Dialect | None = None,
@@ -129,7 +128,7 @@ def tables(
     Raises:
         SpsError: no run, or one that is damaged.
     """
-    return list(_tables(Source.open(folder, margins, by_group, dialect)))
+    return list(_tables(Source.open(folder, parity_margins(), by_group, dialect)))
 
 
 def compared(
@@ -141,7 +140,9 @@ def compared(
         SpsError: no run, or one that is damaged.
     """
     numbers: dict[str, int] = {}
-    base, now = ([Source.open(folder, MARGINS) for folder in each] for each in ([against], folders))
+    base, now = (
+        [Source.open(folder, parity_margins()) for folder in each] for each in ([against], folders)
+    )
     made = [[table for source in each for table in _tables(source)] for each in (base, now)]
     rows = [[row for table in each if not table.part for row in table.whole] for each in made]
     sides = tuple(

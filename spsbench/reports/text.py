@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import NamedTuple
 
-from spsbench.metrics.parity import PERCENT
+from spsbench.metrics.parity import is_percent
 from spsbench.metrics.summaries import Summary
 from spsbench.reports.columns import (
     ABSENT,
@@ -88,7 +88,7 @@ def _paper_names(theirs: PaperRow, ours: Summary) -> dict[str, str]:
 
 def _paper_figure(theirs: PaperRow, column: Column) -> str:
     values = {
-        f"quality.{theirs.metric}": theirs.result * (100 if theirs.metric in PERCENT else 1),
+        f"quality.{theirs.metric}": theirs.result * (100 if is_percent(theirs.metric) else 1),
         "mean_token_time_ms": theirs.mean_token_time_ms,
         "speedup": theirs.speedup,
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from spsbench.errors import UsageError
+from spsbench.registry import built_in
 from spsbench.settings.cell import SEED_MAX, Cell, Sampling
 from spsbench.settings.cell_from_options import (
     DEFAULT_K,
@@ -51,7 +52,7 @@ SINGLE = ("seed",)  # of a cell, but one for a whole experiment
 class Sweep:
     """One table of an experiment file, or the flags of `sps bench`."""
 
-    task: Annotated[str, Option("Task: xsum, humaneval, jsonl:path=FILE or latency.", WORK)] = ""
+    task: Annotated[str, Option(f"Task: {built_in('tasks')}, or yours: FILE.py:CLASS.", WORK)] = ""
     data: Annotated[
         str | None, Option("Data of the task: auto, hub, mini (bundled) or a path.", WORK)
     ] = None

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 Fits = Callable[[str], bool]
 """Does this prompt, with the tokens to come, fit the shorter of the two contexts?"""
@@ -22,6 +22,13 @@ class Sample:
     after: str | None = None  # the sample that this one is the next turn of, in a conversation
 
 
+class Metric(NamedTuple):
+    """What reports need to know of a figure of quality."""
+
+    greatest: float = 1.0  # the value of a perfect text
+    margin: float | None = None  # the largest difference that does not matter, of 0 .. greatest = 1
+
+
 class Task(Protocol):
     """A benchmark. Its constructor's parameters are its spec's arguments.
 
@@ -33,6 +40,8 @@ class Task(Protocol):
     greedy: ClassVar[Mapping[str, float]] = MappingProxyType({"temperature": 0.0})
     verifier: ClassVar[str | None] = None  # where there is no text to be right about
     programs: ClassVar[bool] = False  # its texts are programs, judged by `sps score`
+
+    quality: ClassVar[Mapping[str, Metric]] = MappingProxyType({})  # its figures, in reports
 
     name: str
     title: str  # what was used, in words: data, count, revision

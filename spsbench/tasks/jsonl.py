@@ -23,6 +23,7 @@ class Jsonl(Task):
 
     name = "jsonl"
     data = "path"
+    quality = rouge.QUALITY
 
     def __init__(self, path: str = "", max_new_tokens: int = 128, stop: str = "") -> None:
         r"""Read the prompts.

@@ -84,6 +84,7 @@ class XSum(Task):
     max_new_tokens = 128
     stop: tuple[str, ...] = ("\n\n", "\nArticle:", "\nSummary:")
     metrics = rouge.METRICS
+    quality = rouge.QUALITY
 
     def __init__(self, data: str = "auto", count: int = 200) -> None:
         """Read the articles.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.metrics.parity import MARGINS, Parity, ParityVerdict, parities, parity
+from spsbench.metrics.parity import Parity, ParityVerdict, parities, parity, parity_margins
 from spsbench.settings.records import Score
 from tests.simulation import cell
 
@@ -35,7 +35,7 @@ def arms(difference: float, noise: float, n: int, seed: int = 0, level: float = 
     ],
 )
 def test_verdicts(difference: float, noise: float, n: int, verdict: ParityVerdict) -> None:
-    found = parity("rouge2", *arms(difference, noise, n), MARGINS["rouge2"])
+    found = parity("rouge2", *arms(difference, noise, n), parity_margins()["rouge2"])
     assert found is not None
     assert found.verdict is verdict
     assert found.difference.n == n
@@ -93,7 +93,7 @@ def of_counts(n: int, gained: int, lost: int) -> Parity:
     sps, ars = np.arange(n) % 2.0, np.arange(n) % 2.0
     ars[:gained], sps[:gained] = 0, 1
     ars[gained : gained + lost], sps[gained : gained + lost] = 1, 0
-    found = parity("pass@1", dict(enumerate(ars)), dict(enumerate(sps)), MARGINS["pass@1"])
+    found = parity("pass@1", dict(enumerate(ars)), dict(enumerate(sps)), parity_margins()["pass@1"])
     assert found is not None
     return found
 
@@ -106,7 +106,7 @@ def test_of_yes_and_no_the_level_is_kept(n: int, lost: float) -> None:
     What is further out adds little, and has no verdict of equivalence.
     """
     for times in (1, 2):
-        gained = lost + times * MARGINS["pass@1"]
+        gained = lost + times * parity_margins()["pass@1"]
         both = range(math.ceil(n * gained) + 1), range(math.ceil(2 * n * lost) + 5)
         said = sum(
             multinomial(n, b, c, gained, lost)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from spsbench.metrics.parity import PERCENT
+from spsbench.metrics.parity import is_percent
 from spsbench.metrics.rates import MS
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import SLOTS, Tally
@@ -38,7 +38,7 @@ def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
     asked = [each for each in HEADLINES if alone or each[0] != "predicted_speedup"]
     for metric in sorted(headline(rows)):
         asked.append(
-            (f"quality.{metric}", visible(metric), "", 2 if metric in PERCENT else 4, False)
+            (f"quality.{metric}", visible(metric), "", 2 if is_percent(metric) else 4, False)
         )
     axes = [
         Axes(title=title, x=title, series=(marks,), one=one, unit=unit, digits=digits)
@@ -175,7 +175,7 @@ def _theirs(theirs: PaperRow | None, figure: str) -> float | None:
     """The paper's value of a figure, on the scale of the page."""
     if theirs is None:
         return None
-    scale = 100 if theirs.metric in PERCENT else 1
+    scale = 100 if is_percent(theirs.metric) else 1
     values = {
         "speedup": theirs.speedup,
         "mean_token_time_ms": theirs.mean_token_time_ms,

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from spsbench.metrics.intervals import PLAIN, Estimate, Floats, Jackknife
-from spsbench.metrics.parity import MARGINS, Parity, Qualities, parity
+from spsbench.metrics.parity import Parity, Qualities, parity, parity_margins
 from spsbench.metrics.rates import RATES, gains
 from spsbench.metrics.summaries import Summary
 from spsbench.metrics.sums import AT, Tally, numbered
@@ -203,9 +203,9 @@ def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
 
 def _quality(base: Qualities, own: Qualities, same: bool) -> list[Parity]:
     found = [
-        parity(metric, base[metric], own[metric], MARGINS[metric], identical=same)
+        parity(metric, base[metric], own[metric], parity_margins()[metric], identical=same)
         for metric in own
-        if metric in base and metric in MARGINS
+        if metric in base and metric in parity_margins()
     ]
     return [each for each in found if each is not None]
 

@@ -1,0 +1,177 @@
+"""GSM8K: grade-school problems in words (Cobbe et al. 2021, arXiv 2110.14168), by exact match.
+
+A row is `{"question", "answer"}`, where the answer ends with a line `#### 18`. The answer of a
+model is extracted as the paper's authors do: the number behind `####`, thousands' commas taken out
+(`exact_match`). Models that were not taught that form often end with the number all the same, so
+the last number of the text is judged beside it (`exact_match_last`), as evaluation harnesses do.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from spsbench.errors import DataError, UnavailableError, first_line
+from spsbench.metrics.parity import average
+from spsbench.settings.task import Fits, Metric, Sample, Task
+from spsbench.tasks.reader import Row, distinct, fingerprint, rows
+
+REPOSITORY, FILE = "openai/gsm8k", "main/test-00000-of-00001.parquet"
+MARKED = re.compile(r"####\s*\$?(-?\d[\d,]*(?:\.\d+)?)")
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+QUESTION = (
+    "{question}\n\nThink step by step. End your answer with a line that holds only #### and the "
+    "number."
+)
+EXAMPLES = """\
+Question: A ferry makes 6 trips a day and carries 40 people on each. How many people can it carry \
+in 3 days?
+Answer: In a day it carries 6 * 40 = 240 people. In 3 days it carries 3 * 240 = 720 people.
+#### 720
+
+Question: Ida buys 4 notebooks at $3 each and a pen for $2. She pays with a $20 note. How much \
+change does she get?
+Answer: The notebooks cost 4 * 3 = $12. With the pen she pays 12 + 2 = $14. Her change is \
+20 - 14 = $6.
+#### 6
+
+"""
+"""Two worked examples of our own, in the form of the data."""
+
+
+class Gsm8k(Task):
+    """The problems of a file, or the test split of the hub."""
+
+    name = "gsm8k"
+    data = "data"
+    nucleus = MappingProxyType({"top_p": 0.95, "temperature": 0.8})
+    max_new_tokens = 256
+    stop: tuple[str, ...] = ("\nQuestion:", "\n\n")
+    metrics = ("exact_match", "exact_match_last")
+    # The margin is about three standard errors of the test split's 1,319 problems.
+    quality = MappingProxyType({"exact_match": Metric(margin=0.04), "exact_match_last": Metric()})
+
+    def __init__(self, data: str = "hub", max_new_tokens: int = 256) -> None:
+        """Read the problems.
+
+        Args:
+            data: `hub` is the test split of openai/gsm8k (1,319 problems); anything else is a path
+                to JSONL (perhaps gzipped), parquet, or a folder of `Dataset.save_to_disk`.
+            max_new_tokens: tokens to generate at most.
+
+        Raises:
+            ValueError: no token to generate.
+            SpsError: data that is missing, out of reach, or cannot be used; says the line.
+        """
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}: expected 1 or more")
+        self.max_new_tokens = max_new_tokens
+        path = hub_file() if data == "hub" else Path(data).expanduser()
+        read = ((row.where, _sample(number, row)) for number, row in enumerate(rows(path)))
+        self._samples, _ = distinct(read)
+        if not self._samples:
+            raise DataError(f"no problems ({path}): expected one a line. Check the path")
+        source = f"{REPOSITORY} at {path.parts[-3][:8]}" if data == "hub" else str(path)
+        self.title = f"GSM8K, {len(self._samples):,} problems of {source}"
+        self._asks = False
+        self.prompt_version = self._version("two-shot-1")
+
+    @classmethod
+    def online(cls, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the hub's split is asked for."""
+        return bool(arguments.get("data", "hub") == "hub")
+
+    def instruct(self) -> "Gsm8k":
+        """Return the same problems as messages, without examples; an answer ends where it ends."""
+        made = copy.copy(self)
+        made._asks, made.stop = True, ()
+        made.prompt_version = made._version("ask-1")
+        return made
+
+    def samples(self, fits: Fits) -> Iterator[Sample]:
+        """Yield all problems in the order of the file.
+
+        Raises:
+            DataError: one does not fit the context; half a problem cannot be asked.
+        """
+        for sample in self._samples:
+            prompt = self._asked(sample.prompt)
+            if not fits(prompt):
+                raise DataError(
+                    f"problem {sample.id!r} ({self.title}): expected it to fit the context with "
+                    f"{self.max_new_tokens} tokens to come. Ask for fewer, or choose models with "
+                    "a longer one"
+                )
+            yield Sample(sample.id, prompt, sample.reference)
+
+    def score(self, sample: Sample, completion: str) -> dict[str, float]:
+        """Return 1 or 0 for the number behind `####`, and for the last number of the text."""
+        marked, last = marked_number(completion), last_number(completion)
+        expected = sample.reference
+        return {
+            "exact_match": float(marked == expected),
+            "exact_match_last": float((marked or last) == expected),
+        }
+
+    @staticmethod
+    def combine(scores: Sequence[Sequence[dict[str, float]]]) -> dict[str, list[float]]:
+        """Return each metric's mean over the repeats of each problem."""
+        return average(scores)
+
+    def _asked(self, question: str) -> str:
+        if self._asks:
+            return QUESTION.format(question=question)
+        return f"{EXAMPLES}Question: {question}\nAnswer:"
+
+    def _version(self, form: str) -> str:
+        parts = [text for s in self._samples for text in (s.id, self._asked(s.prompt))]
+        return f"{form}-{fingerprint(parts)}"
+
+
+def marked_number(text: str) -> str | None:
+    """Return the number behind the first `####` of `text`, in one form of writing, or None."""
+    found = MARKED.search(text)
+    return None if found is None else plain(found[1])
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number of `text`, in one form of writing, or None."""
+    found = NUMBER.findall(text)
+    return plain(found[-1]) if found else None
+
+
+def plain(number: str) -> str:
+    """Return a number without commas and without a fraction of zeros: `1,200.00` is `1200`."""
+    whole, _, fraction = number.replace(",", "").partition(".")
+    fraction = fraction.rstrip("0")
+    return f"{whole}.{fraction}" if fraction else whole
+
+
+def _sample(number: int, row: Row) -> Sample:
+    reference = marked_number(row.text("answer"))
+    if reference is None:
+        raise DataError(
+            f"'answer' ({row.where}): expected a line '#### NUMBER' at its end. Correct the line"
+        )
+    name = row.name("id") if "id" in row.values else f"gsm8k/{number}"
+    return Sample(name, row.text("question").strip(), reference)
+
+
+def hub_file() -> Path:
+    """Return the test split's file, from the hub's cache or else from the hub.
+
+    Raises:
+        UnavailableError: not cached, and offline, out of reach, or the download broke off.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(REPOSITORY, FILE, repo_type="dataset"))
+    except Exception as error:  # the client raises kinds of several packages
+        raise UnavailableError(
+            f"{REPOSITORY} cannot be had ({first_line(error)}): expected the test split. Name a "
+            "file with --data PATH, or run once with network"
+        ) from error

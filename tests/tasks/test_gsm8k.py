@@ -1,0 +1,73 @@
+"""GSM8K: extraction as its authors publish it, prompts, and what a file may hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import DataError
+from spsbench.metrics.parity import greatest, parity_margins
+from spsbench.tasks.gsm8k import Gsm8k, last_number, marked_number
+
+HERE = Path(__file__).parent
+PROBLEMS = HERE / "gsm8k.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "last"),
+    [
+        ("12 * 8 = 96.\n#### 26", "26", "26"),
+        ("So it is #### 1,500 and 3 more", "1500", "3"),
+        ("#### $18.00", "18", "18"),
+        ("####-4", "-4", "-4"),
+        ("The answer is 7.50.", None, "7.5"),
+        ("#### none", None, None),
+        ("no number", None, None),
+        ("#### 5\n#### 6", "5", "6"),
+    ],
+)
+def test_the_number_behind_the_mark_and_the_last_one(
+    text: str, marked: str | None, last: str | None
+) -> None:
+    assert marked_number(text) == marked
+    assert last_number(text) == last
+
+
+def test_plain_prompts_have_two_examples_and_messages_the_question_alone() -> None:
+    task = Gsm8k(str(PROBLEMS))
+    first = next(task.samples(lambda text: True))
+    asked = next(task.instruct().samples(lambda text: True))
+    assert first.prompt.count("Question:") == 3
+    assert first.prompt.endswith("\nAnswer:")
+    assert asked.prompt.startswith("A baker")
+    assert "####" in asked.prompt
+    assert task.prompt_version != task.instruct().prompt_version
+    assert len(list(task.samples(lambda text: True))) == 20
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "?", "answer": "so 4"}, "'#### NUMBER'"),
+        ({"answer": "#### 4"}, "no 'question'"),
+    ],
+)
+def test_a_row_without_its_number_is_refused(
+    row: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match=said):
+        Gsm8k(str(file))
+
+
+def test_a_problem_that_does_not_fit_is_named() -> None:
+    with pytest.raises(DataError, match="gsm8k/0"):
+        next(Gsm8k(str(PROBLEMS)).samples(lambda text: False))
+
+
+def test_reports_know_the_metric_by_what_the_task_says() -> None:
+    assert greatest("exact_match") == 1
+    assert parity_margins()["exact_match"] == 0.04
+    assert greatest("rouge2") == 100
+    assert greatest("no such metric") is None

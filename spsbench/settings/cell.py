@@ -226,12 +226,17 @@ class Cell:
         return self.stored or short_hash(_differing(self.to_json()), ID_DIGITS)
 
     def to_json(self) -> dict[str, Any]:
-        """Every field by its name, of all four records side by side."""
-        return {
+        """Every field by its name, of all four records side by side.
+
+        An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default.
+        """
+        values = {
             each.name: _plain(getattr(getattr(self, record), each.name))
             for record, kind in RECORDS.items()
             for each in fields(kind)
         }
+        recorded = self.sampling.recorded_warp
+        return {n: v for n, v in values.items() if n not in WARP or n in recorded}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], stored: str | None = None) -> "Cell":
@@ -279,7 +284,7 @@ def _pick(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _differing(values: Mapping[str, Any]) -> dict[str, Any]:
     bare = Cell.of(target=ModelSpec("")).to_json()
-    changed = {name: value for name, value in values.items() if value != bare[name]}
+    changed = {n: v for n, v in values.items() if n not in bare or v != bare[n]}
     for name in ("target", "draft"):
         if changed.get(name) is not None:
             model = bare["target"]

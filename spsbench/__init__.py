@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The library on first use, so that `sps --help` need not load torch."""
+    """Import a part of the library on first use, so that `sps --help` does not load torch."""
     if name in ("generate", "load"):
         from spsbench.api import load
 
@@ -66,5 +66,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What a notebook completes, the library among it before its first use."""
+    """Return the names that a notebook completes, the library's included."""
     return sorted({*globals(), *__all__})

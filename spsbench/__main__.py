@@ -1,4 +1,4 @@
-"""`sps`, also as `python -m spsbench`: Ctrl-C ends it with one line from its first import on."""
+"""`sps`, also as `python -m spsbench`: Ctrl-C ends it with one line, even during imports."""
 
 import atexit
 import os
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def end_now() -> None:
-    """End an interrupted command without taking its libraries down, which takes seconds.
+    """End an interrupted command at once, without unloading its libraries.
 
     Where the interrupt came inside `exec`, Python would also end with the signal, and no exit code.
     """

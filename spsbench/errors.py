@@ -1,4 +1,4 @@
-"""What may go wrong for a user: one line each, and an exit code (sysexits.h where it has one).
+"""Errors: one line for the user, and an exit code (sysexits.h where it has one).
 
 A message says what, where and what was expected, and then what to do:
 `<what> (<where>): <expected>. <what to do>`. The command line prints it behind `error: `.
@@ -40,23 +40,23 @@ class SpsError(Exception):
 
 
 class UsageError(SpsError):
-    """Flags or arguments that cannot be meant."""
+    """Flags or arguments that are wrong or contradict each other."""
 
     code = Exit.USAGE
 
 
 class DataError(SpsError):
-    """An input that is there but cannot be used."""
+    """An input that exists but cannot be used."""
 
     code = Exit.DATA
 
 
 class PlugInError(DataError):
-    """A part of another package that failed, or returned what the loop cannot take."""
+    """A plug-in of another package that fails, or returns a wrong result."""
 
 
 class MissingError(SpsError):
-    """An input that is not there."""
+    """An input that does not exist."""
 
     code = Exit.MISSING
 
@@ -80,7 +80,7 @@ class PermissionDeniedError(SpsError):
 
     @classmethod
     def unreadable(cls, path: Path, name: str = "") -> Self:
-        """The line for a file that may not be read; `name` is how the user calls it."""
+        """Return the error for a file that may not be read; `name` is the user's name for it."""
         return cls(
             f"{name or path.name} cannot be read ({path}): expected read permission. "
             "Change its mode or owner"
@@ -100,12 +100,12 @@ class MismatchError(SpsError):
 
     @classmethod
     def of(cls, line: str, differing: Iterable[str], sides: str = "") -> Self:
-        """A line, and below it what differs, each in a line of its own; `sides` names the two."""
+        """Make an error of a line and the differences below it; `sides` names the two."""
         return cls(f"{line}. Differing{sides}:" + "".join(f"\n  {each}" for each in differing))
 
 
 class CannotCreateError(SpsError):
-    """A place where no run can be made."""
+    """A folder that cannot be created."""
 
     code = Exit.CANNOT_CREATE
 
@@ -117,7 +117,7 @@ class WriteError(SpsError):
 
     @classmethod
     def of(cls, error: OSError, path: Path, todo: str = "Make room, or name another place") -> Self:
-        """The line for a failed system call."""
+        """Make an error of a failed system call."""
         reason = error.strerror or error
         return cls(f"cannot write {path} ({reason}): expected a writable place with room. {todo}")
 
@@ -126,18 +126,18 @@ _MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, shortened."""
+    """Return the first line of an error's message, shortened."""
     lines = str(error).strip().splitlines() or ["no message"]
     return lines[0][:300].rstrip(".:")
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust panicked, which is no `Exception` in Python."""
+    """Return whether a library in Rust panicked, which is no `Exception` in Python."""
     return type(error).__name__ == "PanicException"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of the host or of a device; torch is looked at only if it is loaded."""
+    """Return whether the host or a device is out of memory."""
     torch = sys.modules.get("torch")
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True

@@ -1,7 +1,7 @@
-"""Lines for the user: each module logs them to `logging.getLogger(__name__)`, at level INFO.
+"""Messages for the user: each module logs them to `logging.getLogger(__name__)`, at level INFO.
 
-A program sees them by the usual configuration of `logging`. The command line, and `say=` of the
-library, hear them by `lines_to`.
+Programs receive them by the usual configuration of `logging`; the command line, and `say=` of the
+library, by `lines_to`.
 """
 
 import logging
@@ -17,7 +17,7 @@ LIBRARIES = "importing torch and transformers"
 Result = TypeVar("Result")
 
 Say = Callable[[str], None]
-"""Receives a line."""
+"""A function that receives a line."""
 
 log = logging.getLogger(__package__)
 

@@ -1,4 +1,4 @@
-"""From a spec to a plug-in: looked up or read from its file, checked, given its arguments, opened.
+"""Plug-ins: find the class that a spec names, check it, and make it with its arguments.
 
 A plug-in is a class. Its arguments are the parameters of its `open` after the first, or, where it
 has no `open` of its own, those of its constructor. One that is not ours must have what the base
@@ -19,7 +19,7 @@ from spsbench.spec import Scalar, Spec
 
 
 def make(kind: Kind, spec: Spec, *site: Any) -> Any:
-    """The plug-in that `spec` names, made with its arguments; opened at `site` if there is one.
+    """Make the plug-in that `spec` names, with its arguments; opened at `site` if there is one.
 
     Raises:
         UsageError: unknown, unknown arguments, or arguments that it refuses.
@@ -45,7 +45,7 @@ def make(kind: Kind, spec: Spec, *site: Any) -> Any:
 
 @contextmanager
 def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
-    """What a plug-in raises in this block is a line that names it.
+    """Turn what a plug-in raises in this block into an error that names the plug-in.
 
     Raises:
         UsageError: a ValueError, which is about its arguments.
@@ -65,18 +65,18 @@ def in_name_of(kind: Kind, spec: Spec) -> Iterator[None]:
 
 
 def named(kind: Kind, spec: Spec) -> str:
-    """`drafter repeat:times=2 (mypackage.repeat:Repeat)`."""
+    """Return a plug-in's full name: `drafter repeat:times=2 (mypackage.repeat:Repeat)`."""
     word = kind.removesuffix("s")
     return f"{word} {spec}" if spec.path else f"{word} {spec} ({find(kind, spec.name).where})"
 
 
 def is_ours(kind: Kind, spec: Spec) -> bool:
-    """Whether a plug-in comes with this package."""
+    """Return whether a plug-in comes with this package."""
     return any(each.kind == kind and each.name == spec.name for each in BUILT_IN)
 
 
 def _raised_by_call(error: TypeError) -> bool:
-    """Whether the call itself did not fit, not something inside it."""
+    """Return whether the arguments of the call itself were wrong, not something inside it."""
     trace = error.__traceback__
     return trace is not None and trace.tb_next is None
 
@@ -85,7 +85,7 @@ OPTIONAL = {"nodes", "along"}  # what a plug-in without the base class may lack:
 
 
 def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
-    """Every parameter without a default must have its value.
+    """Check that every parameter without a default has a value.
 
     Raises:
         UsageError: one has none.
@@ -101,7 +101,7 @@ def check_all_there(kind: Kind, spec: Spec, maker: Any) -> None:
 
 
 def plug_in(kind: Kind, spec: Spec) -> Any:
-    """The class that `spec` names.
+    """Return the class that `spec` names.
 
     Raises:
         UsageError: no plug-in of that name.
@@ -130,7 +130,7 @@ def plug_in(kind: Kind, spec: Spec) -> Any:
 
 
 def check_class(kind: Kind, spec: Spec, found: Any) -> None:
-    """A plug-in that is not ours has the methods that the base class of its kind declares.
+    """Check that another package's plug-in has the methods of its base class.
 
     Raises:
         PlugInError: no class, or one that lacks some; names the base class.
@@ -150,7 +150,7 @@ def check_class(kind: Kind, spec: Spec, found: Any) -> None:
 
 
 def check_made(kind: Kind, spec: Spec, made: Any) -> None:
-    """And what it made has the attributes.
+    """Check that another package's plug-in object has the attributes of its base class.
 
     Raises:
         PlugInError: it lacks some; names the base class.
@@ -180,12 +180,12 @@ def _is_method(name: str, value: Any) -> bool:
 
 
 def _is_open(found: type, name: str) -> bool:
-    """Whether a method was never written: the base class declares it, and nothing else."""
+    """Return whether a method is only declared by the base class."""
     return bool(vars(inspect.getattr_static(found, name)).get("__isabstractmethod__"))
 
 
 def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
-    """The arguments of `spec`, checked against the names and types of the plug-in's parameters."""
+    """Return the arguments of `spec`, checked against the plug-in's parameters."""
     known = parameters(maker)
     typed: dict[str, Scalar] = {}
     for name, value in spec.args:
@@ -202,7 +202,7 @@ def arguments(spec: Spec, maker: Any) -> dict[str, Scalar]:
 
 
 def parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
-    """What a spec may name."""
+    """Return the parameters that a spec may set."""
     if hasattr(maker, "open"):
         own = dict(_signature(maker.open))
         if all(each.kind is not each.VAR_KEYWORD for each in own.values()):
@@ -219,24 +219,24 @@ def _signature(maker: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def check_most(most: int) -> None:
-    """The largest K."""
+    """Check the largest K of a schedule."""
     if most < 1:
         raise ValueError(f"most is {most}: expected 1 or more")
 
 
 def check_share(name: str, value: float) -> None:
-    """A number between 0 and 1, both included."""
+    """Check a number between 0 and 1, both included."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name} is {value}: expected 0 to 1")
 
 
 def check_inside(name: str, value: float) -> None:
-    """A number between 0 and 1, neither included."""
+    """Check a number between 0 and 1, both excluded."""
     if not 0 < value < 1:
         raise ValueError(f"{name} is {value}: expected more than 0 and less than 1")
 
 
 def check_positive(name: str, value: float) -> None:
-    """A finite number of 0 or more."""
+    """Check a finite number of 0 or more."""
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} is {value}: expected 0 or more")

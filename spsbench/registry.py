@@ -1,4 +1,4 @@
-"""Every plug-in, one line each: its kind, its name, where it is, what it does.
+"""The registry: one line per plug-in with its kind, name, place and summary.
 
 Only strings: nothing is imported until `Entry.load` is called. Other people's packages join through
 entry points of the group `spsbench.<kind>` (for instance `spsbench.verifiers`).
@@ -21,7 +21,7 @@ BASES: Mapping[Kind, str] = {
     "decoders": ".loop.decoder:Decoder",
     "tasks": ".settings.task:Task",
 }
-"""What a plug-in of a kind must be like, and had best subclass; a reporter is a function."""
+"""Base class of each kind, which plug-ins best subclass; a reporter is a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """Its full name."""
+        """Return the plug-in's full name."""
         return f"{__package__}{self.path}" if self.path.startswith(".") else self.path
 
     def load(self) -> Any:
@@ -45,7 +45,7 @@ class Entry:
 
 
 def at(path: str) -> Any:
-    """What is at `module:attribute`; the module is imported."""
+    """Import a module and return `module:attribute`."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module, __package__), attribute)
 
@@ -325,7 +325,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "peagle": (SEVERAL, f"{CHAIN}; {TREE}"),
     "mtp": (LAST, f"{CHAIN}; {TREE}"),
 }
-"""Of each drafter what it needs, how its drafts may be, and which exact rules may follow them."""
+"""Drafter -> what it needs, the shapes of its drafts, and the exact rules that may follow."""
 
 
 def built_in(kind: Kind) -> str:
@@ -334,7 +334,7 @@ def built_in(kind: Kind) -> str:
 
 
 def entries(kind: Kind) -> Iterator[Entry]:
-    """The plug-ins of one kind: ours first, then installed ones (ours win a name clash)."""
+    """Return the plug-ins of one kind: built-in ones first, which win a name clash."""
     ours = [entry for entry in BUILT_IN if entry.kind == kind]
     yield from ours
     taken = {entry.name for entry in ours}
@@ -345,7 +345,7 @@ def entries(kind: Kind) -> Iterator[Entry]:
 
 
 def find(kind: Kind, name: str) -> Entry:
-    """The plug-in called `name`.
+    """Return the plug-in called `name`.
 
     Raises:
         KeyError: no such name; the message lists those there are.

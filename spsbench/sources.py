@@ -1,4 +1,4 @@
-"""A plug-in that is named by its file: the source is read once, hashed, and run as a module.
+"""Plug-ins in files: the source is read once, hashed, and run as a module.
 
 What is hashed is what is run: no bytecode is kept, so that a file that changes twice in a second
 is never mistaken for its older self. What the file imports is not in its hash.
@@ -22,7 +22,7 @@ _FILES: dict[str, str] = {}  # name of a module -> its file, as it was named
 
 
 def fixed(spec: Spec) -> Spec:
-    """`spec`; one that is named by its path with the hash of its file.
+    """Return `spec`, with the hash of its file if it names one.
 
     Raises:
         MissingError, DataError: no such file, or one that cannot be read.
@@ -33,7 +33,7 @@ def fixed(spec: Spec) -> Spec:
 
 
 def class_in(spec: Spec) -> Any:
-    """What `FILE.py:CLASS` names.
+    """Return the class that `FILE.py:CLASS` names.
 
     Raises:
         MissingError, DataError: no such file, or one that cannot be imported.
@@ -55,12 +55,12 @@ def class_in(spec: Spec) -> Any:
 
 
 def file_of(module: str) -> str | None:
-    """The file of a module that was read here, as it was named."""
+    """Return the file of a module that was read here, by the name that the user gave."""
     return _FILES.get(module)
 
 
 def imported(file: str, source: bytes) -> ModuleType:
-    """The module in a file, once for each source."""
+    """Import the module in a file, once per source."""
     path = Path(file).expanduser().absolute()
     name = f"{path.stem}_{hashed(str(path).encode() + source)}"
     if name in _FILES:
@@ -81,7 +81,7 @@ def imported(file: str, source: bytes) -> ModuleType:
 
 
 def line_in(path: str, error: BaseException) -> str:
-    """Where in the file an error came up, if the error does not say so itself."""
+    """Return the line of the file in which an error came up, if the error does not show it."""
     if isinstance(error, SyntaxError):
         return ""
     lines = [at for frame, at in walk_tb(error.__traceback__) if frame.f_code.co_filename == path]
@@ -89,7 +89,7 @@ def line_in(path: str, error: BaseException) -> str:
 
 
 def read(file: str) -> bytes:
-    """The source.
+    """Read the source of a plug-in.
 
     Raises:
         MissingError, DataError: no such file, or one that cannot be read.
@@ -111,5 +111,5 @@ def read(file: str) -> bytes:
 
 
 def hashed(source: bytes) -> str:
-    """Its hash, shortened."""
+    """Return the shortened hash of a source."""
     return hashlib.sha256(source).hexdigest()[:DIGITS]

@@ -1,11 +1,11 @@
-"""A plug-in as a user names it: `ngram:n=3,min_n=1`, or one in a file: `./mine.py:Repeat:n=3`."""
+"""Specs: plug-ins as users name them: `ngram:n=3,min_n=1`, or in a file: `./mine.py:Repeat:n=3`."""
 
 from dataclasses import dataclass
 
 Scalar = str | int | float | bool
 
 ALONE = {"self": "skip"}
-"""Plug-in -> the argument that a first value without its key means: `self:8-11`."""
+"""Plug-in -> the argument that a first value without a key sets: `self:8-11`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        """`name[:key=value,...]`; values are read as int, float, true/false, else text.
+        """Parse `name[:key=value,...]`; values are read as int, float, true/false, else text.
 
         A name whose first part ends in `.py` is a path, and its second part a class. The key of a
         first value may be left out where `ALONE` knows it.
@@ -55,13 +55,13 @@ class Spec:
 
     @property
     def path(self) -> str | None:
-        """The file of a plug-in that is named by its path."""
+        """Return the file of a plug-in that is named by its path; None for others."""
         file, colon, _ = self.name.partition(":")
         return file if colon and file.endswith(".py") else None
 
     @property
     def short(self) -> str:
-        """Its name without folders: one that a folder may have."""
+        """Return the name without folders, which can name a folder."""
         return self.name.rpartition("/")[2].replace(":", ".")
 
     def __str__(self) -> str:

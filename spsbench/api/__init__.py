@@ -1,1 +1,1 @@
-"""The package as a library: pairs that are loaded once, and what can be done with them."""
+"""The library: pairs of models, loaded once, and functions for every command."""

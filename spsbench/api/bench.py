@@ -1,4 +1,4 @@
-"""`spsbench.bench`: a task under several methods, into a run that survives anything."""
+"""`spsbench.bench`: run a task under several methods, into a run that can be resumed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
@@ -61,7 +61,7 @@ def bench(
 
 
 def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment:
-    """The experiment of some tables, with the environment checked; no model is loaded."""
+    """Return the experiment of some tables, and check the environment; no model is loaded."""
     tables = [followed_in(table, access) for table in tables]
     prepare_tables(tables, access)
     files = {"offline": access.offline, "allow_pickle": access.allow_pickle}
@@ -84,7 +84,7 @@ def conduct(
     watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """What carries an experiment out: a `spsbench.benchmark.conduct.Conduct`."""
+    """Return the `spsbench.benchmark.conduct.Conduct` that runs an experiment."""
     with announce_if_slow(LIBRARIES):
         from spsbench.benchmark.conduct import Conduct
         from spsbench.models.cache import ModelCache

@@ -1,4 +1,4 @@
-"""Costs of a pair on this machine, of drafts of other shapes, and layers that can be left out."""
+"""Costs of a pair and of other draft shapes on this machine, and layers to skip."""
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -83,7 +83,7 @@ def _text(pair: Pair, prompt: Prompt | None) -> list[int]:
 
 
 def prompts_for(pair: Any, task: Spec, most: int) -> list[Prompt]:
-    """The first prompts of a task, as token ids.
+    """Return the first prompts of a task, as token ids.
 
     Raises:
         DataError: none that fits the context.

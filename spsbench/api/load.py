@@ -46,7 +46,7 @@ def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
 
 
 def access_of(asked: Mapping[str, Any]) -> tuple[Access, dict[str, Any]]:
-    """How models are got at, and the other options."""
+    """Split options into the access to models and the rest."""
     own = {name: value for name, value in asked.items() if name in OF_ACCESS}
     rest = {name: value for name, value in asked.items() if name not in OF_ACCESS}
     return Access(**convert_options(OF_ACCESS, own)), rest

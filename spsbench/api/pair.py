@@ -1,4 +1,4 @@
-"""A pair of models, loaded once, and what can be done with it."""
+"""Pairs: a target and its drafter, loaded once, with generate, compare, bench, plan, verify."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Pair:
-    """A target and what drafts for it.
+    """A target and its drafter.
 
     Made by `spsbench.load`. Every method takes the options of `load` again and changes them for
     that call; models that are loaded already are not loaded anew.
@@ -76,7 +76,7 @@ class Pair:
         truncate: bool = False,
         **asked: Unpack[CellOptions],
     ) -> Text:
-        """Continue a prompt by speculative sampling, exactly as the target alone would.
+        """Continue a prompt by speculative sampling, with the target's own distribution.
 
         Args:
             prompt: a text, token ids, or the messages of a conversation.
@@ -100,7 +100,7 @@ class Pair:
         truncate: bool = False,
         **asked: Unpack[CellOptions],
     ) -> Iterator[Piece]:
-        """The same piece by piece as they come; a piece has `text` and `origin`."""
+        """Yield the pieces of a text as they come; a piece has `text` and `origin`."""
         how: dict[str, Any] = {"chat": chat, "system": system, "truncate": truncate}
         for update in self.generation(prompt, **how, **asked):
             yield from update.pieces
@@ -115,7 +115,7 @@ class Pair:
         sample: str = "",
         **asked: Unpack[CellOptions],
     ) -> Generation:
-        """A generation that has not begun: iterate it for its rounds; `record` is what it measured.
+        """Return a generation not yet begun: iterate it for rounds; `record` has the measurements.
 
         `sample` names noise of its own: the same seed and sample give the same text.
         """
@@ -135,7 +135,7 @@ class Pair:
         show: Show = lambda pieces: None,
         **asked: Unpack[CellOptions],
     ) -> Comparison:
-        """The same prompt by ArS beside it, round by round in turn: speed-up, and the same text."""
+        """Generate by both methods in turn, for the speed-up and to compare the texts."""
         cell, loaded = self.configured(chat=is_chat(prompt, chat), **asked)
         ids = ids_of(loaded, prompt, chat=chat, system=system)
         with lines_to(self._say):
@@ -153,7 +153,7 @@ class Pair:
         watch: Callable[[Pace], None] = ignore,
         **asked: Unpack[BenchOptions],
     ) -> Run:
-        """Run a task under ArS and SpS into a folder, or go on with it: see `spsbench.bench`."""
+        """Run a task under ArS and SpS into a folder, or resume it: see `spsbench.bench`."""
         from spsbench.api.bench import bench
 
         run: Run = bench(task, pair=self, say=say, watch=watch, **self._under(asked))
@@ -167,7 +167,7 @@ class Pair:
         stop: Callable[[], bool] = lambda: False,
         **asked: Unpack[PlanOptions],
     ) -> Planned | None:
-        """Whether to speculate with this target, with what and which K; the best measured.
+        """Predict whether speculation pays, with which drafter and K, and time the best.
 
         Args:
             task: whose prompts; `prompts` names a file instead.
@@ -186,7 +186,7 @@ class Pair:
         return made
 
     def verify(self, *, say: Say | None = None, **asked: Unpack[VerifyOptions]) -> Held:
-        """Audit the pair until a bias is found, or none of the asked size is there.
+        """Audit the pair until a bias is found, or one of the given size is ruled out.
 
         Args:
             asked: `bias`, `level`, `task`, `prompts`, `max_tokens`, `workers`, options of cells.
@@ -203,7 +203,7 @@ class Pair:
         candidates: int = 4,
         **asked: Unpack[CellOptions],
     ) -> list[Skip]:
-        """Which layers the target can leave out when it drafts for itself (`--drafter self`).
+        """Search for the layers that the target can skip to draft for itself (`--drafter self`).
 
         It writes after each prompt, and then every set that is tried is one pass over these texts.
 
@@ -224,7 +224,7 @@ class Pair:
     def configured(
         self, *, chat: bool = False, **asked: Unpack[CellOptions]
     ) -> tuple[Cell, Loaded]:
-        """The resolved cell of a call, and its models.
+        """Return the resolved cell of a call, and its models.
 
         Args:
             chat: what nobody asked of temperature, top-p and top-k is as the target names it.
@@ -243,7 +243,7 @@ class Pair:
             return cell, self.model_cache.load(cell)
 
     def engines(self) -> dict[str, str]:
-        """How each model is run, and why."""
+        """Return how each model is run, and why."""
         models = {
             "target": (self.loaded.target, self.cell.models.target),
             "draft": (self.loaded.draft, self.cell.models.draft),
@@ -255,7 +255,7 @@ class Pair:
         }
 
     def digests(self) -> dict[str, str]:
-        """Model -> one digest of its files, of those that lie in folders of the user's or here."""
+        """Return a digest of the files of each model in a local folder."""
         local = [model for model in self.cell.models.all if not model.random]
         return {
             str(model): digest(hash_files(folder))
@@ -264,7 +264,7 @@ class Pair:
         }
 
     def _own_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The sampling that a chat takes from its target; says so."""
+        """Return the sampling that a chat takes from its target, and log it."""
         named = {name: value for name, value in given.items() if value is not None}
         target = make_cell(**followed(named, self.access)).models.target
         own = own_defaults(target, self._own, named)
@@ -280,12 +280,12 @@ class Pair:
             log.info(line)
 
     def _tell(self, chat: bool) -> None:
-        """Say what is surprising about the models, each line once."""
+        """Log what is surprising about the models, each line once."""
         for line in () if self.cell.models.random else pair_warnings(self.loaded, chat=chat):
             self._tell_once(f"note: {line}")
 
     def _under(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What was asked at loading, under what is asked now."""
+        """Merge the options of the call over those of the loading."""
         given = {name: value for name, value in asked.items() if value is not None}
         base = dict(self._asked)
         if "k" in given:
@@ -304,7 +304,7 @@ class Pair:
 
 
 def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
-    """Its engine, what that chose, and what its cache takes."""
+    """Return the engine, its choices, and the size of its cache."""
     choice = choice_of(model)
     if choice is None:
         return str(spec.engine)
@@ -312,9 +312,9 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
 
 
 def _make_way(model: PreTrainedModel) -> None:
-    """Let all of torch use no more threads than `model` was given beside the work of others.
+    """Limit torch to the threads that `model` was given beside other programs.
 
-    An operator over a large vocabulary would else wait for a thread that waits for a processor.
+    An operator over a large vocabulary would otherwise wait for a thread without a processor.
     """
     choice = choice_of(model)
     if choice is None or choice.threads is None or not choice.beside:

@@ -1,4 +1,4 @@
-"""Plans: whether to speculate, with what, and what it gains; schedules fitted on traces; links."""
+"""Plans: whether to speculate and with what; schedules fitted on traces; links."""
 
 import logging
 import os
@@ -31,7 +31,7 @@ ARGUMENTS = ("out", "draft")
 
 
 def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
-    """Fit what `spec` names on the traces in files or runs, and write it to its `out`.
+    """Fit the schedule that `spec` names on traces of files or runs, and write it to its `out`.
 
     Args:
         spec: `disco:out=FILE`, with `draft=NAME` where several drafts were traced.
@@ -50,7 +50,7 @@ def fit_schedule(spec: Spec, paths: Sequence[Path]) -> Fitted:
 
 
 def check_fit(spec: Spec, drafts: Sequence[str] | None = None) -> Path:
-    """The file that a fit writes, checked before there are traces.
+    """Check that the file of a fit can be written and its draft is traced.
 
     Args:
         drafts: those that the traces will hold, of the sampled ones; None: not known yet.
@@ -103,7 +103,7 @@ def plan(
     fit: Spec | None = None,
     **asked: Any,
 ) -> Any:
-    """Find out whether speculation pays for a target, with what, and measure the best.
+    """Predict whether speculation pays for a target, with what, and time the best.
 
     `plan("xsum", target="nano", draft=["nano-draft"], drafter=["model", "ngram"])`: options are
     those of `sps plan`. With `trace` and `costs` no model is loaded. What it makes is in a folder,
@@ -217,7 +217,7 @@ def drawn_again(folder: Path, **asked: Any) -> Any:
 
 
 def costs_of(folder: Path) -> Path:
-    """The table of costs that a plan stands on.
+    """Return the table of costs of a plan.
 
     Raises:
         MissingError, DataError: no plan, or one that is damaged.
@@ -228,14 +228,14 @@ def costs_of(folder: Path) -> Path:
 
 
 def from_files(planning: Planning, asked: Mapping[str, Any]) -> Any:
-    """A plan from a trace and a table of costs."""
+    """Make a plan from a trace and a table of costs."""
     from spsbench.planning.inputs import of_files
 
     return of_files(planning, asked)
 
 
 def options(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of cells in their types; those of `LISTS` as lists.
+    """Return options of cells in their types; those of `LISTS` as lists.
 
     Raises:
         UsageError: an unknown one, or a value of another type or out of range.
@@ -250,12 +250,12 @@ def options(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def several(value: Any) -> Sequence[Any]:
-    """One value as a list of one."""
+    """Return one value as a list of one."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 def rough(asked: Mapping[str, Any]) -> list[Any]:
-    """Cells that name all models, for the checks before torch may be imported."""
+    """Return cells that name all models, for checks before torch is imported."""
     plain = {name: value for name, value in asked.items() if name not in LISTS}
     of_target = {name: value for name, value in plain.items() if not name.startswith("draft_")}
     cells = [make_cell(**plain, draft=draft) for draft in asked.get("draft") or ()]

@@ -32,7 +32,7 @@ HEADS = frozenset(each.family for each in FORMATS)
 
 
 def followed(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
-    """Options with the drafter of the head that `draft` names, where no drafter is named."""
+    """Return options with the drafter that the head in `draft` needs, unless one is named."""
     draft = asked.get("draft")
     if (
         draft is None
@@ -46,7 +46,7 @@ def followed(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
 
 
 def followed_in(table: Sweep, access: Access) -> Sweep:
-    """The same for a table, each of whose drafts has a drafter of its own."""
+    """Return a table with the drafter that each of its heads needs."""
     if "drafter" in table.cells:
         return table
     revisions = table.cells.get("draft_revision", (None,))
@@ -54,7 +54,7 @@ def followed_in(table: Sweep, access: Access) -> Sweep:
 
 
 def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dict[str, str]:
-    """The drafters of those drafts that are heads."""
+    """Return the drafters of those drafts that are heads."""
     return {
         draft: family
         for draft in drafts
@@ -63,7 +63,7 @@ def heads_in(drafts: Iterable[str], revision: str | None, access: Access) -> dic
 
 
 def family_at(draft: ModelSpec, access: Access) -> str | None:
-    """The drafter of a head; of a hub's repository its files are fetched for that.
+    """Return the drafter of a head, whose files are downloaded if needed; None for others.
 
     None for what is no head, and for what cannot be looked at: that is told when it is loaded.
 
@@ -78,7 +78,7 @@ def family_at(draft: ModelSpec, access: Access) -> str | None:
 
 
 def found_folder(draft: ModelSpec, access: Access) -> Path | None:
-    """Where a draft lies, once it is fetched; None for a file that is no folder."""
+    """Return the local folder of a draft, downloaded if needed; None for a file."""
     if named_gguf(draft.id):
         return None
     local = local_folder(draft.id)
@@ -93,7 +93,7 @@ def found_folder(draft: ModelSpec, access: Access) -> Path | None:
 
 
 def check_heads(cells: Iterable[Cell], access: Access) -> None:
-    """Check the heads that lie in local folders against their targets, before torch is imported.
+    """Check local heads against their targets, before torch is imported.
 
     Raises:
         SpsError: no head, a damaged one, or one for another drafter or target.
@@ -197,7 +197,7 @@ def follow(within: float | None = None) -> None:
 
 
 def dismiss() -> None:
-    """Let the other ranks go, from rank 0."""
+    """End the service of the other ranks, from rank 0."""
     from spsbench.distributed.tensor_parallel import end
 
     end()
@@ -256,7 +256,7 @@ def prepare_tables(tables: Sequence[Sweep], access: Access) -> None:
 
 
 def checkpoints(cells: Iterable[Cell]) -> list[ModelSpec]:
-    """Models whose folders are those of language models.
+    """Return the models whose folders are those of language models.
 
     What a drafter of another package reads from its folder only its plan says, which takes torch.
     """
@@ -299,14 +299,14 @@ def decide(access: Access, wanted: bool) -> None:
 
 
 def on_hub(ref: ModelSpec) -> bool:
-    """Whether `ref` can only be a hub id: no path is ever asked for on the network."""
+    """Return whether `ref` can only be a hub id; paths are never looked up on the network."""
     there = os.path.exists(expanded(ref.id))  # False for a name that cannot be
     ours = named(ref.id) or named_gguf(ref.id)
     return not ours and bool(HUB_ID.fullmatch(ref.id)) and not there
 
 
 def check_environment() -> None:
-    """Variables that would break the libraries with messages of their own, or slow them down."""
+    """Check variables that would break the libraries or slow them down."""
     bound_spinning()
     if (threads := bad_threads()) is not None:
         raise UsageError(
@@ -321,7 +321,7 @@ def check_environment() -> None:
 
 
 def check_packages() -> None:
-    """A file called torch.py on the import path would be taken for torch."""
+    """Check that no local file hides a package, as a file torch.py would."""
     for name in ("torch", "transformers"):
         found = find_spec(name)
         if found is None:

@@ -1,4 +1,4 @@
-"""A benchmark's run on disk, as a library gives it."""
+"""Runs: the result of a benchmark on disk."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from spsbench.settings.labels import Names, method, setting
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Run:
-    """A run: its folder, its figures, its plot. What is on disk stays, and can be gone on with."""
+    """A run: its folder, its figures, its plot. It stays on disk and can be resumed."""
 
     outcome: Outcome
 
     @property
     def folder(self) -> Path:
-        """Where its records are."""
+        """The folder of the records."""
         return self.outcome.folder
 
     @property
     def report(self) -> Report:
-        """Its tables and figures, for a reporter.
+        """Return tables and figures for a reporter.
 
         Raises:
             UsageError: it was stopped before all records were there.
@@ -37,21 +37,21 @@ class Run:
 
     @property
     def tables(self) -> Sequence[Table]:
-        """One a machine that worked on it."""
+        """Return one table per machine that took part."""
         return self.report.tables
 
     @property
     def summary(self) -> list[Summary]:
-        """One row a cell, with every figure and its interval."""
+        """Return one row per cell, with every figure and its interval."""
         return [row for table in self.tables for row in table.rows]
 
     @property
     def failed(self) -> int:
-        """Generations that failed and are in no figure."""
+        """Return the number of failed generations, which no figure contains."""
         return self.outcome.failed
 
     def rows(self) -> list[dict[str, Any]]:
-        """The summary as plain values: a figure `x` has its interval in `x.low` and `x.high`.
+        """Return the summary as plain values: figure `x` has its interval in `x.low` and `x.high`.
 
         All rows have the same keys; a figure that does not apply, or has no undisturbed timing, is
         None. Over all timings, also those under load, it is `with_load.x`.
@@ -59,7 +59,7 @@ class Run:
         return _rows(self.summary)
 
     def frame(self) -> Any:
-        """The rows as a `pandas.DataFrame`.
+        """Return the rows as a `pandas.DataFrame`.
 
         Raises:
             UsageError: pandas is not installed.
@@ -73,7 +73,7 @@ class Run:
         return pandas.DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None) -> bytes:
-        """Figure 1 of the paper as PNG; written to `path` if one is given."""
+        """Return Figure 1 of the paper as PNG; written to `path` if one is given."""
         from spsbench.reports.plots import png
 
         table = self.tables[0]
@@ -90,7 +90,7 @@ class Run:
         return made if isinstance(made, str) else made.decode()
 
     def _repr_markdown_(self) -> str:
-        """For a notebook."""
+        """Return the tables as Markdown, for notebooks."""
         return str(self)
 
 

@@ -1,4 +1,4 @@
-"""Programs of a run, or of anyone's file of samples, judged in a sandbox, and their pass@k."""
+"""Scoring: run the programs of a run, or of a file of samples, and compute pass@k."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ K_MOST = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringOptions:
-    """Options of a scoring: which programs, in which sandbox, and by whom they are judged."""
+    """Options of a scoring: the programs, the sandbox, and the workers."""
 
     target: Path  # the folder of a run, or a file of samples
     sandbox: Name = "auto"
@@ -49,7 +49,7 @@ class ScoringOptions:
 
 
 class JudgingPace:
-    """Counts verdicts while programs are judged."""
+    """Progress of a scoring."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
@@ -57,7 +57,7 @@ class JudgingPace:
         self._began = time.monotonic()
 
     def add(self, verdict: ProgramVerdict) -> None:
-        """Count one."""
+        """Count one verdict."""
         self.done += 1
         self._found[str(verdict)] += 1
 
@@ -71,7 +71,7 @@ class JudgingPace:
 
 
 class Scoring:
-    """Reads programs, judges those without a verdict, and makes the figures.
+    """A scoring: reads programs, judges those without a verdict, and computes pass@k.
 
     Raises:
         SpsError: a target that cannot be used, or no sandbox that holds.

@@ -1,4 +1,4 @@
-"""Texts of a pair: generated, compared, and prompts as token ids that fit."""
+"""Texts of a pair: generations, comparisons, and prompts as token ids."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -45,41 +45,41 @@ class Text:
 
     @property
     def text(self) -> str:
-        """The text, without the prompt."""
+        """Return the text, without the prompt."""
         return self.arm.record.text
 
     @property
     def tokens(self) -> list[int]:
-        """Its tokens."""
+        """Return the generated tokens."""
         return self.arm.record.tokens
 
     @property
     def finish(self) -> str:
-        """Why it ended: eos, stop, length or context."""
+        """Return why the text ended: eos, stop, length or context."""
         return self.arm.record.finish
 
     @property
     def rounds(self) -> list[RoundRecord]:
-        """What was measured of each round."""
+        """Return the measurements of each round."""
         return self.arm.record.rounds
 
     @property
     def record(self) -> Record:
-        """All that was measured."""
+        """Return the whole record."""
         return self.arm.record
 
     @property
     def metrics(self) -> Metrics:
-        """Its figures, by the glossary."""
+        """Return the figures, named as in the glossary."""
         return self.arm.figures
 
     @property
     def cell(self) -> Cell:
-        """The configuration that made it."""
+        """Return the configuration that made the text."""
         return self.arm.cell
 
     def _repr_html_(self) -> str:
-        """For a notebook: the pieces in the colours of their origins, and the figures."""
+        """Return the pieces in the colours of their origins and the figures, for notebooks."""
         parts = [
             f'<span style="{STYLES[origin]}" title="{origin}">{escape(text)}</span>'
             for text, origin in self.pieces
@@ -122,7 +122,7 @@ class Comparison(NamedTuple):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """What a person is told."""
+        """Return the result in sentences."""
         gained = self.speedup
         if gained is None:
             short, other = written(self.ars), written(self.sps)
@@ -147,7 +147,7 @@ class Comparison(NamedTuple):
 def compare(
     loaded: Loaded, prompt: Sequence[int], ars: Arm, sps: Arm, *, busy: bool = False
 ) -> Comparison:
-    """The speed-up of `sps` over `ars`; at temperature 0 whether they wrote the same."""
+    """Return the speed-up of `sps` over `ars`, and at temperature 0 whether the texts are equal."""
     identical, divergence = None, None
     if sps.cell.sampling.temperature == 0:
         identical = ars.record.tokens == sps.record.tokens
@@ -159,7 +159,7 @@ def compare(
 
 
 def gain(ars: Arm, sps: Arm) -> Estimate | None:
-    """The speed-up; None where a text is too short to tell.
+    """Return the speed-up; None for texts too short to tell.
 
     Over segments in the order of time, so that both arms saw the same machine. Where there are too
     few for an interval, over the whole texts: how rounds fall into segments changes nothing then.
@@ -173,24 +173,24 @@ def gain(ars: Arm, sps: Arm) -> Estimate | None:
 
 
 def whole(arm: Arm) -> Segments:
-    """The text as one segment."""
+    """Return the text as one segment."""
     return [(sum(r.seconds for r in arm.record.rounds), written(arm))]
 
 
 def paired(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
-    """The segments of both arms, as many of each."""
+    """Return the segments of both methods, equally many of each."""
     ours, theirs = (segments(arm.record.rounds, SEGMENT) for arm in (ars, sps))
     both = min(len(ours), len(theirs))
     return ours[:both], theirs[:both]
 
 
 def written(arm: Arm) -> int:
-    """Tokens of its text."""
+    """Return the number of tokens of a text."""
     return sum(r.emitted for r in arm.record.rounds)
 
 
 def sameness(comparison: Comparison) -> str:
-    """Whether the two texts are the same, and what it means if not."""
+    """Return whether the two texts are the same, and what a difference means."""
     if comparison.identical is None:
         return "tokens: texts differ by design (same law)"
     if comparison.identical:
@@ -212,12 +212,12 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 
 def is_chat(prompt: Prompt, chat: bool) -> bool:
-    """Whether a prompt is put into the model's chat template: a text under `chat`, or messages."""
+    """Return whether a prompt needs the chat template: messages, or text under `chat`."""
     return chat or (not isinstance(prompt, str) and _messages(prompt) is not None)
 
 
 def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) -> list[int]:
-    """The tokens of a prompt; `chat` puts a text into the model's template.
+    """Return the tokens of a prompt; `chat` puts a text into the model's template.
 
     Raises:
         UsageError: a system message without a conversation, or an empty text.
@@ -242,7 +242,7 @@ def ids_of(loaded: Loaded, prompt: Prompt, *, chat: bool, system: str | None) ->
 
 
 def _messages(prompt: Any) -> list[dict[str, str]] | None:
-    """`prompt` as a conversation, or None where it is none: token ids, maybe."""
+    """Return `prompt` as messages, or None for token ids and the like."""
     if isinstance(prompt, (Mapping, bytes)):
         raise PromptError(
             f"the prompt is of type {type(prompt).__name__}: expected text, a list of token ids, "
@@ -264,7 +264,7 @@ def fitted(
     prompt: list[int],
     truncate: bool,
 ) -> list[int]:
-    """`prompt`, if it fits the target's context with what is to come.
+    """Return `prompt` if it fits the target's context with the new tokens.
 
     Raises:
         DataError: it does not, and may or can not be truncated.

@@ -1,4 +1,4 @@
-"""Drafters for a target: a draft model or a head, taught to foretell its laws."""
+"""Training: a draft model or a head for a target."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -90,7 +90,7 @@ def train(
     given = None if training.costs is None else read_costs(training.costs)
 
     def price(folder: Path, drafter: str, kept: Path) -> Prices | None:
-        """Measure a round of what begins to learn, once: its shape is what takes the time."""
+        """Measure the cost of a round of the student, once, since it depends on the shape alone."""
         if given is not None:
             costs = given
         elif training.cost_seconds == 0:

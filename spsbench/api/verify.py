@@ -1,4 +1,4 @@
-"""Audits: of a pair by texts made for it, of a run by its records, of a head by its acceptance."""
+"""Audits: of a pair, of the records of a run, and of a head's acceptance."""
 
 import json
 import logging
@@ -66,7 +66,7 @@ class Held:
 
 
 def advice_on(cell: Cell, result: Finding | Greedy) -> str:
-    """What may cause the bias that was found in `cell`, and which command tells causes apart.
+    """Return likely causes of the bias found in `cell`, and the command that tells them apart.
 
     Nothing where plain sampling is biased too, where tokens were impossible, or where another
     library's loop made the text.
@@ -91,7 +91,7 @@ log = logging.getLogger(__name__)
 
 @takes_say
 def verify_pair(pair: Any, **asked: Any) -> Held:
-    """Generate with a pair until a bias is found, or none of the asked size is there.
+    """Generate with a pair until a bias is found, or one of the given size is ruled out.
 
     At temperature 0 each prompt is identical, a rounding tie, or a bug.
 
@@ -137,7 +137,7 @@ def verify_pair(pair: Any, **asked: Any) -> Held:
 def verify_run(
     run: Path, access: Access, *, say: Say | None = None, **asked: Any
 ) -> Iterator[Held]:
-    """Audit the records of a run: every emitted token against the target's law, scored anew.
+    """Audit the records of a run: score every token again with the target, and test for bias.
 
     Args:
         say: receives each line that a user should know; without it they go to `logging` alone.
@@ -161,7 +161,7 @@ def verify_run(
 
 
 def named(cell: Cell) -> str:
-    """A cell in a few words."""
+    """Return a short name of a cell."""
     task = f"{cell.work.task}, " if cell.work.task else ""
     theirs = "" if cell.method.own_loop else f", {cell.method.decoder}"
     return f"{task}{cell.method}, temperature {cell.sampling.temperature:g}{theirs}"
@@ -174,12 +174,12 @@ READABLE = {
     "engine": "eager",
     "draft_engine": "eager",
 }
-"""How golden acceptance is measured."""
+"""Options under which golden acceptance is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFound:
-    """What was expected of a head, and what was found."""
+    """The expected acceptance of a head, and the measured one."""
 
     golden: Golden
     path: Path
@@ -194,7 +194,7 @@ class HeadFound:
 
     @property
     def line(self) -> str:
-        """The result in a sentence."""
+        """Return the result in a sentence."""
         if self.parted is not None:
             p, (expected, found) = self.parted, self.parted.slots
             return (
@@ -218,7 +218,7 @@ class HeadFound:
 
 @takes_say
 def verify_head(**asked: Any) -> HeadFound:
-    """Expected acceptance by depth of a target and its head.
+    """Compare the acceptance by depth of a target and its head with a stored one.
 
     The first time it is measured in float32 by the engine `eager` and written to `golden`; from
     then on the pair is run as asked, along the same texts, and compared.
@@ -259,7 +259,7 @@ def verify_head(**asked: Any) -> HeadFound:
 
 
 def texts_of(pair: Any, plan: GoldenAsked) -> list[Passage]:
-    """Prompts, and what the target alone makes of each."""
+    """Return prompts with the target's own continuations."""
     cell, loaded = pair.configured()
     short = cell.but(max_new_tokens=plan.tokens)
     tasks = [Spec.parse(name) for name in plan.task] or TASKS
@@ -273,7 +273,7 @@ def texts_of(pair: Any, plan: GoldenAsked) -> list[Passage]:
 
 
 def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
-    """What is expected of a pair along some texts."""
+    """Measure the expected acceptance of a pair along some texts."""
     cell, loaded = pair.configured()
     if plan_of(cell.method.drafter).tree:
         raise UsageError(
@@ -312,7 +312,7 @@ def measured(pair: Any, passages: Sequence[Passage]) -> Golden:
 
 
 def check_same(golden: Golden, now: Golden, path: Path) -> None:
-    """A golden file is compared with the pair and the settings that it was made of.
+    """Check that a golden file belongs to this pair and these settings.
 
     Raises:
         DataError: it is of another one.
@@ -327,7 +327,7 @@ def check_same(golden: Golden, now: Golden, path: Path) -> None:
 
 
 def log_parting(golden: Golden, log: Sequence[float]) -> int | None:
-    """The first depth at which another engine's acceptance is another.
+    """Return the first depth at which another engine's acceptance differs.
 
     Its texts are others, so that more than rounding is allowed: four standard errors of a share
     over the places of the golden texts, besides `NEAR`.

@@ -1,1 +1,1 @@
-"""The command line, one noun a file. Heavy imports wait inside the command functions."""
+"""The command line, one module per command. Heavy imports happen inside the command functions."""

@@ -29,7 +29,7 @@ NA = "n/a"
 
 
 def show_stats(arms: Mapping[str, Arm]) -> None:
-    """Print the figures on stderr, a column an arm."""
+    """Print acceptance and timing on stderr, one column per method."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=len(arms) > 1, header_style="")
     table.add_column("")
     for name in arms:
@@ -40,7 +40,7 @@ def show_stats(arms: Mapping[str, Arm]) -> None:
 
 
 def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
-    """The label of each figure and its values."""
+    """Return the label and the values of each figure."""
     figures = [arm.figures for arm in arms]
     return [
         ("tokens", *(str(f.tokens) for f in figures)),
@@ -61,12 +61,12 @@ def rows(arms: Sequence[Arm]) -> list[tuple[str, ...]]:
 
 
 def law(arm: Arm) -> str:
-    """Whether its text is the target's own, where a rule is known to change that."""
+    """Return whether the text has the target's distribution, or which verifier changes it."""
     return f"lossy: {arm.cell.method.verifier}" if lossy(arm.cell) else "the target's"
 
 
 def acceptance(arm: Arm) -> str:
-    """Alpha with what it stands on, or why there is none."""
+    """Format the acceptance rate, or the reason why there is none."""
     alpha, drafted = arm.figures.alpha, arm.figures.drafted
     if alpha is not None:
         return f"{alpha:.3f}{' (over tested drafts by rule)' if arm.by_rule else ''}"
@@ -77,7 +77,7 @@ def acceptance(arm: Arm) -> str:
 
 
 def summary(arm: Arm) -> str:
-    """The figures that matter most, in one line."""
+    """Return the most important figures in one line."""
     figures = arm.figures
     return (
         f"{figures.tokens} tokens, α {acceptance(arm)}, τ {number(figures.block_efficiency, 2)}, "
@@ -86,17 +86,17 @@ def summary(arm: Arm) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure, or that it does not apply."""
+    """Format a figure; n/a where it does not apply."""
     return NA if value is None else f"{value:.{digits}f}"
 
 
 def milliseconds(value: float | None) -> str:
-    """A time."""
+    """Format a time."""
     return NA if value is None else f"{value:.2f} ms"
 
 
 def shares(*values: float | None) -> str:
-    """Parts of the decode time."""
+    """Format shares of the decode time."""
     return " / ".join(NA if value is None else f"{value:.0%}" for value in values)
 
 
@@ -127,7 +127,7 @@ def payload(
     prompt: str = "",
     digests: Mapping[str, str] | None = None,
 ) -> str:
-    """ASCII JSON in one line; a number that is none would be an error."""
+    """Return the result as ASCII JSON in one line; raises on NaN."""
     content = {
         "schema": SCHEMA,
         "prompt_sha256": sha256(prompt.encode()).hexdigest(),
@@ -144,7 +144,7 @@ def payload(
 
 
 def generated(arm: Arm) -> dict[str, Any]:
-    """What an arm wrote and how long it took."""
+    """Return the text, tokens and timing of one method."""
     return {
         "tokens": arm.record.tokens,
         "text": arm.record.text,
@@ -155,7 +155,7 @@ def generated(arm: Arm) -> dict[str, Any]:
 
 
 def compared(comparison: Comparison) -> dict[str, Any]:
-    """The other arm, and how the two relate."""
+    """Return the auto-regressive result and its relation to the speculative one."""
     gained, found = comparison.speedup, comparison.divergence
     return {
         "ars": generated(comparison.ars),
@@ -214,7 +214,7 @@ ASK = "you> "
 HELP = "conversation: /reset starts anew, /exit or Ctrl-D ends it, Ctrl-C stops an answer"
 COMMANDS = ("/help", "/reset", "/exit")
 COMMAND = re.compile(r"/\w*(\s|$)")
-"""What is meant as one; a path, with its second slash, is a message."""
+"""Matches a command; a path, with its second slash, is a message."""
 
 
 def converse(
@@ -244,7 +244,7 @@ def converse(
 
 
 def asked() -> str | None:
-    """Read a line; None at Ctrl-D."""
+    """Read a line; return None at Ctrl-D."""
     try:
         return input(ASK).strip()
     except EOFError:

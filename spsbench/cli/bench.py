@@ -1,4 +1,4 @@
-"""`sps bench`: a task under several methods, into a run that survives anything."""
+"""`sps bench`: run a task under several methods, into a run that can always be resumed."""
 
 import shlex
 import sys
@@ -80,7 +80,7 @@ def bench(
 
 
 def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any], list[Sweep]]:
-    """A title, what a file says for all parts, and one table a part.
+    """Return the title, the options for all parts, and one table per part.
 
     A table is the file's top level, its part over it, and the flags over both.
     """
@@ -109,7 +109,7 @@ def read(config: Path | None, flags: dict[str, Any]) -> tuple[str, dict[str, Any
 
 
 def files_of(table: Sweep) -> list[str]:
-    """The plug-ins of a table that are named by their paths."""
+    """Return the plug-ins of a table that are named by their files."""
     named = [value for values in table.cells.values() for value in values]
     names = [each.name for each in named if getattr(each, "path", None)]
     return [*names, table.task] if table.task.partition(":")[0].endswith(".py") else names

@@ -1,4 +1,4 @@
-"""`sps check`: whether a running server's speculation is lossless, and worth it."""
+"""`sps check`: audit whether a running server's speculation is lossless and faster."""
 
 import json as as_text
 import sys

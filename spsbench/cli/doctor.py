@@ -1,4 +1,4 @@
-"""`sps doctor`: what this machine and this installation can do, and what is in their way."""
+"""`sps doctor`: what this machine and installation support, and warnings about them."""
 
 import json as js
 import os
@@ -49,7 +49,7 @@ def doctor(json: bool) -> None:
 
 
 def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """A name and a value for each line."""
+    """Yield the name and value of each line."""
     yield "python", f"{found['python']} on {found['platform']}"
     for package in PACKAGES:
         key = package.replace("-", "_")
@@ -91,7 +91,7 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def environment() -> dict[str, Any]:
-    """Python, platform, processor, threads, package versions and devices, ready for JSON.
+    """Return platform, processor, threads, package versions and devices, ready for JSON.
 
     Imports torch, to ask for threads and devices.
     """
@@ -113,7 +113,7 @@ def environment() -> dict[str, Any]:
 
 
 def compiled_kernels() -> dict[str, Any]:
-    """Whether the engine `fast` has its C kernels here, or why not; how they read weights."""
+    """Return whether the engine `fast` has its C kernels, or why not, and how they read weights."""
     reading: dict[str, str] = {}
     unit = False
     try:
@@ -132,7 +132,7 @@ def compiled_kernels() -> dict[str, Any]:
 
 
 def examine() -> dict[str, Any]:
-    """All that `sps doctor` shows, ready for JSON: the machine, the hub, models, sandbox, warnings.
+    """Return all that `sps doctor` shows: machine, hub, models, sandbox, warnings.
 
     Takes up to 3 s when the hub does not answer. No token is in it, only whether one is set.
     """
@@ -179,12 +179,12 @@ def examine() -> dict[str, Any]:
 
 
 def nearest(folder: Path) -> Path:
-    """`folder`, or the first of its parents that is there."""
+    """Return `folder` or its closest existing parent."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def cached_models(cache: Path) -> dict[str, int]:
-    """Hub id -> bytes, of the models in the hub's cache."""
+    """Return the bytes of each model in the hub's cache."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 

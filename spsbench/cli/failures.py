@@ -1,4 +1,4 @@
-"""How a command ends: whatever is raised becomes one line on stderr and an exit code."""
+"""Errors of a command: each becomes one line on stderr and an exit code."""
 
 import errno
 import os
@@ -71,7 +71,7 @@ def report(error: BaseException) -> int:
 
 
 def described(error: BaseException) -> tuple[str, int]:
-    """The line for the user and the exit code."""
+    """Return the line for the user and the exit code."""
     if (long := too_long(error)) is not None:
         name = str(long.filename)
         shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
@@ -98,7 +98,7 @@ def described(error: BaseException) -> tuple[str, int]:
 
 
 def too_long(error: BaseException | None) -> OSError | None:
-    """What the system said of a name that no file can have, here or where `error` came from."""
+    """Return the system's error about a too long file name in the chain of causes of `error`."""
     while error is not None:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             return error
@@ -107,18 +107,18 @@ def too_long(error: BaseException | None) -> OSError | None:
 
 
 def is_non_finite(error: BaseException) -> bool:
-    """Logits that are no numbers; the loop is looked at only if it is loaded."""
+    """Return whether logits were not finite; `loop.decode` is not imported for the question."""
     loop = sys.modules.get("spsbench.loop.decode")
     return loop is not None and isinstance(error, loop.NonFiniteError)
 
 
 def debugging() -> bool:
-    """Whether a traceback was asked for."""
+    """Return whether --debug or SPS_DEBUG asks for a traceback."""
     return "--debug" in sys.argv[1:] or os.environ.get("SPS_DEBUG", "0") not in ("", "0")
 
 
 def written(error: BaseException) -> str:
-    """Where the traceback is now, as the end of the line."""
+    """Write the traceback to a file, and return the end of the line that names it."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="sps-", suffix=".log", delete=False, encoding="utf-8", errors="replace"
@@ -130,14 +130,14 @@ def written(error: BaseException) -> str:
 
 
 def abandon_output() -> None:
-    """Send what is still buffered nowhere: its reader has gone, or its disk is full."""
+    """Discard buffered output of streams that are closed or full."""
     for stream in (sys.stdout, sys.stderr):
         if not flushes(stream):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def flushes(stream: TextIO) -> bool:
-    """Whether `stream` still takes text."""
+    """Return whether `stream` still takes text."""
     try:
         stream.flush()
     except OSError:

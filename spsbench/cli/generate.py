@@ -1,4 +1,4 @@
-"""`sps generate`: a prompt in, its continuation out, with the origin of every piece."""
+"""`sps generate`: continue a prompt, with the origin of every token."""
 
 import sys
 from pathlib import Path
@@ -122,7 +122,7 @@ def read_source(argument: str | None, file: str | None) -> str | None:
 
 
 def read_file(name: str) -> str:
-    """The text of a prompt file."""
+    """Return the text of a prompt file."""
     path = Path(name).expanduser()
     try:
         with path.open("rb") as file:
@@ -138,7 +138,7 @@ def read_file(name: str) -> str:
 
 
 def read_all(file: BinaryIO, where: str) -> bytes:
-    """All bytes, but never more than the limit from an endless source."""
+    """Read all bytes; an input longer than the limit is an error."""
     content = file.read(LIMIT + 1)
     if len(content) > LIMIT:
         raise DataError(f"the prompt ({where}) is longer than {LIMIT:,} bytes: expected less")
@@ -146,7 +146,7 @@ def read_all(file: BinaryIO, where: str) -> bytes:
 
 
 def decoded(content: bytes, where: str) -> str:
-    """UTF-8 or nothing."""
+    """Decode UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -156,7 +156,7 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def checked_argument(argument: str) -> str:
-    """Bytes of the command line that are no text arrive as surrogates."""
+    """Return the argument if it is valid text; invalid bytes arrive as surrogates."""
     try:
         argument.encode()
     except UnicodeEncodeError as error:

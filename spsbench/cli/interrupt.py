@@ -1,4 +1,4 @@
-"""Ctrl-C while libraries are imported and models loaded."""
+"""Handlers of Ctrl-C while libraries are imported and models loaded."""
 
 import os
 import signal
@@ -49,6 +49,6 @@ def raised() -> Iterator[None]:
 
 
 def leave() -> None:
-    """End now, as an interrupt does elsewhere."""
+    """End the process now, with the exit code of an interrupt."""
     os.write(sys.stderr.fileno(), b"interrupted\n")
     os._exit(Exit.INTERRUPTED)

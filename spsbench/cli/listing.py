@@ -1,4 +1,4 @@
-"""`sps list`: what can be named: plug-ins, ours and what other packages bring, and models."""
+"""`sps list`: plug-ins, built-in and installed, and models with short names."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ def list_plug_ins(
 
 
 def row(entry: Entry) -> dict[str, str]:
-    """What is shown of an entry."""
+    """Return the columns of an entry."""
     shown = {"kind": entry.kind, "name": entry.name, "summary": entry.summary, "path": entry.where}
     needs, allows = NEEDS.get(entry.name, ("", "")) if entry.kind == "drafters" else ("", "")
     guarantee = entry.guarantee or foreign_guarantee(entry)
@@ -48,7 +48,7 @@ def row(entry: Entry) -> dict[str, str]:
 
 
 def models() -> Iterator[dict[str, str]]:
-    """The models that have names here, and whether they are there."""
+    """Yield the models that have short names, and whether they are installed."""
     folders = {**BUNDLED, **{name: fetched_folder(name) for name in FETCHED}}
     for name, folder in folders.items():
         size = folder_size(folder)
@@ -72,7 +72,7 @@ def models() -> Iterator[dict[str, str]]:
 
 
 def foreign_guarantee(entry: Entry) -> str:
-    """What another package's verifier promises: only the class itself can say."""
+    """Return the guarantee of another package's verifier, which only its class knows."""
     if entry.kind != "verifiers" or entry in BUILT_IN or find_spec("torch") is None:
         return ""
     try:
@@ -82,7 +82,7 @@ def foreign_guarantee(entry: Entry) -> str:
 
 
 def show_table(rows: Iterable[dict[str, str]]) -> None:
-    """Aligned columns; never wrapped, so that a pipe gets one plug-in a line."""
+    """Print aligned columns, one plug-in per line, never wrapped."""
     rows = list(rows)
     told = [name for name in COLUMNS if name not in OF_DRAFTERS or any(row[name] for row in rows)]
     lines = [tuple(told), *(tuple(one_line(shown[name]) for name in told) for shown in rows)]
@@ -93,5 +93,5 @@ def show_table(rows: Iterable[dict[str, str]]) -> None:
 
 
 def show_json(rows: Iterable[dict[str, str]]) -> None:
-    """The same as one array."""
+    """Print the rows as one JSON array."""
     write(json.dumps(list(rows), indent=2) + "\n")

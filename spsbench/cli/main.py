@@ -1,4 +1,4 @@
-"""`sps`: the commands, one line each."""
+"""`sps`: the application and its commands."""
 
 import sys
 from typing import Annotated
@@ -70,7 +70,7 @@ app.add_typer(models, name="models")
 
 
 def command() -> object:
-    """What the flags say."""
+    """Run the command that the arguments name."""
     with lines_to(say if ranks().rank == 0 else None):
         return app(standalone_mode=False)
 

@@ -1,4 +1,4 @@
-"""`sps models`: those that have names, and fetching them."""
+"""`sps models`: download models that have short names."""
 
 from pathlib import Path
 from typing import Annotated

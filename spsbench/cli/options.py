@@ -1,4 +1,4 @@
-"""Options on the command line: those of the records, and the ones that are commands' own."""
+"""Options on the command line: shared ones from the records, and those of single commands."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -19,12 +19,12 @@ ON_SCREEN = {Spec: str, tuple: list[str]}  # how a kind is typed in on the comma
 
 
 def option(group: str, *names: str, help: str, **more: Any) -> Any:
-    """An option of one of the groups of `--help`."""
+    """Return an option in one of the groups of `--help`."""
     return typer.Option(*names, help=help, rich_help_panel=group, **more)
 
 
 def takes(*settings: Iterable[Setting], many: Iterable[str] = ()) -> Callable[..., Any]:
-    """Give a command the options of records: it gets what was really asked, by name.
+    """Give a command the options of records; it receives those that were set, by name.
 
     Args:
         settings: those of records; they stand before the command's own options.
@@ -62,7 +62,7 @@ def _keyword(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
-    """Whether it stands on the command line without a flag."""
+    """Return whether a parameter is a positional argument."""
     told = get_args(parameter.annotation)[1:]
     return any(isinstance(each, typer.models.ArgumentInfo) for each in told)
 
@@ -176,12 +176,12 @@ Plot = Annotated[
 
 
 def wants_json(format: str, json: bool) -> bool:
-    """Whether `--format json` or its short form was given."""
+    """Return whether `--format json` or its short form was given."""
     return json or format == "json"
 
 
 def report_format(format: str, json: bool) -> str:
-    """The name of a reporter, its short form looked at.
+    """Return the name of the reporter that --format or --json names.
 
     Raises:
         UsageError: no such reporter, or two different ones.

@@ -1,4 +1,4 @@
-"""`sps plan`: whether to speculate, with what, with which K, and what it gains."""
+"""`sps plan`: whether to speculate, with which drafter and K, and the speed-up to expect."""
 
 import shlex
 import sys
@@ -149,7 +149,7 @@ def run_plan(
 
 
 def stopped() -> str:
-    """Return how to go on; without --out the folder is found again by the options."""
+    """Return the line that says how to continue; options find the folder again without --out."""
     given = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
     return f"stopped. Continue with: {shlex.join(['sps', *given, '--resume'])}"
 

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, elsewhere one line a minute."""
+"""Progress of a run: a bar on a terminal, elsewhere one line per minute."""
 
 import sys
 import threading
@@ -14,7 +14,7 @@ EVERY = 60.0  # seconds between two lines where there is no terminal
 
 
 class Counted(Protocol):
-    """What a bar shows: how much of how much, and in words."""
+    """Protocol of what a bar shows: done, total, and a description."""
 
     total: int
     done: int
@@ -23,7 +23,7 @@ class Counted(Protocol):
 
 
 class Heart:
-    """Says a line every so many seconds from a thread of its own, whatever the work waits for."""
+    """Prints a line at regular intervals from a thread of its own."""
 
     def __init__(self, line: Callable[[], str], every: float = EVERY) -> None:
         self._line, self._every, self._over = line, every, threading.Event()
@@ -44,7 +44,7 @@ class Heart:
 
 @contextmanager
 def alive(doing: str, every: float = EVERY) -> Iterator[None]:
-    """While it lasts, where there is no terminal: a line a minute that it still goes on."""
+    """Print a line per minute while the block runs, unless stderr is a terminal."""
     if is_terminal(sys.stderr):
         yield
         return
@@ -54,17 +54,17 @@ def alive(doing: str, every: float = EVERY) -> Iterator[None]:
 
 
 class Progress:
-    """Shows a pace."""
+    """Progress without a terminal; `progress` prints its lines."""
 
     def __init__(self, pace: Counted) -> None:
         self._pace = pace
 
     def show(self) -> None:
-        """Without a terminal the pace is said once a minute, however long one sample takes."""
+        """Do nothing; a line is printed once a minute, however long one sample takes."""
 
 
 class Bar(Progress):
-    """The same as a bar that is drawn again and again."""
+    """A progress bar on a terminal."""
 
     def __init__(self, pace: Counted) -> None:
         from rich.console import Console
@@ -83,7 +83,7 @@ class Bar(Progress):
 
 @contextmanager
 def progress(pace: Counted, every: float = EVERY) -> Iterator[Progress]:
-    """The bar, or a line every so many seconds, while a run lasts."""
+    """Show a bar, or print a line at regular intervals, while the block runs."""
     if not is_terminal(sys.stderr):
         with Heart(lambda: str(pace), every):
             yield Progress(pace)
@@ -95,7 +95,7 @@ def progress(pace: Counted, every: float = EVERY) -> Iterator[Progress]:
 
 @contextmanager
 def shown() -> Iterator[Callable[[Counted], None]]:
-    """The same for a pace that is yet to come: what to tell it to."""
+    """Give a function that shows the progress passed to it, from the first call on."""
     with ExitStack() as stack:
         bars: list[Progress] = []
 

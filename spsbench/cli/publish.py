@@ -1,4 +1,4 @@
-"""Reports, tables and plots, on stdout or in files."""
+"""Output of reports, tables and plots, to stdout or files."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ def show_chart(report: Report, form: str, wanted: bool) -> None:
 
 
 def rendered(report: Report, form: str) -> bytes | str:
-    """What the reporter called `form` makes of `report`.
+    """Return the output of the reporter called `form` for `report`.
 
     Raises:
         DataError: one of another package fails, or makes neither bytes nor text.
@@ -78,7 +78,7 @@ def rendered(report: Report, form: str) -> bytes | str:
 
 
 def origin(spec: Spec) -> str:
-    """Whose a reporter is, and where, for one that is installed."""
+    """Return the package and place of an installed reporter."""
     if spec.path is not None:
         return ""
     entry = find("reporters", spec.name)
@@ -86,7 +86,7 @@ def origin(spec: Spec) -> str:
 
 
 def screen() -> Medium:
-    """How a text must be laid out for stdout."""
+    """Return the layout that stdout needs."""
     plain = not can_show("─±")
     if is_terminal(sys.stdout):
         return Medium(get_terminal_size().columns, plain)
@@ -94,7 +94,7 @@ def screen() -> Medium:
 
 
 def can_show(text: str) -> bool:
-    """Whether the encoding of stdout has all characters of `text`."""
+    """Return whether the encoding of stdout has all characters of `text`."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -103,7 +103,7 @@ def can_show(text: str) -> bool:
 
 
 def show_changes(runs: Sequence[Path], against: Path, margin: float | None) -> int:
-    """Say what changed since `against`; the exit code."""
+    """Print the changes since the run `against`; return the exit code."""
     margins = MARGINS if margin is None else dict.fromkeys(MARGINS, margin)
     found = compared(runs, against, margins)
     if not found.differences:
@@ -165,7 +165,7 @@ WIDTH = 160  # columns where nobody's window sets them
 
 
 def drawn(grids: Iterable[Grid]) -> str:
-    """The tables one below the other, without colours; the first column to the left."""
+    """Return the tables one below the other, without colours; the first column left-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

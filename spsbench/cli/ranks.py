@@ -1,4 +1,4 @@
-"""Several ranks as one command: torchelastic starts them, rank 0 runs it, one line at the end."""
+"""Commands over several ranks: torchelastic starts them, rank 0 runs the command."""
 
 import json
 import os
@@ -28,7 +28,7 @@ GRACE = 10  # seconds between asking ranks to end and ending them
 
 
 def led(command: Callable[[], int]) -> int:
-    """Run `command` on rank 0, or in a single process, and let the ranks that serve it go."""
+    """Run `command` on rank 0, or in a single process, and dismiss the ranks that serve it."""
     if ranks().size == 1 or learns():
         return command()
     return exit_code(meet) or command() or exit_code(dismiss)
@@ -77,12 +77,12 @@ def served() -> None:
 
 
 def gone(code: int) -> NoReturn:
-    """End another rank at once: gloo aborts when it is taken down after rank 0 has gone."""
+    """End another rank at once, since gloo aborts if it is shut down after rank 0 has ended."""
     os._exit(code)
 
 
 def told_elsewhere(line: str) -> bool:
-    """Return whether the launcher says why the command failed: another rank ended first."""
+    """Return whether the launcher reports the failure, since another rank failed first."""
     return OURS in os.environ and LOST in line
 
 

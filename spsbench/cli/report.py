@@ -1,4 +1,4 @@
-"""`sps report` and `sps merge`: tables of runs, from their records, at any time."""
+"""`sps report` and `sps merge`: tables of runs, computed from their records."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""`sps score`: run the programs of a run, or of anyone's file of samples, in a sandbox."""
+"""`sps score`: run the programs of a run, or of a file of samples, in a sandbox."""
 
 import shlex
 import sys

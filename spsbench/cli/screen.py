@@ -1,4 +1,4 @@
-"""The text of a generation on stdout as it comes, with the origin of every piece."""
+"""Output of a generation on stdout: text as it comes, with the origin of every token."""
 
 import sys
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ MEANINGS = {
 
 
 class Paint(StrEnum):
-    """How the origin of a piece is shown."""
+    """The way in which the origin of a token is shown."""
 
     NONE = "none"  # text alone, for pipes and files
     MARKS = "marks"
@@ -30,7 +30,7 @@ class Paint(StrEnum):
 
 
 def paint(color: Color) -> Paint:
-    """What `--color`, the environment and stdout allow."""
+    """Return the way that `--color`, the environment and stdout allow."""
     if color == "always":
         return Paint.COLOUR
     if not is_terminal(sys.stdout):
@@ -39,9 +39,9 @@ def paint(color: Color) -> Paint:
 
 
 def painted(piece: Piece, how: Paint) -> str:
-    """The piece, escaped and with its origin. Every colour ends with its piece.
+    """Return the piece, escaped and with its origin; every colour ends with its piece.
 
-    So whatever interrupts the stream leaves the terminal as it was.
+    An interrupted stream therefore leaves the terminal's colour as it was.
     """
     text = safe_text(piece.text)
     if how is Paint.COLOUR and piece.origin in SGR:
@@ -60,7 +60,7 @@ class Screen:
         self._mid_line = False
 
     def legend(self) -> str | None:
-        """One line that explains colours or marks; None where there are none."""
+        """Return a line that explains colours or marks; None where there are none."""
         if self._how is Paint.NONE:
             return None
         if self._how is Paint.COLOUR:
@@ -78,7 +78,7 @@ class Screen:
             write("".join(painted(piece, self._how) for piece in pieces))
 
     def end(self) -> None:
-        """End the last line, if it is not."""
+        """End the last line, unless it has ended."""
         if self._mid_line:
             self._mid_line = False
             write("\n")

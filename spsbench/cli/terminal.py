@@ -1,4 +1,4 @@
-"""Text on a terminal: escaped, so that it cannot move the cursor or hide; lines on stderr.
+"""Text on a terminal: escapes of control characters, results on stdout, lines on stderr.
 
 `write` is for results, on stdout; `say` and `note` for all else, dim lines on stderr.
 """
@@ -30,14 +30,14 @@ def safe_text(text: str) -> str:
 
 @cache
 def visible(character: str) -> str:
-    """The character itself, or its escape."""
+    """Return the character itself, or its escape."""
     if unicodedata.category(character) in HIDDEN:
         return character.encode("unicode_escape").decode("ascii")
     return character
 
 
 def one_line(text: str) -> str:
-    """`text`, safe and without line breaks."""
+    """Return `text`, safe and without line breaks."""
     return " ".join(safe_text(text).splitlines())
 
 
@@ -89,13 +89,13 @@ def write_bytes(content: bytes) -> None:
 
 
 class CannotWriteError(SpsError):
-    """An output that takes no more."""
+    """An output that cannot be written."""
 
     code = Exit.CANNOT_WRITE
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether `stream` is open and a terminal."""
+    """Return whether `stream` is open and a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
@@ -108,10 +108,10 @@ def say(line: str) -> None:
 
 
 def note(line: str) -> None:
-    """Write a line to stderr about something that the user did not ask for but should know."""
+    """Write a line to stderr about something unexpected."""
     say(f"note: {line}")
 
 
 def wants_colour() -> bool:
-    """Whether the environment allows colour (NO_COLOR, TERM=dumb)."""
+    """Return whether the environment allows colour (NO_COLOR, TERM=dumb)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""`sps train`: a draft model or a head for a target of your own."""
+"""`sps train`: train a draft model or a head for a target."""
 
 import json as encoder
 import sys
@@ -70,7 +70,7 @@ def head(
 
 
 def show_evaluation(course: Any) -> None:
-    """Print an evaluation in a line: acceptance by depth, tau, the speed-up, and the time left."""
+    """Print an evaluation: acceptance by depth, tau, speed-up, and the time left."""
     look = course.now
     depth = len(look.seen.alpha)
     alpha = " ".join(f"{share.value:.3f}" for share in look.seen.alpha[:SHOWN])

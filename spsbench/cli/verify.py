@@ -1,4 +1,4 @@
-"""`sps verify`: whether the text of speculative sampling is distributed as the target's own."""
+"""`sps verify`: audit whether speculative sampling keeps the target's distribution."""
 
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
@@ -58,7 +58,7 @@ verify = typer.Typer(
 
 
 def meaning(cell: Cell) -> Cell:
-    """`cell`, unless its weights are random.
+    """Return `cell`, unless its weights are random.
 
     Raises:
         UsageError: they are.

@@ -39,7 +39,7 @@ HEADINGS = ("direction", "stratum", "tokens", "observed", "expected", "bias", "z
 
 
 def publish(audited: Sequence[Held], form: Form) -> int:
-    """Print, plot and keep; the exit code, which is that of the worst."""
+    """Print, plot and keep the results; return the exit code of the worst."""
     codes = [CODES[each.result.verdict] for each in audited]
     code = next((c for c in (Exit.BIAS, Exit.NOT_VALID) if c in codes), Exit.OK)
     if form.plot is not None:
@@ -65,7 +65,7 @@ def publish(audited: Sequence[Held], form: Form) -> int:
 
 
 def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
-    """The page of audits; of a run's, that of the run with the audits in it.
+    """Write the page of audits; the audits of a run are shown in the page of the run.
 
     Raises:
         SpsError: a run that is damaged, a file that cannot be written.
@@ -81,12 +81,12 @@ def page(audits: Sequence[Mapping[str, Any]], form: Form) -> None:
 
 
 def values(result: Finding | Greedy) -> dict[str, Any]:
-    """For JSON."""
+    """Return a result as plain values for JSON."""
     return of_greedy(result) if isinstance(result, Greedy) else of_finding(result)
 
 
 def shown(audited: Held) -> str:
-    """The tables, without colours."""
+    """Return the tables, without colours."""
     file = StringIO()
     console = Console(file=file, width=WIDTH, color_system=None, legacy_windows=False)
     if isinstance(audited.result, Greedy):
@@ -141,7 +141,7 @@ def _greedy(console: Console, name: str, found: Greedy) -> None:
 
 
 def figure(audited: Sequence[Held]) -> Figure:
-    """The e-process over tokens.
+    """Return the plot of the e-process over tokens.
 
     Raises:
         UsageError: greedy audits have none.
@@ -160,7 +160,7 @@ def figure(audited: Sequence[Held]) -> Figure:
 
 
 def publish_head(found: HeadFound, *, json: bool) -> int:
-    """Print; the exit code, which is that of an audit."""
+    """Print the result; return the exit code."""
     code = Exit.OK if found else Exit.BIAS
     write(js.dumps(head_values(found, code), indent=2) + "\n" if json else head_table(found))
     if found.made:
@@ -170,7 +170,7 @@ def publish_head(found: HeadFound, *, json: bool) -> int:
 
 
 def head_values(found: HeadFound, code: Exit) -> dict[str, Any]:
-    """For JSON."""
+    """Return the result as plain values for JSON."""
     parted = found.parted
     return {
         "schema": SCHEMA,
@@ -183,14 +183,14 @@ def head_values(found: HeadFound, code: Exit) -> dict[str, Any]:
 
 
 def without_texts(golden: Golden) -> dict[str, Any]:
-    """A golden file without its texts."""
+    """Return a golden file's values without its texts."""
     whole = golden.to_json()
     del whole["passages"]
     return whole
 
 
 def head_table(found: HeadFound) -> str:
-    """A row a depth, without colours."""
+    """Return a table with a row per depth, without colours."""
     golden, now = found.golden, found.now
     title = f"{golden.head} for {golden.target}: {golden.kind or golden.drafter}"
     grid = Table(title=Text(one_line(title)))

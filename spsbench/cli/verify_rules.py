@@ -1,4 +1,4 @@
-"""The compatibility table of `sps verify rules` on stdout."""
+"""`sps verify rules`: enumerate the pairings, print their table and conclusion."""
 
 import json as js
 import sys
@@ -33,7 +33,7 @@ PROVED = (Guarantee.EXACT.value, Guarantee.GREEDY.value)
 
 
 class Count:
-    """Pairings that are done, and those that are being enumerated."""
+    """Progress of an enumeration: pairings that are done, and those at work."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
@@ -44,7 +44,7 @@ class Count:
         self._now[_named(each)] += 1
 
     def add(self, each: Pairing, row: RuleRow) -> None:
-        """Count one."""
+        """Count a pairing as done."""
         self.done += 1
         self._now[_named(each)] -= 1
 
@@ -67,7 +67,7 @@ def enumerate_rules(
     deep: bool,
     json: bool,
 ) -> int:
-    """Enumerate, print, and judge; the exit code."""
+    """Enumerate the pairings and print the table; return the exit code."""
     work = pairings(specs, only, drafts, deep=deep)
     count = Count(len(work))
     if not is_terminal(sys.stderr):
@@ -92,7 +92,7 @@ def enumerate_rules(
 
 
 def judge(rows: Sequence[RuleRow]) -> Exit:
-    """Bias where a promise is broken; not valid where one could not be looked at.
+    """Return the exit code: bias for a broken promise, not valid where one could not be checked.
 
     What is left out says nothing, unless nothing else is there.
     """
@@ -104,7 +104,7 @@ def judge(rows: Sequence[RuleRow]) -> Exit:
 
 
 def conclusion(rows: Sequence[RuleRow]) -> str:
-    """What was shown, in a line."""
+    """Return the result in one line."""
     biased = sorted({row.verifier for row in rows if row.verdict == "BIASED"})
     if biased:
         drafters = {row.drafter for row in rows if row.verdict == "BIASED"}
@@ -133,7 +133,7 @@ def conclusion(rows: Sequence[RuleRow]) -> str:
 
 
 def beyond(proved: Sequence[RuleRow]) -> str:
-    """Return what is larger than all that was walked, of each kind of draft that was."""
+    """Return the sizes above which nothing was enumerated, per kind of draft."""
     reach = Reach()
     for row in proved:
         reach = reach.joined(row.reach)
@@ -158,7 +158,7 @@ def beyond(proved: Sequence[RuleRow]) -> str:
 
 
 def drawn(rows: Sequence[RuleRow]) -> str:
-    """The table, without colours."""
+    """Return the table, without colours."""
     grid = Table(title="Verifier x drafter x schedule, by enumeration of every uniform")
     for heading in HEADINGS:
         grid.add_column(heading, justify="right" if heading in RIGHT else "left")

@@ -1,4 +1,4 @@
-"""`sps plan` with --show-costs, --link, --shapes or --spare-layers: questions beside a plan."""
+"""`sps plan` with --show-costs, --link, --shapes or --spare-layers: single predictions."""
 
 import json as js
 import shlex
@@ -31,7 +31,7 @@ ShowCosts = Annotated[
 
 
 def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
-    """Print passes of the target, v(n), and rounds by part; or the same as one object.
+    """Print the costs of target passes, v(n), and rounds, as tables or as one object.
 
     Raises:
         UsageError: neither a plan nor a file is named, or both.
@@ -55,7 +55,7 @@ def show_costs(what: str | None, costs: Path | None, *, json: bool) -> None:
 
 
 def single(asked: Mapping[str, Any], flag: str) -> dict[str, Any]:
-    """Lists of one as that one.
+    """Return the options with lists of one replaced by their value.
 
     Args:
         flag: what was asked for, which compares nothing.
@@ -89,7 +89,7 @@ LinkOption = Annotated[
 
 
 def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bool) -> None:
-    """Predict, and print one table, or one object.
+    """Predict tensor parallelism over a link; print one table or one object.
 
     Args:
         what: the folder of a plan.
@@ -136,7 +136,7 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
 
 
 def ranks_of(asked: dict[str, Any]) -> int:
-    """N of --parallel tp:N, which is taken out: what is measured is measured on one rank.
+    """Return N of --parallel tp:N, and remove it: costs are measured on one rank.
 
     Raises:
         UsageError: it is not there.
@@ -163,7 +163,7 @@ Shapes = Annotated[
 
 
 def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
-    """Measure, and print one table, or one object.
+    """Measure draft models of some shapes; print one table or one object.
 
     Args:
         asked: options of the pair; one that may be given more than once is given once.
@@ -213,7 +213,7 @@ SpareLayers = Annotated[
 
 
 def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> None:
-    """Search on texts that the target writes; print one table, or one object.
+    """Search for layers to skip, on texts of the target; print one table or one object.
 
     Args:
         what: a task whose prompts are used.
@@ -252,12 +252,12 @@ def plan_spare(what: str | None, asked: Mapping[str, Any], *, json: bool) -> Non
 
 
 def asdict_of(skip: Any) -> dict[str, Any]:
-    """For JSON."""
+    """Return a set of skipped layers as plain values for JSON."""
     return {"drafter": str(skip)} | {n: getattr(skip, n) for n in ("alpha", "cost", "gain", "k")}
 
 
 def table(found: Sequence[Any], texts: int, command: str) -> Any:
-    """A row for each number of layers left out."""
+    """Return a row for each number of skipped layers."""
     from spsbench.metrics.costs import digits
     from spsbench.planning.forecast.tables import Grid
 

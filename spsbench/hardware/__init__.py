@@ -1,1 +1,1 @@
-"""What this machine is and what it is doing: processor, memory, load, folders."""
+"""Hardware: processors, memory, load and files of this machine."""

@@ -1,4 +1,4 @@
-"""The bound that ArS cannot pass: every token reads all weights once (Chen et al. 2023, section 5).
+"""The memory bound of ArS: every token reads all weights once (Chen et al. 2023, section 5).
 
 SpS can: the paper's HumanEval run was faster than model size over memory bandwidth.
 """
@@ -26,23 +26,23 @@ HEADS = ("lm_head.weight", "embed_out.weight")
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What memory allows ArS at batch size 1."""
+    """The bound that memory bandwidth sets for ArS at batch size 1."""
 
     bytes: int  # of weights read for each token
     bandwidth: float  # bytes per second
 
     @property
     def token_time_ms(self) -> float:
-        """The least time for a token."""
+        """Return the least time per token."""
         return 1e3 * self.bytes / self.bandwidth
 
     def reached(self, mean_token_time_ms: float) -> float:
-        """The fraction of the bound's speed; above 1 only by making several tokens a pass."""
+        """Return the fraction of the bound's speed; above 1 only with several tokens per pass."""
         return self.token_time_ms / mean_token_time_ms
 
 
 def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
-    """Bytes per second that this machine's processors read from memory; takes about a second.
+    """Measure the bytes per second that the processors read from memory, in about a second.
 
     The best of a few passes of every thread over an array of its own, in huge pages, as weights
     lie: other work on the machine can only lower it. It is a lower bound of what the memory can do.
@@ -60,14 +60,14 @@ def read_bandwidth(threads: int | None = None, size: int = LARGE) -> float:
 
 
 def _ones(size: int) -> np.ndarray:
-    """`size` bytes of integers, in huge pages where the system has them."""
+    """Return `size` bytes of integers, in huge pages where the system has them."""
     array = np.frombuffer(huge_mapping(size), dtype=np.int64)
     array.fill(1)
     return array
 
 
 def weight_bytes(folder: Path, dtype: str) -> int:
-    """Bytes of weights that one token reads, from the headers of `*.safetensors` files.
+    """Return the bytes of weights that one token reads, from the `*.safetensors` headers.
 
     Input embeddings beside a head of their own are left out: a token reads one row of them. Without
     one they are the head, and are read whole.

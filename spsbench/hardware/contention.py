@@ -1,4 +1,4 @@
-"""Other work on this machine: how many threads run now, and whether a timing was disturbed.
+"""Load by other programs: how many threads run now, and whether a timing was disturbed.
 
 Times of day and averages lag behind; a few looks at the threads that run, or wait to, do not.
 """
@@ -17,7 +17,7 @@ BUSY = 0.5  # threads of others, at work in the mean, beside which nothing is wo
 
 
 def at_work(seconds: float = SECONDS) -> float:
-    """Threads of others that run or wait for a processor, the mean of some looks.
+    """Return the mean number of running or waiting threads of other processes.
 
     It sees all that the system counts: in most containers that is the whole machine. 0 where the
     system does not say.
@@ -35,7 +35,7 @@ def at_work(seconds: float = SECONDS) -> float:
 
 
 def running() -> int | None:
-    """Threads of the machine that run or wait for a processor; None: the system does not say."""
+    """Return the threads of the machine that run or wait; None if the system does not say."""
     try:
         lines = STAT.read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("procs_running"))
@@ -44,7 +44,7 @@ def running() -> int | None:
 
 
 def own_running() -> int:
-    """Those of this process, the one that looks among them."""
+    """Return the threads of this process that run or wait, the current one included."""
     count = 0
     for task in OWN.iterdir():
         try:
@@ -56,7 +56,7 @@ def own_running() -> int:
 
 
 def quota() -> int | None:
-    """Processors that this control group may use at once, rounded up; None: no limit is known."""
+    """Return the processors that this control group may use, rounded up; None without a limit."""
     try:
         most, period = QUOTA.read_text(encoding="ascii").split()
         return max(1, -(-int(most) // int(period)))
@@ -65,7 +65,7 @@ def quota() -> int | None:
 
 
 def left(usual: int, others: float, machine: int, allowed: int | None = None) -> int:
-    """How many of `usual` threads have a processor of their own; at least 1.
+    """Return how many of `usual` threads have a processor of their own; at least 1.
 
     Args:
         usual: threads that would be used on a quiet machine.
@@ -91,13 +91,13 @@ class Reading:
 
 
 def read_clocks() -> Reading:
-    """The clocks now."""
+    """Return the clocks now."""
     times = os.times()
     return Reading(time.monotonic(), times.user + times.system, busy_seconds())
 
 
 def busy_seconds() -> float | None:
-    """Processor seconds since boot that were not idle, on Linux."""
+    """Return the processor seconds since boot that were not idle; None if unknown."""
     try:
         fields = STAT.read_text().split("\n", 1)[0].split()[1:9]
     except OSError:
@@ -107,7 +107,7 @@ def busy_seconds() -> float | None:
 
 
 def others(before: Reading, after: Reading) -> float | None:
-    """Share of the machine's processors that other work took between two readings, 0 to 1."""
+    """Return the share of the processors that other work took between two readings, 0 to 1."""
     if before.busy is None or after.busy is None:
         return None
     wall = after.wall - before.wall
@@ -119,7 +119,7 @@ def others(before: Reading, after: Reading) -> float | None:
 
 
 def loaded(before: Reading, after: Reading) -> bool:
-    """Whether the time between two readings should not be averaged with others."""
+    """Return whether the time between two readings was disturbed by other work."""
     share = others(before, after)
     if share is None:
         return os.getloadavg()[0] > (os.cpu_count() or 1) + 1

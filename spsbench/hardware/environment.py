@@ -1,4 +1,4 @@
-"""What this machine and this installation are: for records, and for `sps doctor`."""
+"""The processor, packages and environment variables: for records, and for `sps doctor`."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ PACKAGES = (
 
 
 def package_version(name: str) -> str | None:
-    """The installed version of a distribution; None when it is not installed."""
+    """Return the installed version of a distribution; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -33,7 +33,7 @@ def package_version(name: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """The processor's name, as far as the system tells it."""
+    """Return the processor's name, as far as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -43,13 +43,13 @@ def cpu_name() -> str:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def bad_variables() -> list[str]:
-    """Environment variables that would break the libraries."""
+    """Return warnings about environment variables that would break the libraries."""
     found = []
     if (threads := bad_threads()) is not None:
         found.append(f"OMP_NUM_THREADS is {threads!r}: set it to 1 or more, or unset it")
@@ -59,7 +59,7 @@ def bad_variables() -> list[str]:
 
 
 def bad_threads() -> str | None:
-    """OMP_NUM_THREADS, if it is no list of numbers from 1."""
+    """Return OMP_NUM_THREADS if it is no list of numbers from 1."""
     threads = os.environ.get("OMP_NUM_THREADS")
     if threads is None or _THREADS.fullmatch(threads.replace(" ", "")):
         return None
@@ -67,19 +67,19 @@ def bad_threads() -> str | None:
 
 
 def bad_temporary() -> str | None:
-    """TMPDIR, if it is no folder."""
+    """Return TMPDIR if it is no folder."""
     temporary = os.environ.get("TMPDIR")
     return temporary if temporary and not Path(temporary).is_dir() else None
 
 
 def shadows(folder: Path) -> list[str]:
-    """Files in `folder` that Python may take for a package when it runs there."""
+    """Return warnings about files in `folder` that Python may import instead of a package."""
     names = sorted(name for name in SHADOWED if (folder / f"{name}.py").exists())
     return [f"{name}.py in {folder} can hide the package {name}: rename it" for name in names]
 
 
 def bad_versions() -> list[str]:
-    """Packages below the floor of this one, and those newer than it was tried with."""
+    """Return warnings about packages below the required version, or newer than the tested one."""
     found = []
     for line in requires("spsbench") or ():
         wanted = Requirement(line)
@@ -104,7 +104,7 @@ SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def bound_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let threads that wait for each other sleep soon, unless the user has said how they wait.
+    """Let waiting OpenMP threads sleep soon, unless the user has set how they wait.
 
     Beside other work a thread that spins keeps the one that it waits for from running: a token
     takes ten to thirty times as long. OpenMP reads this once, when torch is imported.

@@ -1,4 +1,4 @@
-"""Files and folders of the user: reading without waiting or end, sizes in words, the cache."""
+"""Files and folders: bounded reading, sizes in words, the user's cache, safe replacement."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ LIMIT = 1 << 30  # bytes
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file or a pipe for reading. A pipe that nobody writes is empty, not waited for.
+    """Open a file or a pipe for reading; a pipe without a writer reads as empty.
 
     Raises:
         OSError: it cannot be opened, or is a folder, or a device, which may have no end.
@@ -45,7 +45,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def in_words(size: float) -> str:
-    """A number of bytes for people: `6.4 GB`."""
+    """Format a number of bytes: `6.4 GB`."""
     for unit in ("bytes", "KB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -54,27 +54,27 @@ def in_words(size: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """`1:02:03`."""
+    """Format seconds: `1:02:03`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
 def folder_size(folder: Path) -> int | None:
-    """Bytes of the files in `folder`; None when it holds no model."""
+    """Return the bytes of the files in `folder`; None if it holds no model."""
     if not (folder / "config.json").is_file():
         return None
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def cache_home() -> Path:
-    """Where this project keeps what can be made again; not absolute for a user without a home."""
+    """Return the folder of this project's cache; not absolute for a user without a home."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "spsbench"
 
 
 def own_folder(name: str) -> Path | None:
-    """A folder in there that nobody else can write; None: there is no such place."""
+    """Return a folder in the cache that only this user can write; None if there can be none."""
     place = cache_home() / name
     if not place.is_absolute():
         return None
@@ -89,7 +89,7 @@ def own_folder(name: str) -> Path | None:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A draft to write, this user's alone, which then takes the place of `path`.
+    """Open a temporary file that replaces `path` at the end of the block.
 
     Nobody sees half of it. Where the block fails it is removed.
 
@@ -107,7 +107,7 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold the content of a file, or the entries of a folder.
+    """Flush the content of a file, or the entries of a folder, to disk.
 
     Raises:
         OSError: the disk did not take it.

@@ -1,4 +1,4 @@
-"""How much memory this machine has and how much is free; huge pages; memory that is kept."""
+"""Memory: total and available, huge pages, and memory that a process keeps."""
 
 import ctypes
 import mmap
@@ -12,7 +12,7 @@ OWN = 32 << 20  # the most that glibc allows; larger ones come from the system e
 
 
 def ram() -> tuple[int, int]:
-    """(total, available) bytes of memory, within this control group's limit; 0 = unknown."""
+    """Return (total, available) bytes of memory within this control group's limit; 0 if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -30,7 +30,7 @@ def ram() -> tuple[int, int]:
 
 
 def _files(stat: Path) -> int:
-    """Bytes of a group's memory that hold files nobody reads now: they are given up when asked."""
+    """Return the bytes of a control group's memory that cache inactive files."""
     for line in stat.read_text(encoding="ascii").splitlines():
         if line.startswith("inactive_file "):
             return int(line.split()[1])

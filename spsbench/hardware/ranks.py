@@ -1,4 +1,4 @@
-"""Ranks: which one this process is, whether more have room here, and their end with a launcher."""
+"""Ranks: the rank of this process, room for more, and their end with the launcher."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ LOST = "a rank has ended"  # so begins the line of a rank that only follows anot
 
 
 class Ranks(NamedTuple):
-    """Which rank this process is, of how many."""
+    """The rank of this process, and the number of ranks."""
 
     rank: int = 0
     size: int = 1
@@ -86,7 +86,7 @@ def check_room(size: int, accelerators: int) -> None:
 
 
 class MissingRanksError(UsageError):
-    """Ranks are asked for, and this process is alone."""
+    """The command needs several ranks, and this process is alone."""
 
     def __init__(self, model: str, size: int, device: str) -> None:
         self.size, self.device = size, device

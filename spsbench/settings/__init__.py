@@ -1,1 +1,1 @@
-"""What is asked, as cells and experiments, and what is measured, as records."""
+"""Settings: options of commands, the cells and experiments they describe, records of results."""

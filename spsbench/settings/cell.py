@@ -30,7 +30,7 @@ ID_DIGITS = 12
 
 
 def constant(k: int) -> Spec:
-    """The schedule that drafts `k` tokens in every round."""
+    """Return the schedule that drafts `k` tokens in every round."""
     return Spec(CONSTANT, (("lookahead", k),))
 
 
@@ -63,7 +63,7 @@ class Method:
     ] = Spec("native")
 
     def __str__(self) -> str:
-        """The key of the noise.
+        """Return the key that seeds the random numbers of a method.
 
         Methods draw independently of each other from one seed, while a longer budget only
         continues the text (but for the last token, before which there was less room to draft).
@@ -72,12 +72,12 @@ class Method:
 
     @property
     def own_loop(self) -> bool:
-        """Whether it is this package's loop, not another library's."""
+        """Return whether this package's loop decodes, not another library's."""
         return self.decoder.name == OWN_LOOP
 
     @property
     def k(self) -> int | None:
-        """Tokens drafted a round: 0 for ArS, None under a schedule that is not constant."""
+        """Return the tokens drafted per round: 0 for ArS, None if the schedule is not constant."""
         if self.drafter.name == "none":
             return 0
         lookahead = dict(self.schedule.args).get("lookahead")
@@ -86,7 +86,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class WarpSettings:
-    """The options of the warp from logits to laws, in the order in which they apply.
+    """Options of the warp from logits to probabilities, in the order in which they apply.
 
     `loop.sampling.Warp` says what they do, and `audit.warping` says it once more. Command line,
     records, labels, traces and peers derive from these fields, whose names transformers uses too.
@@ -123,12 +123,12 @@ class WarpSettings:
 
 WARP = tuple(each.name for each in fields(WarpSettings))
 ALWAYS_RECORDED = ("temperature", "top_k", "top_p")
-"""Options of the warp that every record names; another one only where it is not at its default."""
+"""Options of the warp that every record names; the others only where not at their default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling(WarpSettings):
-    """The law of each token, the length and end of the text, and the seed."""
+    """The distribution of each token, the length and end of the text, and the seed."""
 
     max_new_tokens: Annotated[
         int,
@@ -154,12 +154,12 @@ class Sampling(WarpSettings):
 
     @property
     def warp(self) -> WarpSettings:
-        """The options of the warp alone."""
+        """Return the options of the warp alone."""
         return WarpSettings(**{name: getattr(self, name) for name in WARP})
 
     @property
     def recorded_warp(self) -> dict[str, float]:
-        """The options of the warp as traces, tables of costs and golden files record them."""
+        """Return the options of the warp as traces, tables of costs and golden files store them."""
         usual = WarpSettings()
         values = {name: getattr(self, name) for name in WARP}
         return {n: v for n, v in values.items() if n in ALWAYS_RECORDED or v != getattr(usual, n)}
@@ -167,7 +167,7 @@ class Sampling(WarpSettings):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The prompts."""
+    """The task and how its prompts are presented."""
 
     task: Spec | None = None
     prompt_version: str = ""
@@ -177,7 +177,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)  # without slots: `id` is kept once it is known
 class Cell:
-    """Models, method, sampling and work; a field's name is unique among the four records."""
+    """Models, method, sampling and work; each field name is unique among the four records."""
 
     models: Models
     method: Method = Method()
@@ -187,7 +187,7 @@ class Cell:
 
     @classmethod
     def of(cls, **values: Any) -> "Cell":
-        """The cell with these fields, of whichever record: `Cell.of(target=..., top_p=0.8)`."""
+        """Make the cell with these fields of any record: `Cell.of(target=..., top_p=0.8)`."""
         shared = {name: _pick(kind, values) for name, kind in RECORDS.items()}
         unknown = values.keys() - set().union(*shared.values())
         if unknown:
@@ -195,7 +195,7 @@ class Cell:
         return cls(**{name: RECORDS[name](**own) for name, own in shared.items()})
 
     def but(self, **values: Any) -> "Cell":
-        """The same cell with other values in some fields, of whichever record."""
+        """Return the cell with other values in some fields of any record."""
         changed = {
             name: replace(getattr(self, name), **own)
             for name, kind in RECORDS.items()
@@ -208,25 +208,25 @@ class Cell:
 
     @property
     def k(self) -> int | None:
-        """Tokens drafted a round: 0 for ArS, None under a schedule that is not constant."""
+        """Return the tokens drafted per round: 0 for ArS, None if the schedule is not constant."""
         return self.method.k
 
     @property
     def auto_regressive(self) -> "Cell":
-        """The cell of K = 0 that does the same work; its verifier is yet to be resolved."""
+        """Return the cell of K = 0 with the same work; its verifier is resolved later."""
         return self.but(draft=None, drafter=Spec("none"), verifier=AUTO, schedule=constant(0))
 
     def same_work(self, other: "Cell") -> bool:
-        """Whether the two differ at most in their drafts, drafters, verifiers and schedules."""
+        """Return whether two cells differ at most in draft, drafter, verifier and schedule."""
         return self.auto_regressive == other.auto_regressive
 
     @cached_property
     def id(self) -> str:
-        """12 hex digits of all that differs from the defaults: a new field changes no id."""
+        """Return 12 hex digits that hash all non-default values: a new field changes no id."""
         return self.stored or short_hash(_differing(self.to_json()), ID_DIGITS)
 
     def to_json(self) -> dict[str, Any]:
-        """Every field by its name, of all four records side by side.
+        """Return every field of the four records by name, as plain values.
 
         An option of the warp that is not in `ALWAYS_RECORDED` is left out at its default.
         """
@@ -240,7 +240,7 @@ class Cell:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], stored: str | None = None) -> "Cell":
-        """The inverse of `to_json`, after a way through JSON; missing fields have their defaults.
+        """Read a cell from the values of `to_json`; missing fields get their defaults.
 
         Args:
             stored: the id under which a run keeps the cell; today's fields may give it another.
@@ -273,7 +273,7 @@ RECORDS: dict[str, type[Any]] = {
 
 
 def short_hash(values: Mapping[str, Any], digits: int) -> str:
-    """The first hex digits of the SHA-256 of the canonical JSON of `values`."""
+    """Return the first hex digits of the SHA-256 of the canonical JSON of `values`."""
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:digits]
 
@@ -311,11 +311,11 @@ def _engine(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 OF_BOTH_MODELS = ("engine", "device", "dtype", "attention", "trust_remote_code")
-"""What a cell of schema 1 said once for target and draft."""
+"""Fields that a cell of schema 1 stores once for target and draft."""
 
 
 def _since_schema_2(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell of schema 1 in today's fields; a later one as it is."""
+    """Return the values of a cell of schema 1 under today's field names; later ones unchanged."""
     made = dict(values)
     if "engine" not in made:
         return made

@@ -48,7 +48,7 @@ def _of_target() -> Iterator[Setting]:
 
 
 def _of_draft() -> Iterator[Setting]:
-    """Without defaults: what is not said is as the target's, but for the id and its revision."""
+    """Yield the settings of the draft model, which default to the target's where possible."""
     for each in settings_of(ModelSpec):
         own = each.name in NEVER_THE_TARGETS
         told = replace(
@@ -76,7 +76,7 @@ K = Setting(
     ),
     int,
 )
-"""Stands for the schedule that drafts so many each time."""
+"""Sets the constant schedule."""
 
 RANDOM_WEIGHTS = Setting(
     "random_weights",
@@ -86,7 +86,7 @@ RANDOM_WEIGHTS = Setting(
     bool,
     False,
 )
-"""Stands for random weights of target and draft."""
+"""Sets random weights for target and draft."""
 
 TARGET = {each.field: each for each in _of_target()}
 """Field of the target's `ModelSpec` -> its setting."""
@@ -103,7 +103,7 @@ OF_CELL: Mapping[str, Setting] = {
         *settings_of(Sampling),
     )
 }
-"""Name -> setting, of all that a user may say of a cell."""
+"""Name -> setting, of all options of a cell."""
 
 
 PLAIN = [
@@ -112,11 +112,11 @@ PLAIN = [
     for each in settings_of(record)
     if each.name not in ("drafter", "schedule")
 ]
-"""Settings that go into the record as they are."""
+"""Settings that are copied into the record unchanged."""
 
 
 def make_cell(**asked: Any) -> Cell:
-    """The cell that these options mean, by their names in the table; None is as if left out.
+    """Make the cell that these options describe; None counts as not given.
 
     A bundled target brings its draft and its heads; another one without `draft` drafts by prompt
     lookup.
@@ -142,7 +142,7 @@ def make_cell(**asked: Any) -> Cell:
 
 
 def own_copy(drafter: Spec | None) -> str | None:
-    """The draft model that `--drafter self:int4` names, `self:int4`; None for other drafters."""
+    """Return the draft that `--drafter self:int4` names, `self:int4`; None for other drafters."""
     if drafter is None or drafter.name != "self" or len(drafter.args) != 1:
         return None
     ((key, part),) = drafter.args
@@ -150,7 +150,7 @@ def own_copy(drafter: Spec | None) -> str | None:
 
 
 def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in which `--drafter self:int4` is `--draft self:int4`, which `model` drafts with.
+    """Return the options with `--drafter self:int4` rewritten to `--draft self:int4`.
 
     Raises:
         UsageError: a draft model is named beside it.
@@ -168,7 +168,7 @@ def own_drafted(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
-    """The drafter, and the id of its draft model if it has one."""
+    """Return the drafter, and the id of its draft model if it has one."""
     drafter: Spec | None = given.get("drafter")
     draft: str | None = given.get("draft")
     if "draft_revision" in given and draft is None:
@@ -186,13 +186,13 @@ def drafting(given: Mapping[str, Any]) -> tuple[Spec, str | None]:
 
 
 def takes_model(drafter: Spec) -> bool:
-    """Whether a draft model drafts, or is named as a part of what does."""
+    """Return whether a draft model is the drafter or a part of it."""
     by_name = {"hybrid": "model"}.get(drafter.name, drafter.name)  # its `then`, where not said
     return dict(drafter.args).get("then", by_name) in OVER_A_MODEL
 
 
 def lookahead(drafter: Spec) -> int:
-    """K where nobody said it: as deep as the drafter's arguments say that its trees are."""
+    """Return the default K: the depth of trees that the drafter's arguments imply, else 4."""
     said = dict(drafter.args)
     if "shape" in said:
         return str(said["shape"]).count("x") + 1
@@ -201,7 +201,7 @@ def lookahead(drafter: Spec) -> int:
 
 
 def target_of(given: Mapping[str, Any]) -> ModelSpec:
-    """The target as asked."""
+    """Return the target that the options describe."""
     asked = {field: given.get(each.name, each.default) for field, each in TARGET.items()}
     if asked["trust_remote_code"] and asked["revision"] is None:
         raise UsageError("--trust-remote-code: expected a pinned revision. Give it with --revision")
@@ -209,7 +209,7 @@ def target_of(given: Mapping[str, Any]) -> ModelSpec:
 
 
 def shared(model: ModelSpec) -> ModelSpec:
-    """`model` with the number of ranks that share it: `tp` means those that torchrun started.
+    """Return `model` with its number of ranks; `tp` alone means all that torchrun has started.
 
     Raises:
         UsageError: there are none, or other ones.
@@ -233,7 +233,7 @@ def shared(model: ModelSpec) -> ModelSpec:
 
 
 def draft_of(given: Mapping[str, Any], name: str, target: ModelSpec) -> ModelSpec:
-    """The draft model: as asked, and where nothing was asked as the target.
+    """Return the draft model; options that are not given are the target's.
 
     `self:int4` is the target once more, quantised.
 
@@ -273,7 +273,7 @@ def _check_own(name: str, asked: Mapping[str, Any]) -> None:
 
 
 def _drawn(given: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's options as asked, its weights random where `random_weights` says so."""
+    """Return a model's options, with random weights if `random_weights` is set."""
     weights = asked["weights"]
     if not given.get("random_weights") or weights.startswith(RANDOM):
         return dict(asked)

@@ -34,7 +34,7 @@ AUDIT_COUNT = between(1, MOST_TEXTS, "1 or more")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Prompts, the bias to be caught, and when to end."""
+    """Options of `sps verify pair`: prompts, the bias to detect, and when to end."""
 
     task: Annotated[
         tuple[str, ...],
@@ -70,7 +70,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The audit of a run on disk."""
+    """Options of `sps verify run`."""
 
     bias: Annotated[
         float | None,
@@ -87,14 +87,14 @@ class Replay:
 
 
 OF_AUDIT: Mapping[str, Setting] = options_of(Audit)
-"""Name -> setting, of an audit of a pair."""
+"""Name -> setting, of `sps verify pair`."""
 OF_REPLAY: Mapping[str, Setting] = options_of(Replay)
-"""Of an audit of a run."""
+"""Name -> setting, of `sps verify run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenAsked:
-    """Expected acceptance of a head: where it is kept, and along which texts."""
+    """Options of `sps verify head`: the file of expected acceptance, and its texts."""
 
     golden: Annotated[
         str,
@@ -118,7 +118,7 @@ class GoldenAsked:
 
 
 OF_GOLDEN: Mapping[str, Setting] = options_of(GoldenAsked)
-"""Of golden acceptance."""
+"""Name -> setting, of `sps verify head`."""
 
 
 TASK = "xsum:data=mini"  # where nobody names prompts: what the bundled pair was trained for
@@ -128,7 +128,7 @@ FACTOR = between(1e-6, 1e6, "a number above 0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """Of `sps plan`."""
+    """Options of `sps plan`."""
 
     prompts: Annotated[
         Path | None,
@@ -204,13 +204,13 @@ class Planning:
 
     @property
     def factors(self) -> dict[str, float]:
-        """Of costs, by part, where they are asked for as if they were others."""
+        """Return the factors on the costs of draft and target, where some are set."""
         own = {"draft": self.draft_cost, "target": self.target_cost}
         return {part: factor for part, factor in own.items() if factor is not None}
 
     @property
     def unmeasured(self) -> str:
-        """Why no real rounds are run; empty: they are."""
+        """Return why no candidates are timed; empty if they are."""
         if self.factors:
             return "the costs are as if they were others (--draft-cost, --target-cost)"
         if self.costs is not None:
@@ -222,7 +222,7 @@ LISTS = ("draft", "drafter", "verifier", "schedule")
 """Options of cells that may be given more than once: each value is compared."""
 
 OF_PLANNING: Mapping[str, Setting] = options_of(Planning)
-"""Name -> setting."""
+"""Name -> setting, of `sps plan`."""
 
 
 COUNT = between(1, 1 << 24)
@@ -232,7 +232,7 @@ HEAD_KINDS = ("eagle3", "eagle", "medusa", "mlp", "blockwise", "falcon")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Of `sps train draft` and `sps train head`."""
+    """Options of both `sps train draft` and `sps train head`."""
 
     prompts: Annotated[
         tuple[str, ...],
@@ -396,7 +396,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftTraining(Training):
-    """Of `sps train draft`."""
+    """Options of `sps train draft`."""
 
     layers: Annotated[
         int | None,
@@ -420,7 +420,7 @@ class DraftTraining(Training):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTraining(Training):
-    """Of `sps train head`."""
+    """Options of `sps train head`."""
 
     kind: Annotated[
         str, Option(f"Kind of head: {', '.join(HEAD_KINDS)}.", METHOD, one_of(*HEAD_KINDS))

@@ -20,7 +20,7 @@ NO_RAY = "no Ray (--on ray): expected it. pip install 'spsbench[ray]', or give -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where models may be loaded from, and how many threads and how much patience they get."""
+    """Access to models: the hub, pickle files, CPU threads and the timeout of ranks."""
 
     offline: Annotated[bool, Option("Never contact the Hugging Face Hub.", MODELS)] = False
     allow_pickle: Annotated[
@@ -77,12 +77,12 @@ class Crew:
 
     @property
     def kind(self) -> str:
-        """One of here, processes and ray."""
+        """Return here, processes or ray."""
         return _kind(self.on)
 
     @property
     def rest(self) -> str:
-        """The number or the address after the colon."""
+        """Return the number or the address after the colon."""
         return self.on.partition(":")[2]
 
 
@@ -101,7 +101,7 @@ def _kind(on: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The folder of a run, and what to do where one is there already."""
+    """The folder of a run, and what to do if a run exists there."""
 
     out: Annotated[
         Path | None, Option("Folder for the results.", RUN, flags=("o",), shown="results/...")
@@ -130,12 +130,12 @@ class Place:
 
     @property
     def slice(self) -> tuple[int, int]:
-        """The number of the slice, from 0, and how many slices there are."""
+        """Return the index of the shard, from 0, and the number of shards."""
         return shard_of(self.shard)
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """`i/n`, counted from 0.
+    """Parse `i/n`, with i counted from 0.
 
     Raises:
         UsageError: something else.

@@ -1,4 +1,4 @@
-"""Experiments: files in TOML, and their tables expanded to tasks and cells."""
+"""Experiments: files in TOML, whose tables expand to tasks and cells."""
 
 import logging
 import tomllib
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The cells of one task, and how many samples of it each gets."""
+    """The cells of one task, and how many samples each of them gets."""
 
     spec: Spec
     task: Task
@@ -46,7 +46,7 @@ class Part:
 
     @classmethod
     def from_described(cls, described: Mapping[str, Any], cells: Mapping[str, Cell]) -> "Part":
-        """The inverse of `described`: the task is made again, from its data.
+        """Restore a part from the values of `described`; the task is made from its data again.
 
         Raises:
             MismatchError: its prompts are others now.
@@ -72,7 +72,7 @@ class Part:
         )
 
     def described(self) -> dict[str, Any]:
-        """What a manifest keeps of it."""
+        """Return the values that a manifest stores of a part."""
         return {
             "task": str(self.spec),
             "title": self.task.title,
@@ -87,7 +87,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """Parts run one after the other into one folder."""
+    """Parts that run one after the other into one folder."""
 
     parts: tuple[Part, ...]
     seed: Annotated[int, Option("Random seed.", SIZE, between(0, SEED_MAX, "0..2^64-1"))] = 0
@@ -107,11 +107,11 @@ class Experiment:
 
     @property
     def cells(self) -> list[Cell]:
-        """Every cell once, in order."""
+        """Return every cell once, in order."""
         return list({cell.id: cell for part in self.parts for cell in part.cells}.values())
 
     def described(self) -> dict[str, Any]:
-        """What a manifest keeps of it."""
+        """Return the values that a manifest stores of an experiment."""
         return {
             "title": self.title,
             "seed": self.seed,
@@ -123,7 +123,7 @@ class Experiment:
 
 
 OF_EXPERIMENT: Mapping[str, Setting] = options_of(Experiment)
-"""Name -> setting, of what is one for all parts."""
+"""Name -> setting, of options that hold for all parts."""
 
 
 def plan(
@@ -134,7 +134,7 @@ def plan(
     own: OwnSampling = lambda model: {},
     **asked: Any,
 ) -> Experiment:
-    """Make the tasks and expand the tables; reads data, loads no model.
+    """Make the tasks and expand the tables; reads data but loads no model.
 
     Args:
         templates: whether a model has a chat template, for `chat = auto`.
@@ -158,7 +158,7 @@ def plan(
 
 
 def task_spec(table: Sweep) -> Spec:
-    """The task with `--data` as its argument.
+    """Return the spec of the task, with `--data` as an argument.
 
     Raises:
         UsageError: no such task, one that takes no data, or data named twice.
@@ -179,7 +179,7 @@ def task_spec(table: Sweep) -> Spec:
 
 
 def may_need_hub(table: Sweep) -> bool:
-    """Whether the data of a table may come from the hub."""
+    """Return whether the data of a table may come from the hub."""
     spec = task_spec(table)
     return bool(plug_in("tasks", spec).online(dict(spec.args)))
 
@@ -193,7 +193,7 @@ def parts_of(
     templates: Callable[[ModelSpec], bool],
     own: OwnSampling,
 ) -> Iterator[Part]:
-    """One table as a part; as two where some of its models are asked in their chat template.
+    """Make one part of a table, or two where only some of its models use their chat template.
 
     Raises:
         UsageError: a value out of range, or a chat that is not possible.
@@ -222,7 +222,7 @@ def parts_of(
 
 
 def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Part:
-    """One part.
+    """Make one part.
 
     Raises:
         UsageError: more samples than there are.
@@ -243,7 +243,7 @@ def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Pa
 
 
 def traced(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """The cells whose drafts `--record trace` is about.
+    """Return the cells whose drafts `--record trace` records.
 
     Raises:
         UsageError: there is no text of ArS to trace them along, or nothing that drafts.
@@ -263,7 +263,7 @@ MOST_BYTES = 1 << 20  # bytes
 
 
 def read_tables(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The top level of an experiment file, and its `[[part]]` tables.
+    """Read the top level of an experiment file, and its `[[part]]` tables.
 
     Raises:
         MissingError: no such file. UsageError: not TOML.

@@ -1,7 +1,7 @@
 """The keywords of the library, for checkers of types and editors: options by name.
 
 Made of the options that the records of this room declare, by `python -m tests.settings.keywords`,
-and held equal to them by a test: nobody writes here. None is as if left out.
+and held equal to them by a test: do not edit. None counts as not given.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from spsbench.spec import Spec
 
 
 class CellOptions(TypedDict, total=False):
-    """Of a call of a pair."""
+    """Options of a call of a pair."""
 
     target: str | Path | None
     revision: str | None
@@ -49,7 +49,7 @@ class CellOptions(TypedDict, total=False):
 
 
 class AccessOptions(TypedDict, total=False):
-    """How models are got at."""
+    """Options of the access to models."""
 
     offline: bool | None
     allow_pickle: bool | None
@@ -58,11 +58,11 @@ class AccessOptions(TypedDict, total=False):
 
 
 class LoadOptions(CellOptions, AccessOptions, total=False):
-    """Of `spsbench.load`."""
+    """Options of `spsbench.load`."""
 
 
 class VerifyOptions(CellOptions, total=False):
-    """Of `Pair.verify`."""
+    """Options of `Pair.verify`."""
 
     task: str | Sequence[str] | None
     prompts: int | None
@@ -73,7 +73,7 @@ class VerifyOptions(CellOptions, total=False):
 
 
 class BenchOptions(AccessOptions, total=False):
-    """Of `spsbench.bench`: several values of an option of cells are several cells."""
+    """Options of `spsbench.bench`: several values of an option of cells are several cells."""
 
     data: str | Path | None
     k: int | str | Iterable[int] | None
@@ -132,7 +132,7 @@ class BenchOptions(AccessOptions, total=False):
 
 
 class PlanOptions(AccessOptions, total=False):
-    """Of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared."""
+    """Options of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared."""
 
     target: str | Path | None
     revision: str | None

@@ -1,6 +1,7 @@
-"""What a cell is called in tables: its method and its setting, in a few words.
+"""Labels of cells in tables: the method and the sampling setting, in a few words.
 
-Of several cells `Names` adds whatever else differs between them, so that no two are called alike.
+`Names` labels several cells and adds whatever differs between them, so that no two are called
+alike.
 """
 
 from collections import Counter
@@ -17,7 +18,7 @@ USUAL = (Spec("sps"), Spec("auto"), Spec("match"))
 
 
 def method(cell: Cell) -> str:
-    """The sampling method of a row: how it drafts and verifies."""
+    """Return the label of a cell's method: drafter, verifier and K."""
     if cell.k == 0:
         return "ArS"
     how = "" if cell.method.drafter == Spec("model") else f" {cell.method.drafter}"
@@ -31,7 +32,7 @@ def method(cell: Cell) -> str:
 
 
 def lossy(cell: Cell) -> bool:
-    """Whether its rule is one of ours that changes the target's law."""
+    """Return whether a cell's verifier is a built-in one that changes the target's distribution."""
     verifier = cell.method.verifier.name
     return any(
         (each.kind, each.name, each.guarantee) == ("verifiers", verifier, "lossy")
@@ -40,7 +41,7 @@ def lossy(cell: Cell) -> bool:
 
 
 def drafting(cell: Cell) -> str:
-    """What drafts: `ngram`, `model nano-draft`; with its dtype where that is not the target's."""
+    """Return the drafter and its model: `ngram`, `model nano-draft`; the dtype where it differs."""
     drafter, model = cell.method.drafter, cell.models.draft
     if model is None:
         return str(drafter)
@@ -49,13 +50,13 @@ def drafting(cell: Cell) -> str:
 
 
 def setting(cell: Cell) -> str:
-    """The warp of a row, and whether it was asked in the model's chat template."""
+    """Return the label of the warp, with the chat template if one is used."""
     asked = "chat template, own system message" if cell.work.system else "chat template"
     return f"{warp(cell)}, {asked}" if cell.work.chat else warp(cell)
 
 
 def warp(cell: Cell) -> str:
-    """The warp of a row, as the paper's Table 1 names it."""
+    """Return the label of the warp, as in Table 1 of the paper."""
     if cell.sampling.temperature == 0:
         return "greedy"
     warp, usual = cell.sampling.warp, WarpSettings()
@@ -66,7 +67,7 @@ def warp(cell: Cell) -> str:
 
 
 class Names:
-    """What tells each of some cells from the others: their usual names, and all that differs.
+    """Labels that tell the cells of one table apart: usual names, and all that differs.
 
     Args:
         cells: all that stand beside each other.
@@ -83,28 +84,28 @@ class Names:
         }
 
     def setting(self, cell: Cell) -> str:
-        """Its setting, with the target and the seed where these differ."""
+        """Return the setting of `cell`, with the target and the seed where these differ."""
         return self._joined(cell, "target", "setting", "seed")
 
     def work(self, cell: Cell) -> str:
-        """Its task and `setting`; of the task the name alone where that tells it from others."""
+        """Return the task and `setting` of `cell`; arguments only where names coincide."""
         task = cell.work.task
         alike = task is not None and self._tasks[task.short] > 1
         named = "" if task is None else str(task) if alike else task.short
         return ", ".join(filter(None, (named, self.setting(cell))))
 
     def how(self, cell: Cell) -> str:
-        """Its method, with the draft, the engine and the options that differ."""
+        """Return the method of `cell`, with the draft, engine and options that differ."""
         return ", ".join(
             filter(None, (self._joined(cell, "method", "draft", "engine"), self.rest(cell)))
         )
 
     def full(self, cell: Cell) -> str:
-        """`work` and `how`."""
+        """Return `work` and `how` of `cell`."""
         return ", ".join(filter(None, (self.work(cell), self.how(cell))))
 
     def rest(self, cell: Cell) -> str:
-        """The values of `options`: `decoder hf, dtype bfloat16`."""
+        """Return the values of `options` in `cell`: `decoder hf, dtype bfloat16`."""
         own = unnamed(cell)
         values = {name: own.get(name, "") for name in self.options}
         told = (
@@ -120,7 +121,7 @@ class Names:
         return ", ".join(filter(None, parts.values()))
 
     def _differing(self) -> tuple[str, ...]:
-        """Those that differ between two cells which do the same work.
+        """Return the options that differ between two cells which do the same work.
 
         Tasks decide some options, as the length of texts, and temperatures the usual rule: options
         that differ with a name are told by it.
@@ -149,11 +150,11 @@ NAMED: dict[str, Callable[[Cell], str]] = {
     "engine": lambda cell: str(cell.models.target.engine),
     "seed": lambda cell: str(cell.sampling.seed),
 }
-"""The columns that say what a cell is. Their text is other people's: quote it."""
+"""Columns that identify a cell. Their text comes from users: quote it."""
 
 
 def unnamed(cell: Cell) -> dict[str, str | bool]:
-    """The options of a cell that no name of `NAMED` tells, empty where they say nothing.
+    """Return the options of a cell that no name of `NAMED` shows; empty where at their default.
 
     Those of a draft model are empty where it has what the target has, and absent without one.
     """
@@ -179,7 +180,7 @@ def unnamed(cell: Cell) -> dict[str, str | bool]:
 
 
 def _of_model(model: ModelSpec, prefix: str) -> dict[str, str | bool]:
-    """All fields but the id; of weights whether they are random, since the name tells the rest."""
+    """Return all fields but the id; of the weights only whether they are random."""
     values = {each.name: getattr(model, each.name) for each in fields(ModelSpec)}
     del values["id"]
     values["weights"] = "random" if model.random else ""

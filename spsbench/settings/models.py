@@ -1,4 +1,4 @@
-"""The models of a cell, how each is run, and the models that have names here."""
+"""The models of a cell, how each is run, and the models that have short names."""
 
 import re
 from collections.abc import Mapping
@@ -81,23 +81,23 @@ class ModelSpec:
 
     @property
     def ranks(self) -> int:
-        """The number of processes that share the weights."""
+        """Return the number of processes that share the weights."""
         return 1 if self.parallel is None else int(self.parallel.removeprefix("tp:"))
 
     @property
     def random(self) -> bool:
-        """Whether its output has no meaning."""
+        """Return whether the weights are random, so that the output has no meaning."""
         return self.weights.startswith(RANDOM)
 
     @property
     def quantised(self) -> str | None:
-        """The format of its weights; None: they are as trained, or drawn."""
+        """Return the quantised format of the weights; None for trained or random ones."""
         name = self.weights.removeprefix(f"{RANDOM}-")
         return name if name in (BLOCKS, *QUANTISED) else None
 
     @property
     def name(self) -> str:
-        """The name in tables: a quantised model is another one."""
+        """Return the name in tables, with the quantised format."""
         return self.id if self.quantised is None else f"{self.id} {self.quantised}"
 
     def __str__(self) -> str:
@@ -114,17 +114,17 @@ class Models:
 
     @property
     def all(self) -> list[ModelSpec]:
-        """The target first."""
+        """Return the target and, if there is one, the draft model."""
         return [model for model in (self.target, self.draft) if model is not None]
 
     @property
     def ranks(self) -> int:
-        """The number of processes that share the models."""
+        """Return the number of processes that share the models."""
         return max(model.ranks for model in self.all)
 
     @property
     def random(self) -> bool:
-        """Whether any of them has random weights, so that the text has no meaning."""
+        """Return whether any model has random weights, so that the text has no meaning."""
         return any(model.random for model in self.all)
 
 
@@ -139,7 +139,7 @@ BUNDLED: Mapping[str, Path] = MappingProxyType(
 """Name -> folder of each bundled model and head."""
 
 DEFAULT_DRAFT: Mapping[str, str] = MappingProxyType({"nano": "nano-draft"})
-"""Bundled target -> the bundled draft model that was made for it."""
+"""Bundled target -> its bundled draft model."""
 
 DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
     {("nano", kind): f"nano-{kind}" for kind in ("eagle3", "medusa", "mlp")}
@@ -147,9 +147,9 @@ DEFAULT_HEAD: Mapping[tuple[str, str], str] = MappingProxyType(
 """Bundled target and drafter -> the bundled head for both."""
 
 FETCHED = ("smollm2",)
-"""Names of the models that `sps models fetch` gets."""
+"""Models that `sps models fetch` downloads."""
 
 
 def fetched_folder(name: str) -> Path:
-    """The folder of a fetched model in the user's cache."""
+    """Return the folder of a downloaded model in the user's cache."""
     return cache_home() / "models" / name

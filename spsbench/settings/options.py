@@ -65,23 +65,23 @@ class Option:
 
 
 def at_least(low: int) -> Check:
-    """A finite number of `low` or more."""
+    """Return the check for a finite number of `low` or more."""
     return Check(lambda value: math.isfinite(value) and value >= low, f"{low} or more")
 
 
 def between(low: float, high: float, expected: str = "") -> Check:
-    """`low` to `high`, both included."""
+    """Return the check for `low` to `high`, both included."""
     return Check(lambda value: low <= value <= high, expected or f"{low}..{high}")
 
 
 def one_of(*values: str) -> Check:
-    """One of some words."""
+    """Return the check for one of some words."""
     return Check(lambda value: value in values, " or ".join(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One option: its name everywhere, and what it may be."""
+    """One option: its name, type, default and checks."""
 
     name: str
     option: Option
@@ -91,7 +91,7 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """The name on the command line."""
+        """Return the name on the command line."""
         return "--" + self.name.replace("_", "-")
 
     def convert(self, value: Any, where: str = "") -> Any:
@@ -117,7 +117,7 @@ class Setting:
 
 
 def settings_of(record: type[Any]) -> Iterator[Setting]:
-    """The options that the fields of a record declare."""
+    """Yield the options that the fields of a record declare."""
     hints = get_type_hints(record, include_extras=True)
     for each in fields(record):
         if get_origin(hints[each.name]) is Annotated:
@@ -127,12 +127,12 @@ def settings_of(record: type[Any]) -> Iterator[Setting]:
 
 
 def options_of(record: type[Any]) -> Mapping[str, Setting]:
-    """Name -> setting, of a record."""
+    """Return name -> setting, of a record."""
     return {each.name: each for each in settings_of(record)}
 
 
 def take_record(record: type[Record], asked: dict[str, Any]) -> Record:
-    """Make a record of its options, which are removed from `asked`.
+    """Make a record from its options, and remove them from `asked`.
 
     Raises:
         UsageError: a value of another type or out of range.
@@ -147,7 +147,7 @@ def take_options(asked: dict[str, Any], known: Container[str]) -> dict[str, Any]
 
 
 def convert_options(known: Mapping[str, Setting], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Check each value and convert it to its type; None is as if left out.
+    """Check each value and convert it to its type; None counts as not given.
 
     Raises:
         UsageError: an unknown name, or a value of another type or out of range.
@@ -162,14 +162,14 @@ def convert_options(known: Mapping[str, Setting], asked: Mapping[str, Any]) -> d
 
 
 def _bare(kind: Any) -> Any:
-    """`float` of `float | None`, `tuple` of `tuple[str, ...]`."""
+    """Return `float` for `float | None`, `tuple` for `tuple[str, ...]`."""
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(one for one in get_args(kind) if one is not type(None))
     return tuple if get_origin(kind) is tuple else kind
 
 
 def _range(value: Any, where: str) -> str:
-    """`2,4` of `[2, 4]`, and `4` of 4: numbers and ranges as they are written in a flag.
+    """Return numbers and ranges as in a flag: `2,4` for `[2, 4]`, `4` for 4.
 
     Raises:
         UsageError: something else, or no number at all.
@@ -274,7 +274,7 @@ def parse_range(text: str, *, low: int, high: int) -> list[int]:
 
 
 def repeated(text: str, *, low: int, high: int) -> list[int]:
-    """The numbers that `text` names more than once. Raises like `parse_range`."""
+    """Return the numbers that `text` names more than once. Raises like `parse_range`."""
     return [number for number, times in Counter(_numbers(text, low, high)).items() if times > 1]
 
 

@@ -1,4 +1,4 @@
-"""What was measured: one record a generation, one row in it a round.
+"""Records of results: one record per generation, one row in it per round.
 
 Measurements only; every rate is computed from them in `metrics/rates.py`.
 """
@@ -16,7 +16,7 @@ Key = tuple[str, str, int]
 
 
 class TreeRound(NamedTuple):
-    """Of a round whose draft may branch: how deep it was, and what became of it on the way down."""
+    """A round with a tree as its draft: the depth, and the path that was kept."""
 
     depth: int  # tokens on the longest path that was drafted
     path: tuple[int, ...]  # nodes kept, from the root, by their numbers in draft order
@@ -40,17 +40,17 @@ class RoundRecord(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Tokens on the longest drafted path; of a chain all of them."""
+        """Return the tokens on the longest drafted path; of a chain, all of them."""
         return self.drafted if self.tree is None else self.tree.depth
 
     @property
     def full(self) -> bool:
-        """Whether nothing was drafted after what was kept: the final token is a bonus."""
+        """Return whether the whole draft was kept, so that the final token is a bonus."""
         return self.accepted == self.drafted if self.tree is None else not self.tree.offered[-1]
 
 
 class DraftLaws(NamedTuple):
-    """The draft of one round for an audit: each token with its probability in both laws."""
+    """The draft of one round, for audits: each token's probability by draft and target."""
 
     tokens: list[int]
     p: list[float]  # by the draft; 1 for a token that came by rule
@@ -62,7 +62,7 @@ class DraftLaws(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One generation, or its failure: `error` set and no tokens. Never a zero for either."""
+    """One generation, or its failure, where `error` is set and there are no tokens."""
 
     cell: str = ""  # Cell.id
     sample: str = ""
@@ -83,7 +83,7 @@ class Record:
 
     @property
     def key(self) -> Key:
-        """What may be in a run only once."""
+        """Return cell, sample and repeat, which are unique in a run."""
         return self.cell, self.sample, self.repeat
 
     def to_json(self) -> dict[str, Any]:

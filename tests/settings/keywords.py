@@ -22,7 +22,7 @@ FILE = Path(__file__).parents[2] / "spsbench" / "settings" / "keywords.py"
 HEAD = '''"""The keywords of the library, for checkers of types and editors: options by name.
 
 Made of the options that the records of this room declare, by `python -m tests.settings.keywords`,
-and held equal to them by a test: nobody writes here. None is as if left out.
+and held equal to them by a test: do not edit. None counts as not given.
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,18 +68,22 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
     planned = {n: t for n, t in fields(OF_CELL.values()).items() if n not in ("stop", "k")}
     planning = fields(OF_PLANNING.values(), {"k": "int | str"})
     return {
-        "CellOptions": ("TypedDict", "Of a call of a pair.", fields(OF_CELL.values())),
-        "AccessOptions": ("TypedDict", "How models are got at.", fields(OF_ACCESS.values())),
-        "LoadOptions": ("CellOptions, AccessOptions", "Of `spsbench.load`.", {}),
-        "VerifyOptions": ("CellOptions", "Of `Pair.verify`.", fields(OF_AUDIT.values())),
+        "CellOptions": ("TypedDict", "Options of a call of a pair.", fields(OF_CELL.values())),
+        "AccessOptions": (
+            "TypedDict",
+            "Options of the access to models.",
+            fields(OF_ACCESS.values()),
+        ),
+        "LoadOptions": ("CellOptions, AccessOptions", "Options of `spsbench.load`.", {}),
+        "VerifyOptions": ("CellOptions", "Options of `Pair.verify`.", fields(OF_AUDIT.values())),
         "BenchOptions": (
             "AccessOptions",
-            "Of `spsbench.bench`: several values of an option of cells are several cells.",
+            "Options of `spsbench.bench`: several values of an option of cells are several cells.",
             sweep | several | fields(OF_EXPERIMENT.values()) | place,
         ),
         "PlanOptions": (
             "AccessOptions",
-            "Of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared.",
+            "Options of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared.",
             planned | lists | planning | place,
         ),
     }

@@ -29,7 +29,7 @@ from spsbench.metrics.intervals import Estimate
 from spsbench.registry import entries
 from spsbench.reports.reporter import Report, Table
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access, Place
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.sweep import Sweep, sweep
 from spsbench.tasks.corpora import stdlib
@@ -271,7 +271,7 @@ def main() -> None:
     experiment = merged(
         planned(tables(flags, copies), access, title="Every method on SmolLM2", seed=16)
     )
-    place = Place(out=flags.out, resume=True, score=not flags.no_score)
+    place = OutputFolder(out=flags.out, resume=True, score=not flags.no_score)
     carried = conduct("methods", place, access)
     for line in carried.estimate(experiment):
         if "generations of up to" not in line:  # a line a cell

@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from spsbench.api.load import access_of
-from spsbench.api.prepare import followed_in, prepare_tables
+from spsbench.api.prepare import prepare_tables, with_head_drafters
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, ignore, lines_to
 from spsbench.models.chat import sampling_lookup, template_lookup
-from spsbench.settings.execution import HERE, Access, Crew, Place
+from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment, plan
 from spsbench.settings.keywords import BenchOptions
 from spsbench.settings.options import convert_options, options_of, take_options, take_record
 from spsbench.settings.sweep import Sweep, sweep
 
-OF_PLACE = options_of(Place)
-OF_CREW = options_of(Crew)
+OF_OUTPUT = options_of(OutputFolder)
+OF_WORKERS = options_of(Workers)
 
 
 def bench(
@@ -43,8 +43,8 @@ def bench(
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    place = take_record(Place, rest)
-    crew = take_record(Crew, rest)
+    place = take_record(OutputFolder, rest)
+    workers = take_record(Workers, rest)
     whole = convert_options(OF_EXPERIMENT, take_options(rest, OF_EXPERIMENT))
     table = sweep({"task": task, **{n: value for n, value in rest.items() if value is not None}})
     if pair is not None:
@@ -53,7 +53,7 @@ def bench(
         experiment = planned([table], access, **whole)
 
         name = experiment.parts[0].spec.short
-        made = conduct(name, place, access, pair, crew=crew, watch=watch)
+        made = conduct(name, place, access, pair, workers=workers, watch=watch)
 
         from spsbench.api.run import Run
 
@@ -62,7 +62,7 @@ def bench(
 
 def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment:
     """Return the experiment of some tables, and check the environment; no model is loaded."""
-    tables = [followed_in(table, access) for table in tables]
+    tables = [with_head_drafters(table, access) for table in tables]
     prepare_tables(tables, access)
     files = {"offline": access.offline, "allow_pickle": access.allow_pickle}
     return plan(
@@ -76,11 +76,11 @@ def planned(tables: Sequence[Sweep], access: Access, **whole: Any) -> Experiment
 
 def conduct(
     name: str,
-    place: Place,
+    place: OutputFolder,
     access: Access,
     pair: Any = None,
     *,
-    crew: Crew = Crew(),
+    workers: Workers = Workers(),
     watch: Callable[[Any], None] = ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> Any:
@@ -97,15 +97,15 @@ def conduct(
         name=name,
         watch=watch,
         stop=stop,
-        hands=hands_of(crew),
+        hands=worker_pool(workers),
     )
 
 
-def hands_of(crew: Crew) -> Any:
+def worker_pool(workers: Workers) -> Any:
     """Return the workers of a run; None: this process does the work."""
-    if crew.kind == HERE:
+    if workers.kind == HERE:
         return None
 
     from spsbench.distributed.generations import RunWorkers
 
-    return RunWorkers(crew)
+    return RunWorkers(workers)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from spsbench.api.prepare import followed, prepare
+from spsbench.api.prepare import prepare, with_head_drafter
 from spsbench.messages import LIBRARIES, Say, announce_if_slow, lines_to
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.execution import Access
@@ -34,7 +34,7 @@ def load(*, say: Say | None = None, **asked: Unpack[LoadOptions]) -> Any:
     """
     access, rest = access_of(asked)
     with lines_to(say):
-        cell = make_cell(**followed(rest, access))
+        cell = make_cell(**with_head_drafter(rest, access))
         prepare(cell, access)
         if rest.get("drafter") is None and cell.models.draft is None and cell.k != 0:
             log.info("note: drafting by prompt lookup (ngram); name a draft model with --draft")

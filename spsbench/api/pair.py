@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import torch
 from transformers import PreTrainedModel
 
-from spsbench.api.prepare import followed
+from spsbench.api.prepare import with_head_drafter
 from spsbench.api.run import Run
 from spsbench.api.text import Comparison, Prompt, Text, compare, fitted, ids_of, is_chat
 from spsbench.api.verify import Held
@@ -55,13 +55,15 @@ class Pair:
         if access.threads is not None:
             torch.set_num_threads(access.threads)
         self.model_cache = ModelCache.under(access)
-        self.cell = settled(make_cell(**followed(asked, access)), self.model_cache.vocabularies)
+        self.cell = settled(
+            make_cell(**with_head_drafter(asked, access)), self.model_cache.vocabularies
+        )
         self.loaded = self.model_cache.load(self.cell)
         if access.threads is None:
-            _make_way(self.loaded.target)
+            _limit_threads(self.loaded.target)
         self._own = sampling_lookup(offline=access.offline, allow_pickle=access.allow_pickle)
         self._told: set[str] = set()
-        self._tell(chat=True)  # what a text without a chat leaves out is said with the first one
+        self._log_notes(chat=True)
 
     def __repr__(self) -> str:
         models = ", ".join(f"{model}" for model in self.cell.models.all)
@@ -230,14 +232,14 @@ class Pair:
             chat: what nobody asked of temperature, top-p and top-k is as the target names it.
         """
         with lines_to(self._say):
-            self._tell(chat)
+            self._log_notes(chat)
             given = self._under(asked)
             own = self._own_defaults(given) if chat else {}
             if not own and not any(value is not None for value in asked.values()):
                 return self.cell, self.loaded
             with no_lines():
                 cell = settled(
-                    make_cell(**followed({**given, **own}, self.access)),
+                    make_cell(**with_head_drafter({**given, **own}, self.access)),
                     self.model_cache.vocabularies,
                 )
             return cell, self.model_cache.load(cell)
@@ -266,23 +268,23 @@ class Pair:
     def _own_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return the sampling that a chat takes from its target, and log it."""
         named = {name: value for name, value in given.items() if value is not None}
-        target = make_cell(**followed(named, self.access)).models.target
+        target = make_cell(**with_head_drafter(named, self.access)).models.target
         own = own_defaults(target, self._own, named)
         if own:
-            self._tell_once(describe_defaults(target, own))
+            self._log_once(describe_defaults(target, own))
         elif not any(name in named for name in WARP):
-            self._tell_once(f"chat: temperature 1, as the generation_config of {target} names none")
+            self._log_once(f"chat: temperature 1, as the generation_config of {target} names none")
         return own
 
-    def _tell_once(self, line: str) -> None:
+    def _log_once(self, line: str) -> None:
         if line not in self._told:
             self._told.add(line)
             log.info(line)
 
-    def _tell(self, chat: bool) -> None:
+    def _log_notes(self, chat: bool) -> None:
         """Log what is surprising about the models, each line once."""
         for line in () if self.cell.models.random else pair_warnings(self.loaded, chat=chat):
-            self._tell_once(f"note: {line}")
+            self._log_once(f"note: {line}")
 
     def _under(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Merge the options of the call over those of the loading."""
@@ -311,7 +313,7 @@ def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))
 
 
-def _make_way(model: PreTrainedModel) -> None:
+def _limit_threads(model: PreTrainedModel) -> None:
     """Limit torch to the threads that `model` was given beside other programs.
 
     An operator over a large vocabulary would otherwise wait for a thread without a processor.

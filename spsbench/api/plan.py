@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.bench import hands_of
+from spsbench.api.bench import worker_pool
 from spsbench.api.load import access_of, load
 from spsbench.api.prepare import heads_in, prepare_cells
 from spsbench.errors import MissingError, PermissionDeniedError, UsageError
@@ -19,7 +19,7 @@ from spsbench.planning.forecast.what_if import Link, parse_link
 from spsbench.plugins import make
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import LISTS, TASK, Planning
-from spsbench.settings.execution import HERE, Access, Crew, Place
+from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
 from spsbench.settings.experiment import may_need_hub, task_spec
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_record
@@ -126,10 +126,10 @@ def plan(
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    place = take_record(Place, rest)
-    crew = take_record(Crew, rest)
+    place = take_record(OutputFolder, rest)
+    workers = take_record(Workers, rest)
     planning = take_record(Planning, rest)
-    if planning.trace and crew.kind != HERE:
+    if planning.trace and workers.kind != HERE:
         raise UsageError("--trace with --on: expected texts to be made there. Leave one out")
     chosen: dict[str, Any] = options(rest)
     if planning.trace:
@@ -193,7 +193,7 @@ def plan(
         system="" if asking is None else planning.system or "",
         watch=watch,
         stop=stop,
-        hands=hands_of(crew),
+        hands=worker_pool(workers),
     ).run()
 
 

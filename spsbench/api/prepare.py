@@ -31,7 +31,7 @@ HEADS = frozenset(each.family for each in FORMATS)
 """Drafters that read a head in a known format."""
 
 
-def followed(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
+def with_head_drafter(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
     """Return options with the drafter that the head in `draft` needs, unless one is named."""
     draft = asked.get("draft")
     if (
@@ -45,7 +45,7 @@ def followed(asked: Mapping[str, Any], access: Access) -> dict[str, Any]:
     return {**asked, "drafter": family} if family else dict(asked)
 
 
-def followed_in(table: Sweep, access: Access) -> Sweep:
+def with_head_drafters(table: Sweep, access: Access) -> Sweep:
     """Return a table with the drafter that each of its heads needs."""
     if "drafter" in table.cells:
         return table

@@ -18,7 +18,7 @@ from spsbench.reports.run_tables import conclude
 from spsbench.sandbox.choice import Name, choose
 from spsbench.sandbox.isolation import IMAGE
 from spsbench.sandbox.levels import Outcome, ProgramLimits, ProgramVerdict
-from spsbench.settings.execution import HERE, Crew
+from spsbench.settings.execution import HERE, Workers
 from spsbench.settings.options import parse_range
 from spsbench.store.atomic import replace_file
 from spsbench.tasks import program_log
@@ -45,7 +45,7 @@ class ScoringOptions:
     ks: str = "1,10,100"
     allow_partial: bool = False
     overwrite: bool = False
-    crew: Crew = Crew()
+    crew: Workers = Workers()
 
 
 class JudgingPace:

@@ -125,14 +125,14 @@ class Comparison(NamedTuple):
         """Return the result in sentences."""
         gained = self.speedup
         if gained is None:
-            short, other = written(self.ars), written(self.sps)
+            short, other = token_count(self.ars), token_count(self.sps)
             told = (
                 f"speed-up: n/a (needs {SHORTEST} tokens in both texts; ArS wrote {short}, SpS "
                 f"{other})"
             )
         else:
             told = f"speed-up over ArS: {gained.mean:.2f}x ({self._interval(gained)}, this prompt)"
-        return [told, *[BUSY] * self.loaded, sameness(self)]
+        return [told, *[BUSY] * self.loaded, divergence_of(self)]
 
     def _interval(self, gained: Estimate) -> str:
         if gained.low is not None and gained.high is not None:
@@ -164,7 +164,7 @@ def gain(ars: Arm, sps: Arm) -> Estimate | None:
     Over segments in the order of time, so that both arms saw the same machine. Where there are too
     few for an interval, over the whole texts: how rounds fall into segments changes nothing then.
     """
-    if min(written(ars), written(sps)) < SHORTEST:
+    if min(token_count(ars), token_count(sps)) < SHORTEST:
         return None
     ours, theirs = paired(ars, sps)
     if len(ours) < FEWEST:
@@ -174,7 +174,7 @@ def gain(ars: Arm, sps: Arm) -> Estimate | None:
 
 def whole(arm: Arm) -> Segments:
     """Return the text as one segment."""
-    return [(sum(r.seconds for r in arm.record.rounds), written(arm))]
+    return [(sum(r.seconds for r in arm.record.rounds), token_count(arm))]
 
 
 def paired(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
@@ -184,12 +184,12 @@ def paired(ars: Arm, sps: Arm) -> tuple[Segments, Segments]:
     return ours[:both], theirs[:both]
 
 
-def written(arm: Arm) -> int:
+def token_count(arm: Arm) -> int:
     """Return the number of tokens of a text."""
     return sum(r.emitted for r in arm.record.rounds)
 
 
-def sameness(comparison: Comparison) -> str:
+def divergence_of(comparison: Comparison) -> str:
     """Return whether the two texts are the same, and what a difference means."""
     if comparison.identical is None:
         return "tokens: texts differ by design (same law)"

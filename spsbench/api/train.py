@@ -6,14 +6,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from spsbench.api.bench import OF_PLACE
+from spsbench.api.bench import OF_OUTPUT
 from spsbench.api.load import access_of, load
 from spsbench.api.prepare import check_learners, prepare
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow, ignore, no_lines, takes_say
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.commands import OF_DRAFT, OF_HEAD, DraftTraining, HeadTraining
-from spsbench.settings.execution import HERE, Access, Crew, Place
+from spsbench.settings.execution import HERE, Access, OutputFolder, Workers
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.options import convert_options, take_options, take_record
 from spsbench.store.atomic import replace_file
@@ -51,10 +51,10 @@ def train(
         SpsError: with a line that says what was wrong and what to do.
     """
     access, rest = access_of(asked)
-    place = Place(
-        **{"out": Path(OUT[what])} | convert_options(OF_PLACE, take_options(rest, OF_PLACE))
+    place = OutputFolder(
+        **{"out": Path(OUT[what])} | convert_options(OF_OUTPUT, take_options(rest, OF_OUTPUT))
     )
-    crew = take_record(Crew, rest)
+    workers = take_record(Workers, rest)
     known = OF_DRAFT if what == "draft" else OF_HEAD
     own = convert_options(known, take_options(rest, known))
     training = DraftTraining(**own) if what == "draft" else HeadTraining(**own)
@@ -67,9 +67,9 @@ def train(
             "--on-policy with a head: expected a draft model. A head writes no text of its own: "
             "each of its rounds begins in the target's. Leave it out"
         )
-    if training.texts is not None and crew.kind != HERE:
+    if training.texts is not None and workers.kind != HERE:
         raise UsageError("--texts with --on: expected texts to be written there. Leave one out")
-    if training.parallel is not None and crew.kind != HERE:
+    if training.parallel is not None and workers.kind != HERE:
         raise UsageError(
             "--parallel with --on: expected one of the two, since processes that learn together "
             "also write the texts together. Leave one out"
@@ -125,17 +125,17 @@ def train(
             stop=stop,
             command=command,
             group=learners,
-            hands=_hands(crew, cell.models.target, training, access),
+            hands=_text_workers(workers, cell.models.target, training, access),
         ).run()
 
 
-def _hands(
-    crew: Crew, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access
+def _text_workers(
+    workers: Workers, target: ModelSpec, training: DraftTraining | HeadTraining, access: Access
 ) -> Any:
     """Return the workers that write texts; None: this process does."""
-    if crew.kind == HERE:
+    if workers.kind == HERE:
         return None
 
     from spsbench.distributed.texts import TextWorkers
 
-    return TextWorkers(crew, target, training, access)
+    return TextWorkers(workers, target, training, access)

@@ -32,7 +32,7 @@ from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import ModelCache
 from spsbench.models.config import read_object
 from spsbench.settings.cell import Cell
-from spsbench.settings.commands import OF_REPLAY, Audit, GoldenAsked, Replay
+from spsbench.settings.commands import OF_REPLAY, Audit, HeadAudit, Replay
 from spsbench.settings.execution import Access
 from spsbench.settings.options import convert_options, take_record
 from spsbench.spec import Spec
@@ -230,7 +230,7 @@ def verify_head(**asked: Any) -> HeadFound:
     Raises:
         SpsError: options that cannot be meant, or a golden file of another pair.
     """
-    plan = take_record(GoldenAsked, asked)
+    plan = take_record(HeadAudit, asked)
     asked = {name: value for name, value in asked.items() if value is not None}
     path = Path(plan.golden)
     made = not path.exists()
@@ -258,7 +258,7 @@ def verify_head(**asked: Any) -> HeadFound:
     return HeadFound(golden, path, made, now, parted, given, parts)
 
 
-def texts_of(pair: Any, plan: GoldenAsked) -> list[Passage]:
+def texts_of(pair: Any, plan: HeadAudit) -> list[Passage]:
     """Return prompts with the target's own continuations."""
     cell, loaded = pair.configured()
     short = cell.but(max_new_tokens=plan.tokens)

@@ -30,7 +30,7 @@ from spsbench.models.cache import ModelCache
 from spsbench.reports.reporter import Report
 from spsbench.reports.run_tables import conclude
 from spsbench.settings.cell import short_hash
-from spsbench.settings.execution import Access, Place
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
@@ -135,7 +135,7 @@ class Conduct:
         hands: make records and traces; None = this process does.
     """
 
-    place: Place
+    place: OutputFolder
     access: Access
     model_cache: ModelCache
     name: str

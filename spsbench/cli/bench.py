@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from spsbench.api.bench import OF_CREW, OF_PLACE, conduct, planned
+from spsbench.api.bench import OF_OUTPUT, OF_WORKERS, conduct, planned
 from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.cli.progress import shown
+from spsbench.cli.progress import deferred_progress
 from spsbench.cli.terminal import note, say
 from spsbench.errors import Exit, UsageError
 from spsbench.registry import built_in
 from spsbench.settings.cell_from_options import K_MAX
-from spsbench.settings.execution import Access, Crew, Place
+from spsbench.settings.execution import Access, OutputFolder, Workers
 from spsbench.settings.experiment import OF_EXPERIMENT, Experiment
 from spsbench.settings.options import RUN, WORK, repeated, take_options, take_record
 from spsbench.settings.sweep import LISTED, OF_SWEEP, Sweep, sweep
@@ -29,9 +29,9 @@ WHOLE = {name: each for name, each in OF_EXPERIMENT.items() if name != "title"}
     OF_SWEEP.values(),
     LISTED.values(),
     WHOLE.values(),
-    OF_PLACE.values(),
+    OF_OUTPUT.values(),
     OF_ACCESS.values(),
-    OF_CREW.values(),
+    OF_WORKERS.values(),
     many=[name for name, each in LISTED.items() if each.kind not in (bool, tuple)],
 )
 def bench(
@@ -58,9 +58,9 @@ def bench(
     form = o.report_format(format, json)
     if dry_run and form != "table":
         raise UsageError(f"--format {form} with --dry-run: expected one of the two. Leave one out")
-    place = take_record(Place, asked)
+    place = take_record(OutputFolder, asked)
     access = take_record(Access, asked)
-    crew = take_record(Crew, asked)
+    workers = take_record(Workers, asked)
     whole = take_options(asked, WHOLE)
     title, above, tables = read(config, asked | ({"task": task} if task else {}))
     if place.out is not None:
@@ -74,7 +74,7 @@ def bench(
     name = config.stem if config else experiment.parts[0].spec.short
     raise typer.Exit(
         run_experiment(
-            experiment, name, place, access, crew, form=form, chart=chart, dry_run=dry_run
+            experiment, name, place, access, workers, form=form, chart=chart, dry_run=dry_run
         )
     )
 
@@ -118,9 +118,9 @@ def files_of(table: Sweep) -> list[str]:
 def run_experiment(
     experiment: Experiment,
     name: str,
-    place: Place,
+    place: OutputFolder,
     access: Access,
-    crew: Crew,
+    workers: Workers,
     *,
     form: str,
     chart: bool,
@@ -136,12 +136,12 @@ def run_experiment(
             print(line)
         say("dry run: nothing was written; texts that end early shorten the time")
         return Exit.OK
-    with graceful() as interrupt, shown() as watch:
+    with graceful() as interrupt, deferred_progress() as watch:
         made = conduct(
             name,
             place,
             access,
-            crew=crew,
+            workers=workers,
             watch=watch,
             stop=lambda: interrupt.requested,
         ).run(experiment)

@@ -59,12 +59,12 @@ def report(error: BaseException) -> int:
     if debugging():
         traceback.print_exception(error)
     elif code == Exit.INTERNAL:
-        line += written(error)
+        line += save_traceback(error)
     if ranks().size > 1:
-        from spsbench.cli.ranks import leave, told_elsewhere
+        from spsbench.cli.ranks import is_reported_by_launcher, write_error_file
 
-        leave(line)
-        if told_elsewhere(line):
+        write_error_file(line)
+        if is_reported_by_launcher(line):
             return code
     print(f"error: {one_line(line)}", file=sys.stderr)
     return code
@@ -117,7 +117,7 @@ def debugging() -> bool:
     return "--debug" in sys.argv[1:] or os.environ.get("SPS_DEBUG", "0") not in ("", "0")
 
 
-def written(error: BaseException) -> str:
+def save_traceback(error: BaseException) -> str:
     """Write the traceback to a file, and return the end of the line that names it."""
     try:
         with tempfile.NamedTemporaryFile(

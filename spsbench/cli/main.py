@@ -14,7 +14,7 @@ from spsbench.cli.listing import list_plug_ins
 from spsbench.cli.models import models
 from spsbench.cli.options import Json, TableFormat, wants_json
 from spsbench.cli.plan import plan
-from spsbench.cli.ranks import followed, gone, learns, led, served
+from spsbench.cli.ranks import exit_rank, is_training, run_on_rank_0, run_other_rank, serve_rank_0
 from spsbench.cli.report import merge_runs, report
 from spsbench.cli.score import score
 from spsbench.cli.terminal import say, show_what_can_be_shown
@@ -79,5 +79,5 @@ def main() -> None:
     """Run the command line and exit."""
     show_what_can_be_shown()
     if ranks().rank > 0:
-        gone(followed(command if learns() else served))
-    sys.exit(led(lambda: exit_code(command)))
+        exit_rank(run_other_rank(command if is_training() else serve_rank_0))
+    sys.exit(run_on_rank_0(lambda: exit_code(command)))

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.bench import OF_OUTPUT, OF_WORKERS
 from spsbench.api.load import OF_ACCESS
 from spsbench.cli import options as o
-from spsbench.cli.progress import shown
+from spsbench.cli.progress import deferred_progress
 from spsbench.cli.terminal import say
 from spsbench.cli.what_if import (
     LinkOption,
@@ -31,16 +31,16 @@ from spsbench.spec import Spec
 from spsbench.store.interrupt import ENDS_WITHIN, graceful
 
 PLAN = "plan.json"
-UNASKED = ("k", "decoder", "random_weights")  # K is a range here; only the own loop is taken apart
-OF_PAIRS = {name: each for name, each in OF_CELL.items() if name not in UNASKED}
-PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
+EXCLUDED = ("k", "decoder", "random_weights")  # K is a range here; only the own loop is taken apart
+OF_PAIRS = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
+PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 
 
 @o.takes(
     OF_PLANNING.values(),
     OF_PAIRS.values(),
     PLACES.values(),
-    OF_CREW.values(),
+    OF_WORKERS.values(),
     OF_ACCESS.values(),
     many=[*LISTS],
 )
@@ -130,7 +130,7 @@ def run_plan(
     if folder is not None:
         made = drawn_again(folder, **asked)
     else:
-        with graceful(ENDS_WITHIN, stopped) as interrupt, shown() as watch:
+        with graceful(ENDS_WITHIN, stopped) as interrupt, deferred_progress() as watch:
             heard: dict[str, Any] = {"watch": watch, "fit": fit}
             made = make_plan(task, stop=lambda: interrupt.requested, **heard, **asked)
         if made is None:

@@ -22,14 +22,14 @@ class Counted(Protocol):
     def __str__(self) -> str: ...
 
 
-class Heart:
+class Heartbeat:
     """Prints a line at regular intervals from a thread of its own."""
 
     def __init__(self, line: Callable[[], str], every: float = EVERY) -> None:
         self._line, self._every, self._over = line, every, threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
-    def __enter__(self) -> "Heart":
+    def __enter__(self) -> "Heartbeat":
         self._thread.start()
         return self
 
@@ -49,7 +49,7 @@ def alive(doing: str, every: float = EVERY) -> Iterator[None]:
         yield
         return
     began = time.monotonic()
-    with Heart(lambda: f"{doing}, for {clock(time.monotonic() - began)} so far", every):
+    with Heartbeat(lambda: f"{doing}, for {clock(time.monotonic() - began)} so far", every):
         yield
 
 
@@ -85,7 +85,7 @@ class Bar(Progress):
 def progress(pace: Counted, every: float = EVERY) -> Iterator[Progress]:
     """Show a bar, or print a line at regular intervals, while the block runs."""
     if not is_terminal(sys.stderr):
-        with Heart(lambda: str(pace), every):
+        with Heartbeat(lambda: str(pace), every):
             yield Progress(pace)
         return
     bar = Bar(pace)
@@ -94,7 +94,7 @@ def progress(pace: Counted, every: float = EVERY) -> Iterator[Progress]:
 
 
 @contextmanager
-def shown() -> Iterator[Callable[[Counted], None]]:
+def deferred_progress() -> Iterator[Callable[[Counted], None]]:
     """Give a function that shows the progress passed to it, from the first call on."""
     with ExitStack() as stack:
         bars: list[Progress] = []

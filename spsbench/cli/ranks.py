@@ -27,9 +27,9 @@ ERRORS = "TORCHELASTIC_ERROR_FILE"  # where torchrun reads why a rank has failed
 GRACE = 10  # seconds between asking ranks to end and ending them
 
 
-def led(command: Callable[[], int]) -> int:
+def run_on_rank_0(command: Callable[[], int]) -> int:
     """Run `command` on rank 0, or in a single process, and dismiss the ranks that serve it."""
-    if ranks().size == 1 or learns():
+    if ranks().size == 1 or is_training():
         return command()
     return exit_code(meet) or command() or exit_code(dismiss)
 
@@ -41,12 +41,12 @@ def meet() -> None:
     open_store()
 
 
-def learns() -> bool:
+def is_training() -> bool:
     """Return whether each rank runs this command, since they learn together."""
     return sys.argv[1:2] == ["train"]
 
 
-def followed(work: Callable[[], object]) -> int:
+def run_other_rank(work: Callable[[], object]) -> int:
     """Do the work of another rank in silence; its error is left where torchelastic reads it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides, and ends the others by its end
     if not debugging():
@@ -59,12 +59,12 @@ def followed(work: Callable[[], object]) -> int:
         raise
     except BaseException as error:  # a panic in Rust is no Exception
         line, code = described(error)
-        leave(line)
+        write_error_file(line)
         return code
     return Exit.OK
 
 
-def served() -> None:
+def serve_rank_0() -> None:
     """Serve rank 0 to its end; its store must open within minutes."""
     from spsbench.api.prepare import check_environment, check_packages
 
@@ -76,17 +76,17 @@ def served() -> None:
     follow(MEETING)
 
 
-def gone(code: int) -> NoReturn:
+def exit_rank(code: int) -> NoReturn:
     """End another rank at once, since gloo aborts if it is shut down after rank 0 has ended."""
     os._exit(code)
 
 
-def told_elsewhere(line: str) -> bool:
+def is_reported_by_launcher(line: str) -> bool:
     """Return whether the launcher reports the failure, since another rank failed first."""
     return OURS in os.environ and LOST in line
 
 
-def leave(line: str) -> None:
+def write_error_file(line: str) -> None:
     """Write why this rank ends to where torchelastic looks for it."""
     path = os.environ.get(ERRORS)
     if path is None:

@@ -11,7 +11,7 @@ from spsbench.cli import options as o
 from spsbench.errors import UsageError
 from spsbench.sandbox.choice import UNDERSTOOD, Name
 from spsbench.sandbox.levels import ProgramLimits
-from spsbench.settings.execution import HERE, Crew
+from spsbench.settings.execution import HERE, Workers
 from spsbench.settings.options import MACHINE
 from spsbench.store.interrupt import graceful
 
@@ -98,10 +98,10 @@ def score(
 
     if workers is not None and on != HERE:
         raise UsageError("--workers with --on: expected one of the two. Leave --workers out")
-    crew = Crew(on=on)
+    crew = Workers(on=on)
 
     from spsbench.api.score import Scoring, ScoringOptions
-    from spsbench.cli.progress import shown
+    from spsbench.cli.progress import deferred_progress
     from spsbench.cli.publish import publish
     from spsbench.cli.terminal import one_line, say, write
 
@@ -119,7 +119,7 @@ def score(
             crew=crew,
         )
     )
-    with graceful() as interrupt, shown() as watch:
+    with graceful() as interrupt, deferred_progress() as watch:
         made.judge(watch, lambda: interrupt.requested)
     if interrupt.requested:
         again = shlex.join(["sps", *(a for a in sys.argv[1:] if a != "--overwrite")])

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.bench import OF_OUTPUT, OF_WORKERS
 from spsbench.api.load import OF_ACCESS
 from spsbench.api.train import OUT
 from spsbench.api.train import train as train_drafter
@@ -26,7 +26,7 @@ from spsbench.settings.execution import HERE
 from spsbench.store.interrupt import graceful
 
 SHOWN = 4  # depths in a line
-PLACES = {name: OF_PLACE[name] for name in ("out", "resume", "overwrite")}
+PLACES = {name: OF_OUTPUT[name] for name in ("out", "resume", "overwrite")}
 train = typer.Typer(
     no_args_is_help=True,
     help="Train a drafter for a target, on texts that the target writes.",
@@ -38,7 +38,7 @@ train = typer.Typer(
     OF_TRAINED.values(),
     OF_DRAFT.values(),
     PLACES.values(),
-    OF_CREW.values(),
+    OF_WORKERS.values(),
     OF_ACCESS.values(),
 )
 def draft(
@@ -56,7 +56,7 @@ def draft(
     OF_TRAINED.values(),
     OF_HEAD.values(),
     PLACES.values(),
-    OF_CREW.values(),
+    OF_WORKERS.values(),
     OF_ACCESS.values(),
 )
 def head(

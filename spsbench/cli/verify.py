@@ -42,13 +42,13 @@ class Form(NamedTuple):
         return cls("json" if json else format, out=out, **more)
 
 
-UNHEARD = (
+EXCLUDED = (
     "stop",
     "random_weights",
 )  # no audit of texts without meaning
-OF_HEAD_UNHEARD = (*UNHEARD, "verifier", "schedule", "max_new_tokens", "ignore_eos")
-OF_HEAD = {name: each for name, each in OF_CELL.items() if name not in OF_HEAD_UNHEARD}
-OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in UNHEARD}
+EXCLUDED_FOR_HEADS = (*EXCLUDED, "verifier", "schedule", "max_new_tokens", "ignore_eos")
+OF_HEAD = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED_FOR_HEADS}
+OF_PAIR = {name: each for name, each in OF_CELL.items() if name not in EXCLUDED}
 
 verify = typer.Typer(
     no_args_is_help=True,

@@ -108,14 +108,14 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
         own = {name: rest.pop(name) for name in list(rest) if name in OF_PLANNING and name != "k"}
         rest = single(rest, "--link") | own
 
-    from spsbench.cli.progress import shown
+    from spsbench.cli.progress import deferred_progress
     from spsbench.cli.publish import drawn
     from spsbench.cli.terminal import write
 
     with announce_if_slow(LIBRARIES):
         from spsbench.api.plan import plan_ranks
 
-    with at_once(), shown() as watch:
+    with at_once(), deferred_progress() as watch:
         plan = None if what is None else Path(what)
         found, known = plan_ranks(link, ranks, plan=plan, watch=watch, **rest)
 
@@ -178,13 +178,13 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
         pair = load(**once)
 
     from spsbench.api.costs import measure_draft_shapes
-    from spsbench.cli.progress import shown
+    from spsbench.cli.progress import deferred_progress
     from spsbench.cli.publish import drawn
     from spsbench.cli.terminal import write
     from spsbench.planning.forecast.tables import shape_rows, shape_table
 
     say(f"making {len(wanted)} draft models with random weights")
-    with shown() as watch:
+    with deferred_progress() as watch:
         costs, drafts = measure_draft_shapes(pair, wanted, watch=watch)
     if not json:
         write(drawn([shape_table(costs, drafts)]))

@@ -30,7 +30,7 @@ from spsbench.distributed.traces import trace_units
 from spsbench.hardware.files import clock
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access, Crew
+from spsbench.settings.execution import Access, Workers
 from spsbench.settings.experiment import Part
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Key, Record
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class RunWorkers:
     """`benchmark.conduct.Hands`: workers make records and traces, and the driver writes them."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: Workers) -> None:
         self.crew = crew
 
     def trace(self, bulk: Bulk, told: Told) -> None:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol
 from spsbench.errors import Exit, SpsError, UnavailableError, first_line, is_out_of_memory
 from spsbench.hardware.environment import usable_cores
 from spsbench.hardware.ranks import end_with_parent
-from spsbench.settings.execution import PROCESSES, Crew
+from spsbench.settings.execution import PROCESSES, Workers
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class Attempt(NamedTuple):
 
 
 def map_units(
-    crew: Crew,
+    crew: Workers,
     work: Any,
     units: Iterable[Any],
     *,
@@ -254,7 +254,7 @@ def map_units(
 
 @contextmanager
 def workers_of(
-    crew: Crew, work: Any, threads: int | None, device: str
+    crew: Workers, work: Any, threads: int | None, device: str
 ) -> Iterator[tuple[list[Worker], Callable[[], list[Worker]]]]:
     """Start workers and end them afterwards; also how to get more, where there is room by then.
 

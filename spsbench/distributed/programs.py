@@ -11,7 +11,7 @@ from spsbench.distributed.map_units import BrokenOffError, map_units
 from spsbench.hardware.environment import usable_cores
 from spsbench.sandbox.choice import LevelFinding, Name, choose
 from spsbench.sandbox.levels import Outcome, ProgramLimits, SandboxError
-from spsbench.settings.execution import Crew
+from spsbench.settings.execution import Workers
 from spsbench.tasks.judging import judge
 from spsbench.tasks.program_texts import Program
 
@@ -42,7 +42,7 @@ class Sandboxed:
 
 
 def judge_on(
-    crew: Crew,
+    crew: Workers,
     how: Sandboxed,
     held: LevelFinding,
     programs: Sequence[Program],

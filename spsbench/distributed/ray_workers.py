@@ -18,7 +18,7 @@ from typing import Any
 from spsbench.distributed.map_units import LOSSES, Runner, Worker
 from spsbench.errors import UnavailableError, first_line
 from spsbench.hardware.environment import usable_cores
-from spsbench.settings.execution import NO_RAY, Crew
+from spsbench.settings.execution import NO_RAY, Workers
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ PLAIN = {  # Ray's own choices: 15, so that any other work goes first; 30 s, too
 
 @contextmanager
 def ray_workers(
-    crew: Crew, work: Any, threads: int | None, device: str
+    crew: Workers, work: Any, threads: int | None, device: str
 ) -> Iterator[tuple[list[Worker], Callable[[], list[Worker]]]]:
     """Start as many actors as the cluster has room for; also a function that starts more by then.
 
@@ -166,7 +166,7 @@ def _room(ray: Any, cpus: int, gpus: int) -> dict[str, int]:
     return found
 
 
-def _cores(ray: Any, crew: Crew, threads: int | None, gpus: int) -> int:
+def _cores(ray: Any, crew: Workers, threads: int | None, gpus: int) -> int:
     """Return the cores of each worker: as asked, else as many as the smallest node has."""
     if crew.cpus_per_worker or threads:
         return crew.cpus_per_worker or threads or 1

@@ -13,7 +13,7 @@ from spsbench.distributed.environment import environment, prepare_worker
 from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.models.source import Source, source_of
 from spsbench.settings.commands import Training
-from spsbench.settings.execution import Access, Crew
+from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
 from spsbench.training.generation import Text, Writer
 from spsbench.training.prompts import in_chat
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class TextWorkers:
     """`training.text.partial.Hands`: targets of workers write texts, and the driver keeps them."""
 
-    crew: Crew
+    workers: Workers
     target: ModelSpec
     asked: Training
     access: Access
@@ -47,9 +47,9 @@ class TextWorkers:
             given_up.append(unit)
             log.info(f"gave up batch {unit.number} of the texts: {error}")
 
-        log.info(f"{len(missing)} batches of texts on {self.crew.on}")
+        log.info(f"{len(missing)} batches of texts on {self.workers.on}")
         map_units(
-            self.crew,
+            self.workers,
             Texts(
                 target=self.target,
                 asked=self.asked,

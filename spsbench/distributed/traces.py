@@ -37,7 +37,7 @@ from spsbench.distributed.map_units import check_complete, map_units
 from spsbench.methods.resolve import plan_of
 from spsbench.models.cache import Choices
 from spsbench.settings.cell import Cell
-from spsbench.settings.execution import Access, Crew
+from spsbench.settings.execution import Access, Workers
 from spsbench.settings.task import Sample
 from spsbench.store.records import records
 from spsbench.store.traces import TraceWriter, traces_path
@@ -45,7 +45,7 @@ from spsbench.store.traces import TraceWriter, traces_path
 log = logging.getLogger(__name__)
 
 
-def trace_units(crew: Crew, bulk: Bulk, told: Told) -> None:
+def trace_units(workers: Workers, bulk: Bulk, told: Told) -> None:
     """Have the texts of a run traced, and write what is found.
 
     Raises:
@@ -63,10 +63,10 @@ def trace_units(crew: Crew, bulk: Bulk, told: Told) -> None:
             choices=dict(bulk.model_cache.choices),
             expected=environment(driver.folders),
         )
-        log.info(f"{driver.total} texts to trace on {crew.on}")
+        log.info(f"{driver.total} texts to trace on {workers.on}")
         told(0, driver.total)
         map_units(
-            crew,
+            workers,
             work,
             driver.units(),
             threads=bulk.access.threads,

@@ -64,7 +64,7 @@ def quota() -> int | None:
         return None
 
 
-def left(usual: int, others: float, machine: int, allowed: int | None = None) -> int:
+def threads_left(usual: int, others: float, machine: int, allowed: int | None = None) -> int:
     """Return how many of `usual` threads have a processor of their own; at least 1.
 
     Args:

@@ -37,7 +37,7 @@ from spsbench.planning.report import Planned
 from spsbench.planning.runs import TEXTS, Runs, measured, missing
 from spsbench.settings.cell import Cell, Sampling, short_hash
 from spsbench.settings.commands import Planning
-from spsbench.settings.execution import Access, Place
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Part
 from spsbench.settings.labels import drafting
 from spsbench.settings.task import Sample, Task
@@ -126,7 +126,7 @@ class Planner:
     spec: Spec
     task: Task
     planning: Planning
-    place: Place
+    place: OutputFolder
     access: Access
     model_cache: ModelCache
     chat: bool = False

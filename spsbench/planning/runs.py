@@ -15,7 +15,7 @@ from spsbench.planning.forecast.forecasts import tau_of
 from spsbench.planning.forecast.recommendation import Measured
 from spsbench.reports.run_tables import tables
 from spsbench.settings.cell import Cell, short_hash
-from spsbench.settings.execution import Access, Place
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.labels import drafting
 from spsbench.spec import Spec
@@ -88,7 +88,7 @@ class Runs:
     def _run(self, part: Part, out: Path, hands: Hands | None = None) -> Path | None:
         experiment = Experiment(parts=(part,), seed=self._seed, threads=self.access.threads)
         conduct = Conduct(
-            place=Place(out=out, resume=True, score=False),
+            place=OutputFolder(out=out, resume=True, score=False),
             access=self.access,
             model_cache=self.model_cache,
             name=out.name,

@@ -93,7 +93,7 @@ OF_REPLAY: Mapping[str, Setting] = options_of(Replay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenAsked:
+class HeadAudit:
     """Options of `sps verify head`: the file of expected acceptance, and its texts."""
 
     golden: Annotated[
@@ -117,7 +117,7 @@ class GoldenAsked:
     tokens: Annotated[int, Option("Tokens per text.", AUDIT, AUDIT_COUNT)] = 48
 
 
-OF_GOLDEN: Mapping[str, Setting] = options_of(GoldenAsked)
+OF_GOLDEN: Mapping[str, Setting] = options_of(HeadAudit)
 """Name -> setting, of `sps verify head`."""
 
 

@@ -49,7 +49,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crew:
+class Workers:
     """The workers of a run: this process, others of this machine, or a cluster."""
 
     on: Annotated[
@@ -100,7 +100,7 @@ def _kind(on: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class OutputFolder:
     """The folder of a run, and what to do if a run exists there."""
 
     out: Annotated[

@@ -238,11 +238,11 @@ def part_of(table: Sweep, spec: Spec, task: Task, cells: tuple[Cell, ...]) -> Pa
         limit=table.limit,
         samples=table.samples,
         repeats=table.repeats,
-        traced=traced(table, cells),
+        traced=traced_cells(table, cells),
     )
 
 
-def traced(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+def traced_cells(table: Sweep, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """Return the cells whose drafts `--record trace` records.
 
     Raises:

@@ -15,7 +15,7 @@ from spsbench.distributed.process_group import SingleProcess, device_of
 from spsbench.models.loader import load_model
 from spsbench.models.source import source_of
 from spsbench.settings.commands import DraftTraining, HeadTraining
-from spsbench.settings.execution import Access, Place
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.store.atomic import replace_file
 from spsbench.store.lock import Lock
@@ -65,7 +65,7 @@ class Conduct:
 
     target: ModelSpec
     asked: DraftTraining | HeadTraining
-    place: Place
+    place: OutputFolder
     access: Access
     price: Price
     watch: Callable[[Course], None]

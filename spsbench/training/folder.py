@@ -23,7 +23,7 @@ from typing import Any
 from spsbench.errors import MismatchError, SpsError
 from spsbench.models.config import read_object
 from spsbench.settings.commands import DraftTraining, HeadTraining
-from spsbench.settings.execution import Place
+from spsbench.settings.execution import OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
@@ -63,7 +63,7 @@ class Folder:
             raise
 
 
-def opened(place: Place) -> Folder:
+def opened(place: OutputFolder) -> Folder:
     """The folder that a user names, there now; one to be overwritten is moved aside.
 
     Raises:

@@ -14,7 +14,7 @@ from spsbench.errors import MismatchError
 from spsbench.messages import lines_to
 from spsbench.models.cache import ModelCache
 from spsbench.reports.run_tables import tables
-from spsbench.settings.execution import Access, Crew
+from spsbench.settings.execution import Access, Workers
 from spsbench.settings.records import RoundRecord
 from spsbench.settings.task import Sample
 from spsbench.store.log import iterate
@@ -86,7 +86,7 @@ def conducted(tmp_path, monkeypatch):
                 watch=lambda pace: None,
                 stop=lambda: stop() or bool(writer.count > 20 and stop is halfway),
             )
-            generations.RunWorkers(Crew(on="processes:2")).make(bulk)
+            generations.RunWorkers(Workers(on="processes:2")).make(bulk)
         return tmp_path / folder, lines
 
     return conduct

@@ -14,12 +14,12 @@ import pytest
 from spsbench.distributed import map_units as module
 from spsbench.distributed.map_units import LOSSES, TRIES, is_stopped, map_units
 from spsbench.errors import DataError, UnavailableError
-from spsbench.settings.execution import Crew
+from spsbench.settings.execution import Workers
 from tests.distributed.doubling import Doubling, Written
 from tests.distributed.inline import first, inline
 
 COUNT = 200
-TWO = Crew(on="processes:2")
+TWO = Workers(on="processes:2")
 
 
 def carry_out(count=COUNT, written=None, stop=lambda: False, watch=lambda *_: None, **work):

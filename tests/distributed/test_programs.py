@@ -18,7 +18,7 @@ from spsbench.messages import lines_to
 from spsbench.sandbox import confinement
 from spsbench.sandbox.choice import LevelFinding
 from spsbench.sandbox.levels import Outcome, ProgramLimits
-from spsbench.settings.execution import Crew
+from spsbench.settings.execution import Workers
 from spsbench.tasks.program_texts import Program
 from tests.distributed.inline import inline
 from tests.tasks.programs.conftest import right, written
@@ -57,7 +57,7 @@ def judged(monkeypatch, held=HELD, spoilt=()):
     with lines_to(lines.append):
         try:
             judge_on(
-                *(Crew(on="processes:1"), HOW, HELD, PROGRAMS),
+                *(Workers(on="processes:1"), HOW, HELD, PROGRAMS),
                 told=told.__setitem__,
                 stop=lambda: False,
             )

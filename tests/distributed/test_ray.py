@@ -12,7 +12,7 @@ import pytest
 
 from spsbench.distributed import ray_workers
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.settings.execution import Crew
+from spsbench.settings.execution import Workers
 from tests.distributed.compared import bare
 
 NO_RAY = importlib.util.find_spec("ray") is None
@@ -28,12 +28,12 @@ def test_without_ray_one_line_says_how_to_get_it(monkeypatch):
 @pytest.mark.parametrize("on", ["there", "ray:", "processes", "processes:0", "processes:x", ""])
 def test_another_crew_is_refused(on):
     with pytest.raises(UsageError, match="--on"):
-        Crew(on=on)
+        Workers(on=on)
 
 
 def test_cores_of_workers_where_there_are_none_are_refused():
     with pytest.raises(UsageError, match="--cpus-per-worker without --on"):
-        Crew(cpus_per_worker=2)
+        Workers(cpus_per_worker=2)
 
 
 KILLS = """

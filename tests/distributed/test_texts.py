@@ -7,7 +7,7 @@ from spsbench.distributed.map_units import BrokenOffError
 from spsbench.distributed.texts import TextWorkers
 from spsbench.errors import UsageError
 from spsbench.settings.commands import HeadTraining
-from spsbench.settings.execution import Access, Crew
+from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
 from spsbench.training.generation import Writer
 from spsbench.training.prompts import Overlap, prompts_of
@@ -48,7 +48,7 @@ def writer(model, asked):
 
 def hands(folder, asked):
     target = ModelSpec(str(folder), dtype="float32")
-    return TextWorkers(Crew(on="processes:2"), target, asked, Access(offline=True))
+    return TextWorkers(Workers(on="processes:2"), target, asked, Access(offline=True))
 
 
 @pytest.mark.parametrize("prompts", [False, True])

@@ -89,4 +89,4 @@ def test_a_quota_is_rounded_up(
 def test_threads_that_have_a_processor_of_their_own(
     usual: int, others: float, processors: int, allowed: int | None, left: int
 ) -> None:
-    assert contention.left(usual, others, processors, allowed) == left
+    assert contention.threads_left(usual, others, processors, allowed) == left

@@ -15,7 +15,7 @@ from spsbench.planning.report import command
 from spsbench.planning.runs import missing
 from spsbench.settings.cell import Cell
 from spsbench.settings.commands import Planning
-from spsbench.settings.execution import Access, Place
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.settings.records import Record, RoundRecord
 from spsbench.spec import Spec
@@ -75,7 +75,7 @@ def test_a_plan_in_a_chat_is_used_in_a_chat() -> None:
         spec=Spec("xsum"),
         task=None,  # type: ignore[arg-type]
         planning=Planning(),
-        place=Place(),
+        place=OutputFolder(),
         access=Access(),
         model_cache=None,  # type: ignore[arg-type]
         chat=True,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from spsbench.api.bench import OF_CREW, OF_PLACE
+from spsbench.api.bench import OF_OUTPUT, OF_WORKERS
 from spsbench.api.load import OF_ACCESS
 from spsbench.settings.cell_from_options import OF_CELL
 from spsbench.settings.commands import LISTS, OF_AUDIT, OF_PLANNING
@@ -64,7 +64,7 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
     several = {name: f"{listed(each)} | None" for name, each in LISTED.items()}
     lists = {name: f"{listed(OF_CELL[name])} | None" for name in LISTS}
     sweep = {n: t for n, t in fields(OF_SWEEP.values(), AS_GIVEN).items() if n != "task"}
-    place = fields(OF_PLACE.values()) | fields(OF_CREW.values())
+    place = fields(OF_OUTPUT.values()) | fields(OF_WORKERS.values())
     planned = {n: t for n, t in fields(OF_CELL.values()).items() if n not in ("stop", "k")}
     planning = fields(OF_PLANNING.values(), {"k": "int | str"})
     return {
@@ -83,7 +83,8 @@ def dicts() -> dict[str, tuple[str, str, dict[str, str]]]:
         ),
         "PlanOptions": (
             "AccessOptions",
-            "Options of `Pair.plan`: several drafts, drafters, verifiers and schedules are compared.",
+            "Options of `Pair.plan`: several drafts, drafters, verifiers and schedules are "
+            "compared.",
             planned | lists | planning | place,
         ),
     }

@@ -11,7 +11,7 @@ from spsbench.api.load import OF_ACCESS, access_of
 from spsbench.cli.bench import bench
 from spsbench.cli.generate import generate
 from spsbench.cli.main import app
-from spsbench.cli.verify import UNHEARD, pair
+from spsbench.cli.verify import EXCLUDED, pair
 from spsbench.errors import UsageError
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_AUDIT
@@ -78,7 +78,7 @@ def test_the_commands_have_the_same_options_with_the_same_defaults() -> None:
     for name in OF_CELL:
         assert name in one, name
         assert name in many, name  # `k` as a range
-        assert (name in audited) == (name not in UNHEARD), name
+        assert (name in audited) == (name not in EXCLUDED), name
         if name not in ("k", *SINGLE):
             assert one[name] == many[name] == audited.get(name, one[name])
     for name in OF_ACCESS:
@@ -132,7 +132,7 @@ def test_the_same_refusals_everywhere(name: str, value: Any, said: str) -> None:
         make_cell(**{name: value})
     assert str(library.value) == f"{flag} {said}"
     for command in (["generate", "x"], ["verify", "pair"], ["bench", "xsum"]):
-        if command[0] == "verify" and name in UNHEARD:
+        if command[0] == "verify" and name in EXCLUDED:
             continue
         with pytest.raises(UsageError) as line:
             app([*command, flag, str(value)], standalone_mode=False)

@@ -7,7 +7,7 @@ import torch
 
 from spsbench.loop.sampling import Warp
 from spsbench.settings.commands import HeadTraining
-from spsbench.settings.execution import Access, Place
+from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.training import batches, conduct
 from spsbench.training.folder import Folder
@@ -96,7 +96,7 @@ def test_a_resume_keeps_the_numbers_it_was_begun_with(monkeypatch, tmp_path, sai
         made = conduct.Conduct(
             target=ModelSpec("nano"),
             asked=HeadTraining(),
-            place=Place(out=tmp_path, resume=resume),
+            place=OutputFolder(out=tmp_path, resume=resume),
             access=Access(),
             price=lambda folder, drafter: None,
             watch=lambda course: None,

@@ -49,7 +49,7 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.plugins import is_ours, make
 from spsbench.registry import entries
 from spsbench.settings.cell import CONSTANT
-from spsbench.settings.execution import Crew
+from spsbench.settings.execution import Workers
 from spsbench.spec import Spec
 
 PROMPT = (0, 1, 0, 1, 0)  # look-ups find something in it
@@ -279,7 +279,7 @@ def rows_of(
             yield unit
 
     if waiting:
-        crew = Crew(on=f"processes:{min(workers, len(waiting))}")
+        crew = Workers(on=f"processes:{min(workers, len(waiting))}")
         map_units(crew, Enumeration(), handed_out(), take=take, give_up=give_up, losses=1)
     return [rows[index] for index in range(len(pairings))]
 

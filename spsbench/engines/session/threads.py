@@ -35,7 +35,7 @@ def with_threads(choice: Choice, lm: LM, weight_bytes: int) -> Choice:
         weight_bytes: what a pass reads.
     """
     others, usual = contention.at_work(), torch.get_num_threads()
-    free = contention.left(usual, others, os.cpu_count() or 1, contention.quota())
+    free = contention.threads_left(usual, others, os.cpu_count() or 1, contention.quota())
     if others >= contention.BUSY:
         return replace(choice, threads=best_threads(lm, weight_bytes, free), beside=round(others))
     key = f"threads for {weight_bytes} bytes of {usual}, {free} free"

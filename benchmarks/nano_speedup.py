@@ -21,6 +21,7 @@ import torch
 import transformers
 
 import spsbench
+from corpora import news, stdlib
 from spsbench.benchmark.generation import Generation, interleave
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
@@ -32,7 +33,7 @@ from spsbench.models.tokenizers import encode
 from spsbench.settings.cell import Cell
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.records import Record
-from spsbench.tasks.corpora import news, stdlib
+from spsbench.tasks.articles import layout
 
 PROMPT_TOKENS = 96
 SHOWN = ("alpha", "block_efficiency", "mean_token_time_ms", "speedup", "predicted_speedup")
@@ -55,7 +56,7 @@ def stdlib_prompts(loaded: Loaded, count: int) -> list[list[int]]:
 def news_prompts(loaded: Loaded, count: int) -> list[list[int]]:
     """One worked example and the start of an article."""
     items = list(islice(news.items(0, "heldout"), 2 * count))
-    texts = [news.layout(items[i : i + 1], items[i + 1].document) for i in range(0, 2 * count, 2)]
+    texts = [layout(items[i : i + 1], items[i + 1].document) for i in range(0, 2 * count, 2)]
     return [encode(loaded.tokenizer, text)[:-40] for text in texts]
 
 

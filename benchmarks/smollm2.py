@@ -10,7 +10,7 @@ Each goes on where it was stopped. Prompts are made from what every Python has, 
 benchmark's (`sps train` compares them): functions to complete, generated ones and those of the
 standard library; paragraphs of the language's reference and generated news to sum up; functions and
 paragraphs to repeat or to edit. With them go questions that the target asks itself.
-Modules held out (`tasks/corpora/stdlib.py`) are not used: `benchmarks/methods.py` copies from them.
+Modules held out (`recipes/nano/stdlib.py`) are not used: `benchmarks/methods.py` copies from them.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from spsbench.tasks.corpora import functions, news, stdlib
+from corpora import functions, news, stdlib
 from spsbench.tasks.humaneval import QUESTION
 from spsbench.tasks.xsum import QUESTION as SUMMARY
 

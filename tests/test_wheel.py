@@ -33,7 +33,9 @@ def test_it_holds_the_pair_and_its_cards(wheel: Path) -> None:
     assert "spsbench/py.typed" in names
     for asset in (*SCRIPTS, "page.css"):
         assert f"spsbench/reports/page/assets/{asset}" in names
-    assert not any(name.startswith("tests/") for name in names)
+    assert "spsbench/tasks/articles.jsonl.gz" in names
+    assert not any(name.startswith(("tests/", "recipes/")) for name in names)
+    assert not any("corpora" in name or "training/nano" in name for name in names)
 
 
 def test_it_generates_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:

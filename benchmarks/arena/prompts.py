@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from spsbench.tasks.corpora import stdlib
+from corpora import stdlib
 
 
 def random_prompts(vocabulary: int, count: int, length: int) -> list[list[int]]:

@@ -23,8 +23,7 @@ from spsbench.errors import DataError
 from spsbench.metrics.parity import average
 from spsbench.settings.task import Fits, Sample, Task
 from spsbench.tasks import rouge
-from spsbench.tasks.articles import articles
-from spsbench.tasks.corpora import news
+from spsbench.tasks.articles import articles, layout
 from spsbench.tasks.reader import fingerprint
 
 # Where sentences end, and the longest beginning of a text that ends with one and still fits.
@@ -94,7 +93,7 @@ class XSum(Task):
                 bundled pair can sum up; `auto` the split if it is cached or within reach, else
                 `mini`; anything else is a path to JSONL (perhaps gzipped), parquet, or a folder of
                 `Dataset.save_to_disk`, with `id`, `document` and `summary`.
-            count: the articles to generate for `mini`; of real ones there are those there are.
+            count: how many articles of `mini`, 1 to 1,000; of real ones all are taken.
 
         Raises:
             ValueError: a count out of range.
@@ -147,7 +146,7 @@ class XSum(Task):
     def _prompt(self, document: str) -> str:
         if self._asks:
             return QUESTION.format(document=document)
-        return news.layout([self._example], document)
+        return layout([self._example], document)
 
     def _fingerprint(self) -> str:
         parts = [self._prompt("")] + [text for i in self._items for text in (i.id, i.document)]

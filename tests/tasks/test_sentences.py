@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from spsbench.tasks.corpora import news
+from spsbench.tasks.articles import articles
 from spsbench.tasks.xsum import sentence_ends, shortened
 
 
@@ -34,9 +34,7 @@ def test_where_sentences_end(text: str, sentences: list[str]) -> None:
 
 def test_the_cut_is_the_longest_that_fits() -> None:
     random_ = random.Random(0)
-    articles = news.items(7, "heldout")
-    for _ in range(50):
-        document = next(articles).document
+    for _, document, _ in articles("mini", 50).items:
         room = random_.randint(0, len(document))
         ends = sentence_ends(document)
         short = shortened(document, lambda text, room=room: len(text) <= room)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from spsbench.models import hub
 from spsbench.settings.task import Sample, Task
 from spsbench.store.provenance import provenance
 from spsbench.tasks import articles
-from spsbench.tasks.corpora import news
 from spsbench.tasks.xsum import XSum, sentence_ends
 
 REAL = os.environ.get("SPSBENCH_XSUM")  # a file of real articles, if there is one
@@ -41,31 +39,38 @@ def test_mini_is_two_hundred_held_out_items_after_a_training_one() -> None:
     task: Task = XSum("mini")
     samples = list(task.samples(always))
     assert len({sample.id for sample in samples}) == len(samples) == 200
-    generated = {item.id: item for item in islice(news.items(articles.MINI_SEED, "heldout"), 300)}
-    assert [sample.id for sample in samples] == list(generated)[:200]
-    example = next(news.items(articles.MINI_SEED, "train"))
-    for sample in samples:
-        assert ending(sample.prompt) == generated[sample.id].document
-        assert sample.prompt == news.layout([example], generated[sample.id].document)
-        assert sample.reference == generated[sample.id].summary
-        assert not sample.cut
+    mini = articles.articles("mini", 200)
+    for sample, item in zip(samples, mini.items, strict=True):
+        assert sample.prompt == articles.layout([mini.example], item.document)
+        assert (sample.id, sample.reference, sample.cut) == (item.id, item.summary, False)
     assert "not XSum" in task.title
     assert samples == list(XSum("mini").samples(always))
+
+
+def test_mini_has_the_prompts_that_results_on_disk_were_made_with() -> None:
+    versions = {count: XSum("mini", count=count).prompt_version for count in (1, 200, 1000)}
+    assert versions == {
+        1: "one-shot-1-fbff8f0c",
+        200: "one-shot-1-26f2b4c0",
+        1000: "one-shot-1-06b03eea",
+    }
+    assert XSum("mini").instruct().prompt_version == "ask-1-9ba33aa3"
 
 
 def test_mini_can_be_longer_and_begins_alike() -> None:
     some, more = XSum("mini", count=20), XSum("mini", count=300)
     assert list(more.samples(always))[:20] == list(some.samples(always))
     assert some.prompt_version != more.prompt_version
-    with pytest.raises(ValueError, match="count is 0"):
-        XSum("mini", count=0)
+    for count in (0, 1001):
+        with pytest.raises(ValueError, match=rf"count is {count}: expected 1..1000"):
+            XSum("mini", count=count)
 
 
 def test_a_file_is_asked_in_the_layout_of_the_bundled_pair(tmp_path: Path) -> None:
     task = XSum(written(tmp_path, "It  rained\nall day.\n\nArticle: of faith.\nSummary: none."))
     (sample,) = task.samples(always)
     document = "It rained all day. Article: of faith. Summary: none."
-    assert sample.prompt == news.layout([articles.WRITTEN], document)
+    assert sample.prompt == articles.layout([articles.WRITTEN], document)
     assert sample.prompt.count("\n\n") == 1  # an article cannot look like the layout around it
     assert sample.reference == "It rained."
 
@@ -79,9 +84,9 @@ def test_the_example_is_short_and_sound() -> None:
 
 
 def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin() -> None:
-    items = list(islice(news.items(3, "heldout"), 3))
-    text = news.layout(items)
-    after = text[len(news.layout([], items[0].document)) :]
+    items = articles.articles("mini", 3).items
+    text = articles.layout(items)
+    after = text[len(articles.layout([], items[0].document)) :]
     assert after[: min(after.find(s) for s in XSum.stop if s in after)].strip() == items[0].summary
     assert not any(stop in f" {item.summary}" for item in items for stop in XSum.stop)
 
@@ -89,7 +94,7 @@ def test_the_stop_strings_end_a_summary_where_the_next_item_would_begin() -> Non
 def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path: Path) -> None:
     document = " ".join(f"This is sentence number {n}." for n in range(500))
     task = XSum(written(tmp_path, document, "Short."))
-    room = len(news.layout([articles.WRITTEN], document)) // 2
+    room = len(articles.layout([articles.WRITTEN], document)) // 2
     long, short = task.samples(lambda prompt: len(prompt) <= room)
     assert long.cut
     assert not short.cut
@@ -102,7 +107,7 @@ def test_a_long_article_is_cut_at_a_sentence_and_says_so(tmp_path: Path) -> None
 
 def test_an_article_whose_first_sentence_does_not_fit_is_named(tmp_path: Path) -> None:
     task = XSum(written(tmp_path, "Fits.", "This sentence is far too long. Fits."))
-    room = len(news.layout([articles.WRITTEN], "Fits."))
+    room = len(articles.layout([articles.WRITTEN], "Fits."))
     samples = task.samples(lambda prompt: len(prompt) <= room)
     assert next(samples).id == "0"
     with pytest.raises(DataError, match="article '1'"):

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import spsbench
-from spsbench.tasks.corpora import news
+from spsbench.tasks.articles import articles, layout
 
 MODELS = Path(spsbench.__file__).parent / "models"
 NAMES = ("nano", "nano-draft")
@@ -74,8 +74,7 @@ def test_measured_figures_meet_the_aim():
 
 def test_works_at_the_end_of_its_context(pair):
     words = AutoTokenizer.from_pretrained(MODELS / "nano")
-    items = news.items(11, "heldout")
-    text = "\n\n".join(news.layout([next(items)]) for _ in range(40))
+    text = layout(articles("mini", 40).items)
     ids = torch.tensor([words(text, verbose=False)["input_ids"][:2048]])
     assert ids.shape == (1, 2048)
     with torch.no_grad():

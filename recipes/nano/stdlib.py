@@ -1,18 +1,22 @@
-"""The text that every Python carries: the sources of its standard library, pinned by hash."""
+"""The sources of Python's standard library, pinned by hash, and which texts are held out."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Literal
 
-from spsbench.tasks.corpora.splits import Split
+Split = Literal["train", "heldout"]
 
-MANIFEST = Path(__file__).with_name("stdlib.manifest.json")
+HELDOUT_SHARE = 0.1  # of the possible keys of generated texts
+
+# The library that the bundled pair was trained on: `digest(modules())` of that Python.
+PYTHON = "3.11.7"
+DIGEST = "cf1a453e7549c1801a81678bd735082b6d4a191a55e519d24b7b0565f0a4b82c"
 
 # Whole modules of several kinds: text, mathematics, data structures, file formats, network.
 HELDOUT = frozenset(
@@ -38,7 +42,7 @@ SKIPPED_FILES = (
 
 
 class CorpusMismatchError(RuntimeError):
-    """This Python's library is not the one of the manifest."""
+    """The library of this Python is not the pinned one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +78,28 @@ def modules(root: Path | None = None) -> Iterator[Module]:
             yield Module(name, text, "heldout" if name in HELDOUT else "train")
 
 
-def manifest(root: Path | None = None) -> dict[str, dict[str, str]]:
-    """What the committed manifest holds: path -> hash and split."""
-    return {m.path: {"sha256": m.sha256, "split": m.split} for m in modules(root)}
+def digest(found: list[Module]) -> str:
+    """Return one hash of the path, the split and the text of every module."""
+    lines = (f"{module.path} {module.split} {module.sha256}\n" for module in found)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def load(*, pinned: bool = True, root: Path | None = None) -> list[Module]:
-    """All modules; with `pinned`, only if they are byte for byte those of the manifest.
+    """Return all modules; with `pinned`, only if they are those the bundled pair was trained on.
 
     Raises:
-        CorpusMismatchError: the library differs from the manifest.
+        CorpusMismatchError: the library has another digest.
     """
     found = list(modules(root))
-    if not pinned:
-        return found
-    stored = json.loads(MANIFEST.read_text(encoding="utf-8"))
-    wanted = {path: entry["sha256"] for path, entry in stored["files"].items()}
-    here = {module.path: module.sha256 for module in found}
-    differing = sorted(
-        path for path in wanted.keys() | here.keys() if wanted.get(path) != here.get(path)
-    )
-    if differing:
+    if pinned and digest(found) != DIGEST:
         raise CorpusMismatchError(
-            f"the standard library is not that of Python {stored['python']}: {len(differing)} of "
-            f"{len(wanted)} files differ, the first is {differing[0]}; "
-            "--unpinned trains on what is there"
+            f"the standard library ({len(found)} modules) is not that of Python {PYTHON} as "
+            "python.org builds it; --unpinned trains on what is there"
         )
     return found
+
+
+def split_of(key: str) -> Split:
+    """Return the split of a generated text by the hash of what it says, not of its wording."""
+    share = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") / 2**32
+    return "heldout" if share < HELDOUT_SHARE else "train"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spsbench.tasks.corpora.splits import Split, split_of
+from nano.stdlib import Split, split_of
 
 # What is asked of each item: words for the docstring, expression of `x`, a name for the function.
 NUMBER_FILTERS = (

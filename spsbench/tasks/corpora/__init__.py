@@ -1,1 +1,0 @@
-"""Texts that need no download: the standard library, generated news, generated functions."""

@@ -1,5 +1,0 @@
-"""`python -m spsbench.training.nano`."""
-
-from spsbench.training.nano.recipe import main
-
-main()

@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from spsbench import messages
+from spsbench import messages, registry
 from spsbench.engines.kernels.native import KINDS
 from spsbench.engines.packing import tuning
+from spsbench.registry import Entry, Kind
 from tests.tiny_models import tiny
 
 torch.set_num_threads(int(os.environ.get("SPSBENCH_TEST_THREADS", "1")))  # `make test-portable`
@@ -47,3 +48,14 @@ def nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was measured on this machine before, or is in a test, has a say in another."""
     monkeypatch.setattr(tuning, "place", lambda: tmp_path / "kept.json")
     monkeypatch.setattr(tuning, "_current", dict.fromkeys(KINDS, tuning.USUAL))
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kind, str, str], None]:
+    """`registered("drafters", "mine", "tests.x:Mine")`: a part of another package, by its name."""
+
+    def register(kind: Kind, name: str, where: str) -> None:
+        entry = Entry(kind, name, where, "from elsewhere")
+        monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, entry))
+
+    return register

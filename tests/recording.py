@@ -91,12 +91,16 @@ def recorded(
 def record_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on passes are recorded and replayed on the CPU."""
     waiting = NoWaiting()
-    monkeypatch.setattr(static, "records", lambda device: True)
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: waiting.mode)
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", waiting.set)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", TapeGraph)
-    monkeypatch.setattr(torch.cuda, "graph", recorded)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream())
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    stand_ins: dict[str, object] = {
+        "get_sync_debug_mode": lambda: waiting.mode,
+        "set_sync_debug_mode": waiting.set,
+        "CUDAGraph": TapeGraph,
+        "graph": recorded,
+        "Stream": Stream,
+        "current_stream": lambda: Stream(),
+        "stream": lambda stream: nullcontext(),
+        "device": lambda device: nullcontext(),
+    }
+    owners = {(torch.cuda, name): value for name, value in stand_ins.items()}
+    for (owner, name), value in {(static, "records"): lambda device: True, **owners}.items():
+        monkeypatch.setattr(owner, name, value)

@@ -26,7 +26,7 @@ from spsbench.methods.verifiers.sps import Sps
 from tests.tiny_models import laws
 
 PROMPT = [1, 2, 3, 4, 5]
-TOKENS = 300
+TOKENS = 120
 SIZE = {"vocab": 97, "scale": 6.0, "dtype": torch.float32}
 VERIFIERS = [Sps(), Block(), Match()]
 
@@ -76,7 +76,7 @@ def test_the_models_make_the_comparison_hard_and_fair(
 ) -> None:
     output = greedy(architecture)
     assert len(output) == TOKENS
-    assert len(set(output)) > 30
+    assert len(set(output)) > 20
     best = laws(model(architecture, **SIZE), PROMPT + output).topk(2).values
     assert float((best[:, 0] - best[:, 1]).min()) > 1e-4
 
@@ -90,7 +90,9 @@ def test_without_drafts(
     assert len(made) == TOKENS
 
 
-@pytest.mark.parametrize(("architecture", "k"), list(zip(NAMES * 3, range(1, 9), strict=False)))
+@pytest.mark.parametrize(
+    ("architecture", "k"), list(zip(NAMES * 2, (1, 2, 4, 8, 3, 6), strict=True))
+)
 def test_with_a_draft_model(
     model: Callable[..., PreTrainedModel],
     greedy: Callable[[str], list[int]],

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -310,26 +311,30 @@ class Eager(Constant):
         return torch.ones((), dtype=torch.bool, device=p.device)
 
 
-def test_a_row_taken_by_plain_indexing_is_seen(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_a_row_taken_by_plain_indexing_is_seen(request: pytest.FixtureRequest) -> None:
     there = far(pair())
     request.getfixturevalue("device")
-    monkeypatch.setattr(sps, "row", indexed)
-    with pytest.raises(HostWaitsError, match="_local_scalar_dense"):
+    with (
+        patch.object(sps, "row", indexed),
+        pytest.raises(HostWaitsError, match="_local_scalar_dense"),
+    ):
         generate(*there)
 
 
-@pytest.mark.parametrize("module", ["loop.noise", "loop.decode", "loop.sampling", "engines.static"])
-def test_a_blocking_copy_is_seen(
-    module: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize(
+    "module", ["loop.noise", "loop.decode", "loop.sampling", "engines.cuda.static"]
+)
+def test_a_blocking_copy_is_seen(module: str, request: pytest.FixtureRequest) -> None:
     there = far(pair())
     request.getfixturevalue("device")
-    if module == "loop.sampling":  # it sends only what no one has sent before
-        monkeypatch.setattr("spsbench.loop.decode.on_device", lambda noise, device: noise)
-    monkeypatch.setattr(f"spsbench.{module}.send", blocking)
-    with pytest.raises(HostWaitsError, match="blocking upload"):
+    # `sampling` sends only what no one has sent before
+    ahead = (lambda noise, device: noise) if module == "loop.sampling" else on_device
+    planted = patch(f"spsbench.{module}.send", blocking)
+    with (
+        planted,
+        patch.object(loop, "on_device", ahead),
+        pytest.raises(HostWaitsError, match="blocking upload"),
+    ):
         generate(*there)
 
 

@@ -51,9 +51,13 @@ def test_lines_are_seen_by_the_usual_configuration(caplog: pytest.LogCaptureFixt
     assert said == caplog.messages == ["line"]
 
 
-def test_slow_steps_are_announced_in_nested_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "Timer", AtOnce)
     monkeypatch.setattr(messages, "PATIENCE", 2.0)
+
+
+def test_slow_steps_are_announced_in_nested_blocks(impatient: None) -> None:
     said: list[str] = []
     with lines_to(said.append), announce_if_slow("loading"), announce_if_slow("compiling"):
         assert said == ["loading ...", "compiling ..."]
@@ -63,10 +67,7 @@ def test_slow_steps_are_announced_in_nested_blocks(monkeypatch: pytest.MonkeyPat
     assert set(AtOnce.seconds) == {2.0}
 
 
-def test_loading_a_pair_announces_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(messages, "Timer", AtOnce)
+def test_loading_a_pair_announces_the_model(tmp_path: Path, impatient: None) -> None:
     folder = save(tmp_path / "target", random_model())
     said: list[str] = []
     pair = spsbench.load(target=str(folder), engine="eager", say=said.append)

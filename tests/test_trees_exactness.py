@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -90,7 +91,7 @@ QUICK = (
     (Recursive(), "three siblings", Drawn.IID, WIDE),
     (SpecTr(), "three siblings", Drawn.IID, WIDE),
     (SpecTr(), "two chains", Drawn.IID, PLAIN),
-    (Gbv(), "four siblings", Drawn.IID, WIDE),
+    pytest.param(Gbv(), "four siblings", Drawn.IID, WIDE, marks=pytest.mark.slow),
     (Gbv(), "two forks", Drawn.IID, Pair(2, 1, SURE)),
     (Gbv(), "siblings", Drawn.IID, Pair(3, 2, ("equal",))),
 )
@@ -209,8 +210,7 @@ class KeepsTheWeight(Traversal):
             refuse(self, here, *rest)
             self.weight[here] = before
 
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(TreeRejection, "_refuse", kept)
+        with patch.object(TreeRejection, "_refuse", kept):
             return super().__call__(draft, q, noise)
 
 
@@ -235,8 +235,7 @@ class ForgetsTheRefused(Recursive):
     """Tests every sibling against the target's own law."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(TreeRejection, "_refuse", against_its_own_law)
+        with patch.object(TreeRejection, "_refuse", against_its_own_law):
             return super().__call__(draft, q, noise)
 
 
@@ -245,8 +244,7 @@ class OnlyTheWeight(Block):
     """Takes the bound of a prefix, its weight, for the chance to keep it."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(Prefixes, "passes", lambda self, i, u: u < self.weight[i])
+        with patch.object(Prefixes, "passes", lambda self, i, u: u < self.weight[i]):
             return super().__call__(replace(draft, parents=None), q, noise)
 
     def refuses(self, drawn: Drawn, tree: bool) -> str | None:
@@ -268,8 +266,7 @@ class PlainChains(Gbv):
     """Chooses the best chain and judges it as if it had been the only one."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr("spsbench.methods.verifiers.gbv.likelier", lambda *given: 1.0)
+        with patch("spsbench.methods.verifiers.gbv.likelier", lambda *given: 1.0):
             return super().__call__(draft, q, noise)
 
 
@@ -278,10 +275,11 @@ class OneCandidate(SpecTr):
     """Tests each of several siblings as if it were alone."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        with pytest.MonkeyPatch.context() as planted:
-            name = "spsbench.methods.verifiers.spectr.rho"
-            planted.setattr(f"{name}s", lambda draft, q, shape, k: torch.ones_like(q[:, 0]))
-            planted.setattr(f"{name}_of", lambda law, own, k: 1.0)
+        alone = {
+            "rhos": lambda draft, q, shape, k: torch.ones_like(q[:, 0]),
+            "rho_of": lambda law, own, k: 1.0,
+        }
+        with patch.multiple(spectr, **alone):
             return super().__call__(draft, q, noise)
 
 
@@ -289,8 +287,7 @@ class FirstGivenBack:
     """The law of a third distinct sibling still holds the first token."""
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(TreeRejection, "_law", with_the_first(TreeRejection._law))
+        with patch.object(TreeRejection, "_law", with_the_first(TreeRejection._law)):
             return super().__call__(draft, q, noise)  # type: ignore[misc]  # a rule is beside it
 
 
@@ -326,8 +323,7 @@ class FourthChainLost(Gbv):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         whole = gbv.quotient
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(gbv, "quotient", lambda a, b, k: whole(a, b, min(k, 3)))
+        with patch.object(gbv, "quotient", lambda a, b, k: whole(a, b, min(k, 3))):
             return super().__call__(draft, q, noise)
 
 
@@ -341,8 +337,7 @@ class OneLevelChosen(Gbv):
         def first(a: Any, b: Any, low: Any, width: Any, branching: Any) -> Any:
             return whole(a, b, low, width, [branching[0], *(1 for _ in branching[1:])])
 
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(gbv, "quotients", first)
+        with patch.object(gbv, "quotients", first):
             return super().__call__(draft, q, noise)
 
 
@@ -357,8 +352,7 @@ class OtherTies(Gbv):
             )
             return best_path(mirrored, q.flip(-1), shape)
 
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr("spsbench.methods.verifiers.gbv.best_path", smallest)
+        with patch("spsbench.methods.verifiers.gbv.best_path", smallest):
             return super().__call__(draft, q, noise)
 
 
@@ -368,10 +362,11 @@ class TwoTries(SpecTr):
 
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         right = spectr.tries
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(spectr, "rho_of", copied_with(spectr.rho_of, tries=right))
-            planted.setattr(spectr, "rhos", copied_with(spectr.rhos, tries=right))
-            planted.setattr(spectr, "tries", lambda beta, k: right(beta, k.clamp(max=2)))
+        rhos = {
+            name: copied_with(getattr(spectr, name), tries=right) for name in ("rho_of", "rhos")
+        }
+        two = {"tries": lambda beta, k: right(beta, k.clamp(max=2))}
+        with patch.multiple(spectr, **rhos, **two):
             return super().__call__(draft, q, noise)
 
 
@@ -390,8 +385,7 @@ class FullWeightBelow(Traversal):
         def whole(self: TreeRejection, first: int, rows: Sequence[int], weights: Tensor) -> None:
             settle(self, first, rows, torch.ones_like(weights))
 
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(TreeRejection, "settle", whole)
+        with patch.object(TreeRejection, "settle", whole):
             return super().__call__(draft, q, noise)
 
 
@@ -426,26 +420,26 @@ class SecondByRuleKept(Recursive):
     def __call__(self, draft: Draft, q: Tensor, noise: Noise) -> Verdict:
         if draft.probs is not None:
             return super().__call__(draft, q, noise)
-        with pytest.MonkeyPatch.context() as planted:
-            planted.setattr(TreeRejection, "_refuse", against_its_own_law)
+        with patch.object(TreeRejection, "_refuse", against_its_own_law):
             return super().__call__(draft, q, noise)
 
 
+SLOW = pytest.mark.slow  # rules that are seen in one round, below
 PLANTED = (
     (WrongSiblings(), "(i.i.d. siblings)"),
     (WrongSiblings(), "(distinct siblings)"),
     (LosesTheOrder(), "(distinct siblings)"),
-    (KeepsTheWeight(), "(i.i.d. tree)"),
+    pytest.param(KeepsTheWeight(), "(i.i.d. tree)", marks=SLOW),
     (ForgetsTheRefused(), "(i.i.d. siblings)"),
     (BonusOfAnother(), "(i.i.d. siblings)"),
     (PlainChains(), "(i.i.d. siblings)"),
     (OneCandidate(), "(i.i.d. siblings)"),
-    (ThirdHoldsTheFirst(), "(distinct three siblings)"),
+    pytest.param(ThirdHoldsTheFirst(), "(distinct three siblings)", marks=SLOW),
     (ThirdHoldsTheFirstUpwards(), "(distinct three siblings)"),
-    (FourthChainLost(), "(i.i.d. four siblings)"),
-    (OneLevelChosen(), "(i.i.d. two forks)"),
-    (OtherTies(), "(i.i.d. siblings)"),
-    (TwoTries(), "(i.i.d. three siblings)"),
+    pytest.param(FourthChainLost(), "(i.i.d. four siblings)", marks=SLOW),
+    pytest.param(OneLevelChosen(), "(i.i.d. two forks)", marks=SLOW),
+    pytest.param(OtherTies(), "(i.i.d. siblings)", marks=SLOW),
+    pytest.param(TwoTries(), "(i.i.d. three siblings)", marks=SLOW),
     (FullWeightBelow(), "(i.i.d. tree)"),
     (OneDrawPerPath(), "(fixed tree)"),
     (SecondByRuleKept(), "(fixed siblings)"),
@@ -454,13 +448,11 @@ PLANTED = (
 
 
 @pytest.mark.parametrize(("rule", "name"), PLANTED, ids=str)
-def test_a_planted_bug_is_seen_by_what_is_walked_unasked(
-    rule: Verifier, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rules, "smallest", lambda make: [])
+def test_a_planted_bug_is_seen_by_what_is_walked_unasked(rule: Verifier, name: str) -> None:
     kind = next(kind for kind in rules.drafter_kinds() if kind.name == name)
     assert rules.is_apt(rule, Spec("mine"), kind)
-    found = rules.pairing("mine", rule, kind, "constant", lambda: Constant(2))
+    with patch.object(rules, "smallest", lambda make: []):
+        found = rules.pairing("mine", rule, kind, "constant", lambda: Constant(2))
     assert found.verdict == "BIASED"
     assert (found.distance or 0) > 1e-3
 

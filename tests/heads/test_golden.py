@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -50,9 +51,7 @@ def test_other_engines_hold_it(made: dict[str, Any]) -> None:
     assert rounded.now.run["dtype"] == "bfloat16"
 
 
-def test_a_head_that_is_fed_wrongly_parts(
-    made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_that_is_fed_wrongly_parts(made: dict[str, Any]) -> None:
     """The fault that costs only speed: the hidden state of a layer before."""
     init = EagleNetwork.__init__
 
@@ -60,8 +59,8 @@ def test_a_head_that_is_fed_wrongly_parts(
         init(self, shape, layers)
         self.layers = (layers - 1,)
 
-    monkeypatch.setattr(EagleNetwork, "__init__", wrong)
-    found = verify_head(**made, engine="eager")
+    with patch.object(EagleNetwork, "__init__", wrong):
+        found = verify_head(**made, engine="eager")
     assert not found
     assert found.line.startswith("PARTED at depth 1: acceptance ")
 

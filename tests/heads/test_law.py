@@ -1,7 +1,7 @@
 """Losslessness with heads: the law of the shipping loop over a tiny transformer, by enumeration.
 
-The head's law of each draft is computed anew from scratch (`stage.scratch`), so that a wrong
-feature, position or row of its cache is a cell at the wrong place, which the walk finds out.
+The head's law of each draft is computed from scratch (`stage.scratch`), so that a wrong feature,
+position or row of its cache is a cell at the wrong place, which the walk finds out.
 """
 
 from typing import Any
@@ -18,7 +18,6 @@ from tests.heads import writers
 from tests.heads.stage import HeadSite, Known, proof_of
 from tests.tiny_models import tiny
 
-VOCAB = 3
 SMALL = {
     "hidden_size": 8,
     "intermediate_size": 12,
@@ -26,101 +25,114 @@ SMALL = {
     "num_key_value_heads": 1,
     "head_dim": 4,
 }
-HEAD = {"intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
-PROMPT = (0, 2)
-HEADS = ("eagle", "eagle3", "speculators", "mtp")
-RULES = (Sps(), Block(), Match())
+SIZES = {"intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 1}
+PROMPT = (0, 2, 1)
+FAMILIES: dict[str, Any] = {
+    "eagle": lambda f, t: writers.eagle(f, t, **SIZES),
+    "eagle3": lambda f, t: writers.eagle3(f, t, **SIZES),
+    "speculators": lambda f, t: writers.speculators(
+        f, t, layers=2, inner={**SIZES, "head_dim": 4}, norm_output=True
+    ),
+    "mtp": writers.mtp,
+    "falcon": writers.falcon,
+    "medusa": writers.medusa,
+    "mlp": writers.mlp,
+    "blockwise": writers.blockwise,
+    "dflash": writers.dflash,
+    "dspark": lambda f, t: writers.block_speculators(f, t, coupling="rnn"),
+}
+DRAWN = {"sampled": True}  # DFlash drafts by rule otherwise
+CHAINS = (
+    *((rule, DRAWN) for rule in (Sps(), Block(), Match())),
+    (Match(), {"sampled": False}),
+)
+TREES = (
+    *((rule, {"siblings": s}) for rule in (Recursive(), Traversal()) for s in ("iid", "distinct")),
+    (Match(), {"siblings": "top"}),
+    (Match(), {"siblings": "distinct"}),
+)
+every_head = pytest.mark.parametrize("head", FAMILIES)
+slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def target() -> Any:
-    return tiny("llama", vocab=VOCAB, num_hidden_layers=6, scale=2.0, **SMALL)
+    return tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
 
 
 @pytest.fixture(scope="module")
 def sites(target: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, HeadSite]:
     folder = tmp_path_factory.mktemp("heads")
-    writers.DRAFT_VOCAB, before = 2, writers.DRAFT_VOCAB
-    made = {
-        "eagle": writers.eagle(folder / "eagle", target, **HEAD),
-        "eagle3": writers.eagle3(folder / "eagle3", target, **HEAD),
-        "mtp": writers.mtp(folder / "mtp", target),
-        "speculators": writers.speculators(
-            folder / "speculators",
-            target,
-            layers=2,
-            inner={**HEAD, "head_dim": 4},
-            norm_output=True,
-        ),
-    }
+    before, writers.DRAFT_VOCAB = writers.DRAFT_VOCAB, 2
+    made = {n: HeadSite(write(folder / n, target), target) for n, write in FAMILIES.items()}
     writers.DRAFT_VOCAB = before
-    return {name: HeadSite(path, target) for name, path in made.items()}
+    return made
 
 
-def exact(sites: dict[str, HeadSite], target: Any, head: str, rule: Any, **how: Any) -> None:
-    site = sites[head]
-    known = Known(target, site.drafter().layers)
-    proof = proof_of(rule, site, known, prompt=PROMPT, schedule=Constant(2), **how)
-    assert proof.exact, (proof.distance, proof.constant, proof.mass)
-    assert "some" in proof.kinds or "none" in proof.kinds
-
-
-def test_the_law_is_the_target_s(sites: dict[str, HeadSite], target: Any) -> None:
-    """A sample: the others are marked slow."""
-    exact(sites, target, "eagle3", Sps(), tokens=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("real", [False, True], ids=["known", "real caches"])
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-@pytest.mark.parametrize("warp", [{}, {"temperature": 0.7, "top_k": 2}], ids=["plain", "top-k"])
-def test_every_head_with_every_rule(
-    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, warp: Any, real: bool
+def exact(
+    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, k: int = 2, **how: Any
 ) -> None:
-    exact(sites, target, head, rule, tokens=3, warp=warp, real=real)
+    known = Known(target, sites[head].drafter().layers)
+    proof = proof_of(rule, sites[head], known, prompt=PROMPT, schedule=Constant(k), **how)
+    assert proof.exact, (proof.distance, proof.constant, proof.mass)
 
 
-TREES = (
-    ("distinct", Recursive()),
-    ("iid", Recursive()),
-    ("distinct", Traversal()),
-    ("iid", Traversal()),
-    ("distinct", Match()),
+@pytest.mark.parametrize("head", ["eagle3", "mlp", "falcon"])
+def test_a_chain_of_two_tokens_has_the_law_of_the_target(
+    sites: dict[str, HeadSite], target: Any, head: str
+) -> None:
+    exact(sites, target, head, Sps(), tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("head", "rule", "siblings"),
+    [("eagle3", Traversal(), "distinct"), ("medusa", Recursive(), "iid")],
 )
+def test_two_siblings_have_the_law_of_the_target(
+    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, siblings: str
+) -> None:
+    more = {"shape": "2", "siblings": siblings}
+    exact(sites, target, head, rule, tokens=2, more=more, one_round=True)
 
 
-@pytest.mark.slow
-def test_the_law_of_a_tree_is_the_target_s(sites: dict[str, HeadSite], target: Any) -> None:
-    """A sample: two children of the text, by traversal."""
+@slow
+@pytest.mark.parametrize("real", [False, True], ids=["known", "real caches"])
+@pytest.mark.parametrize(("rule", "more"), CHAINS, ids=str)
+@every_head
+def test_every_head_with_every_rule(
+    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, more: dict[str, Any], real: bool
+) -> None:
+    exact(sites, target, head, rule, tokens=3, more=more, real=real)
+
+
+@slow
+@every_head
+def test_every_head_under_a_warp(sites: dict[str, HeadSite], target: Any, head: str) -> None:
+    exact(sites, target, head, Sps(), tokens=3, more=DRAWN, warp={"temperature": 0.7, "top_k": 2})
+
+
+@slow
+@pytest.mark.parametrize("rule", [Sps(), Block()], ids=lambda rule: type(rule).__name__)
+def test_a_draft_of_two_blocks(sites: dict[str, HeadSite], target: Any, rule: Any) -> None:
+    exact(sites, target, "falcon", rule, 3, tokens=4, one_round=True)
+
+
+@slow
+@pytest.mark.parametrize(("rule", "more"), TREES, ids=str)
+@every_head
+def test_every_head_on_trees(
+    sites: dict[str, HeadSite], target: Any, head: str, rule: Any, more: dict[str, Any]
+) -> None:
+    exact(sites, target, head, rule, tokens=3, more={"shape": "2x1", **more}, one_round=True)
+
+
+@slow
+def test_whole_texts_of_a_tree(sites: dict[str, HeadSite], target: Any) -> None:
     more = {"shape": "2x1", "siblings": "distinct"}
     exact(sites, target, "eagle", Traversal(), tokens=2, more=more)
 
 
-def test_the_law_of_siblings_is_the_target_s(sites: dict[str, HeadSite], target: Any) -> None:
-    """The same in short: one round, one depth."""
-    more = {"shape": "2", "siblings": "distinct"}
-    exact(sites, target, "eagle3", Traversal(), tokens=2, more=more, one_round=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["2x1", "2x2"])
-@pytest.mark.parametrize(("siblings", "rule"), TREES, ids=str)
-@pytest.mark.parametrize("head", HEADS)
-def test_every_head_on_trees(
-    sites: dict[str, HeadSite], target: Any, head: str, siblings: str, rule: Any, shape: str
-) -> None:
-    more = {"shape": shape, "siblings": siblings}
-    exact(sites, target, head, rule, tokens=3, more=more, one_round=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", HEADS)
+@slow
+@every_head
 def test_a_tree_that_grows_best_first(sites: dict[str, HeadSite], target: Any, head: str) -> None:
     exact(sites, target, head, Match(), tokens=3, more={"width": 2, "nodes": 4})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", HEADS)
-def test_the_likeliest_tokens_by_match(sites: dict[str, HeadSite], target: Any, head: str) -> None:
-    exact(sites, target, head, Match(), tokens=3, more={"sampled": False})

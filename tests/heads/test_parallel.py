@@ -1,6 +1,6 @@
-"""Heads that look at the text once a round: beside the papers' arithmetic, round by round, by law.
+"""Heads that look at the text once a round: beside the papers' arithmetic, and round by round.
 
-The texts are those of `test_drafting` and `test_law`, with the same planted faults.
+The texts are those of `test_drafting`, with the same planted faults.
 """
 
 import json
@@ -18,16 +18,10 @@ from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Context
 from spsbench.methods.heads.parallel import ParallelFrontier
-from spsbench.methods.schedules.by_history import Constant
-from spsbench.methods.verifiers.block import Block
-from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.recursive import Recursive
-from spsbench.methods.verifiers.sps import Sps
-from spsbench.methods.verifiers.traversal import Traversal
 from tests.heads import reference, writers
-from tests.heads.stage import HeadSite, Known, proof_of
+from tests.heads.stage import HeadSite, Known
 from tests.heads.test_drafting import TREE, compared, sound
-from tests.heads.test_law import PROMPT, SMALL
 from tests.tiny_models import tiny
 
 VOCAB = 12
@@ -105,8 +99,7 @@ def test_a_token_map_that_leaves_the_vocabulary_is_refused(target: Any, tmp_path
         HeadSite(folder, target).drafter()
 
 
-@pytest.mark.parametrize("tied", ["", "copies", "firsts"])
-@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize(("tied", "scaled"), [("", True), ("copies", False), ("firsts", True)])
 def test_mlp(target: Any, tmp_path: Path, tied: str, scaled: bool) -> None:
     folder = writers.mlp(tmp_path, target, tied=tied, scaled=scaled)
     found, h = along(HeadSite(folder, target), target, (2, 9))
@@ -294,63 +287,3 @@ def test_planted_faults_are_seen(
         drafter.layers = drafter._frontier.layers
 
     assert compared(sites[head], target, spoil, **DRAWN).worst > 1e-6
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, HeadSite]]:
-    target = tiny("llama", vocab=3, num_hidden_layers=6, scale=2.0, **SMALL)
-    folder = tmp_path_factory.mktemp("small")
-    before, writers.DRAFT_VOCAB = writers.DRAFT_VOCAB, 2
-    made = {n: HeadSite(write(folder / n, target), target) for n, write in FAMILIES.items()}
-    writers.DRAFT_VOCAB = before
-    return target, made
-
-
-def exact(small: tuple[Any, dict[str, HeadSite]], head: str, rule: Any, **how: Any) -> None:
-    target, sites = small
-    known = Known(target, sites[head].drafter().layers)
-    proof = proof_of(rule, sites[head], known, prompt=PROMPT, schedule=Constant(2), **how)
-    assert proof.exact, (proof.distance, proof.constant, proof.mass)
-
-
-def test_the_law_is_the_target_s(small: Any) -> None:
-    """A sample: the others are marked slow."""
-    exact(small, "mlp", Sps(), tokens=2)
-
-
-CHAINS = (
-    *((rule, DRAWN) for rule in (Sps(), Block(), Match())),
-    (Match(), {"sampled": False}),
-)
-TREES = (
-    *((rule, {"siblings": s}) for rule in (Recursive(), Traversal()) for s in ("iid", "distinct")),
-    (Match(), {"siblings": "top"}),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("real", [False, True], ids=["known", "real caches"])
-@pytest.mark.parametrize(("rule", "more"), CHAINS, ids=str)
-@pytest.mark.parametrize("head", FAMILIES)
-def test_every_head_with_every_rule(
-    small: Any, head: str, rule: Any, more: dict[str, Any], real: bool
-) -> None:
-    exact(small, head, rule, tokens=3, more=more, real=real)
-
-
-def test_siblings_of_a_head_in_short(small: Any) -> None:
-    more = {"shape": "2", "siblings": "iid"}
-    exact(small, "medusa", Recursive(), tokens=2, more=more, one_round=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rule", "more"), TREES, ids=str)
-@pytest.mark.parametrize("head", FAMILIES)
-def test_every_head_on_trees(small: Any, head: str, rule: Any, more: dict[str, Any]) -> None:
-    exact(small, head, rule, tokens=3, more={"shape": "2x1", **more}, one_round=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", FAMILIES)
-def test_a_tree_that_grows_best_first(small: Any, head: str) -> None:
-    exact(small, head, Match(), tokens=3, more={"width": 2, "nodes": 4})

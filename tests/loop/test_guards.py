@@ -1,6 +1,6 @@
 """A part of another package that fails, or returns what does not fit, is named."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench import registry
 from spsbench.audit.exact.draft_kinds import FixedDrafter
 from spsbench.audit.exact.tables import Pair, TableLM
 from spsbench.cli.failures import described
@@ -23,7 +22,6 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.match import Match
 from spsbench.methods.verifiers.sps import Sps
 from spsbench.plugins import make
-from spsbench.registry import Entry
 from spsbench.spec import Spec
 
 PAIR = Pair(3, 8, ("plain",))
@@ -169,10 +167,9 @@ def test_what_is_raised_inside_a_part_is_said_in_its_name() -> None:
 
 
 def test_the_part_is_found_inside_a_stopwatch_and_by_its_name(
-    monkeypatch: pytest.MonkeyPatch,
+    registered: Callable[..., None],
 ) -> None:
-    entry = Entry("drafters", "gives", "tests.loop.test_guards:Gives", "from elsewhere")
-    monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, entry))
+    registered("drafters", "gives", "tests.loop.test_guards:Gives")
     timed = TimedDrafter(Gives(None), Stopwatch(torch.device("cpu")))
     with pytest.raises(
         PlugInError, match=r"^drafter gives \(tests.loop.test_guards:Gives\) drafted a"
@@ -208,9 +205,8 @@ def test_a_part_that_lacks_what_it_must_have_is_named() -> None:
         run(NeedsMore(1.0))  # type: ignore[arg-type]
 
 
-def test_a_constructor_s_type_error_names_the_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("verifiers", "needs", "tests.loop.test_guards:NeedsMore", "from elsewhere")
-    monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, entry))
+def test_a_constructor_s_type_error_names_the_plug_in(registered: Callable[..., None]) -> None:
+    registered("verifiers", "needs", "tests.loop.test_guards:NeedsMore")
     with pytest.raises(
         UsageError, match=r"verifier needs \(tests.loop.test_guards:NeedsMore\): .*factor"
     ):

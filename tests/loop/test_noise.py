@@ -56,8 +56,8 @@ def test_no_two_addresses_share_a_number() -> None:
 
 
 def test_the_numbers_are_uniform_along_every_axis() -> None:
-    """Kolmogorov-Smirnov distances of 2000 numbers each, below the 0.1 % point at these seeds."""
-    n = 2000
+    """Kolmogorov-Smirnov distances of 1000 numbers each, below the 0.1 % point at these seeds."""
+    n = 1000
     axes = {
         "slots": STREAM.round(0).uniform(Purpose.DRAFT, n),
         "rounds": torch.cat([STREAM.round(i).uniform(Purpose.ACCEPT, 1) for i in range(n)]),
@@ -70,11 +70,11 @@ def test_the_numbers_are_uniform_along_every_axis() -> None:
     for drawn in axes.values():
         assert float((drawn.sort().values - grid).abs().max()) < 1.95 / n**0.5
     crossed = numpy.corrcoef(torch.stack(list(axes.values())).numpy()) - numpy.eye(4)
-    assert abs(crossed).max() < 0.08
+    assert abs(crossed).max() < 0.11
 
 
 def test_purposes_are_independent_of_each_other() -> None:
     table = numpy.array(
-        [[STREAM.round(i).uniform(purpose, 1).item() for purpose in Purpose] for i in range(1000)]
+        [[STREAM.round(i).uniform(purpose, 1).item() for purpose in Purpose] for i in range(500)]
     )
-    assert abs(numpy.corrcoef(table.T) - numpy.eye(len(Purpose))).max() < 0.12
+    assert abs(numpy.corrcoef(table.T) - numpy.eye(len(Purpose))).max() < 0.16

@@ -1,13 +1,12 @@
 """From a cell to parts: what is refused before a model is touched, and what is put together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
 
-from spsbench import plugins as parts
 from spsbench.engines import fast
 from spsbench.engines.packing.logit_check import LogitCheck
 from spsbench.errors import DataError, UsageError
@@ -20,7 +19,6 @@ from spsbench.methods.schedules.by_history import Constant
 from spsbench.models import cache as loading
 from spsbench.models.cache import Loaded, ModelCache
 from spsbench.plugins import arguments, make
-from spsbench.registry import Entry
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
 from spsbench.spec import Spec
@@ -127,9 +125,8 @@ def test_arguments_of_another_type_are_refused(text: str, said: str) -> None:
         arguments(Spec.parse(text), Part)
 
 
-def test_a_value_out_of_range_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("schedules", "part", "tests.methods.test_build:Part", "")
-    monkeypatch.setattr(parts, "find", lambda kind, name: entry)
+def test_a_value_out_of_range_is_a_usage_error(registered: Callable[..., None]) -> None:
+    registered("schedules", "part", "tests.methods.test_build:Part")
     with pytest.raises(UsageError, match="part:whole=-1: whole is -1: expected 0 or more"):
         make("schedules", Spec.parse("part:whole=-1"))
 
@@ -213,10 +210,8 @@ class Needy(Drafter):
         raise NotImplementedError
 
 
-def test_a_drafter_that_cannot_be_made_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("drafters", "needy", "tests.methods.test_build:Needy", "")
-    known = parts.find
-    monkeypatch.setattr(parts, "find", lambda kind, n: entry if n == "needy" else known(kind, n))
+def test_a_drafter_that_cannot_be_made_is_a_line(registered: Callable[..., None]) -> None:
+    registered("drafters", "needy", "tests.methods.test_build:Needy")
     with pytest.raises(
         UsageError, match=r"drafter needy \(.*Needy\): expected a value for width. Write"
     ):

@@ -50,43 +50,21 @@ def test_doctor_says_what_is_wrong(
         assert any(words in warning for warning in found["warnings"])
 
 
-def test_doctor_on_a_pipe(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "at_work", lambda seconds: 0.2)
-    doctor.doctor(json=False)
-    shown = capsys.readouterr().out
-    assert "0.2 others" in shown
-    assert "too busy to measure on" not in shown
-    assert "hf_secret" not in shown
-    assert "https://huggingface.co cannot be reached, a token is set" in shown
-    assert "\x1b" not in shown
-
-
 @pytest.mark.parametrize(
     ("library", "said"), [(object(), "compiled"), ("no C compiler", "none, oneDNN instead: no C")]
 )
-def test_doctor_says_whether_kernels_are_compiled(
+def test_doctor_on_a_pipe_says_whether_kernels_are_compiled(
     library: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("spsbench.engines.kernels.native.library", lambda: library)
     doctor.doctor(json=False)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kernels")]
+    shown = capsys.readouterr().out
+    assert "https://huggingface.co cannot be reached, a token is set" in shown
+    assert "hf_secret" not in shown
+    assert "\x1b" not in shown
+    lines = [line for line in shown.splitlines() if line.startswith("kernels")]
     assert len(lines) == 1
     assert said in lines[0]
-
-
-def test_doctor_says_how_weights_are_read(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    read = {"float32": "4096 bytes ahead"}
-    for unit in False, True:
-        found = {"compiled": True, "why": "", "reading": read, "unit": unit}
-        monkeypatch.setattr(doctor, "compiled_kernels", lambda found=found: found)
-        doctor.doctor(json=False)
-        shown = capsys.readouterr().out
-        assert "float32: 4096 bytes ahead" in shown
-        assert ("matrix unit" in shown) == unit
 
 
 def test_versions_below_the_floor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spsbench.errors import DataError, OutOfMemoryError, SpsError, UnavailableError, UsageError
+from spsbench.models import loader
 from spsbench.models.config import hidden_settings
 from spsbench.models.loader import load_model
 from spsbench.models.tokenizers import encode, eos_ids, load_tokenizer
@@ -273,3 +274,16 @@ def test_peak_memory_has_one_copy(tmp_path: Path) -> None:
     extra, weights = map(int, done.stdout.split())
     assert 80e6 < weights < 90e6
     assert extra < weights + 30e6
+
+
+# A model is refused for numbers that no training leaves behind, and its norm mostly settles it.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_a_norm_settles_what_is_sound_and_nothing_else(dtype: torch.dtype) -> None:
+    numbers = torch.linspace(-1, 1, 999).to(dtype)
+    assert loader._small(numbers)
+    for wrong in float("nan"), float("inf"), -float("inf"), 40000.0:
+        flawed = numbers.clone()
+        flawed[500] = wrong
+        assert not loader._small(flawed)

@@ -64,7 +64,7 @@ def test_probes() -> None:
 
 def test_large_vocabularies_are_compared_quickly() -> None:
     def large() -> PreTrainedTokenizerFast:
-        vocab = {f"t{i:06d}": i for i in range(150_000)}
+        vocab = {f"t{i:06d}": i for i in range(50_000)}
         backend = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel()
         return PreTrainedTokenizerFast(tokenizer_object=backend)
@@ -72,7 +72,7 @@ def test_large_vocabularies_are_compared_quickly() -> None:
     one, other = large(), large()
     start = time.process_time()
     check_same(one, other)
-    assert time.process_time() - start < 2  # seconds; 0.6 on a quiet core
+    assert time.process_time() - start < 1  # seconds; 0.2 on a quiet core
 
 
 def test_padding_rows_are_no_tokens(tokenizer: Make) -> None:

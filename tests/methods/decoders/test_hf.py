@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from spsbench.loop.decode import decode, never
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
 from spsbench.loop.types import Limits, Round
-from spsbench.methods.decoders.hf import HfDecoder, cards, config_of
+from spsbench.methods.decoders.hf import HfDecoder, config_of
 from spsbench.methods.drafters.model import NoDrafter
 from spsbench.methods.schedules.by_history import Constant
 from spsbench.methods.verifiers.sps import Sps
@@ -183,30 +182,18 @@ def test_sampling_is_the_cells_and_seeded(target, draft) -> None:
     assert config.min_p == 0.1
 
 
-def test_other_cards_are_not_touched(target, monkeypatch) -> None:
-    """Asked to lend the generators of all devices, torch starts on every one of them."""
-    asked, fork = [], torch.random.fork_rng
-    monkeypatch.setattr(torch.random, "fork_rng", lambda d=None: asked.append(d) or fork(d))
-    run(HfDecoder(target, None, 0), Limits(2), Warp())
-    assert asked == [[]]
-    card = SimpleNamespace(device=torch.device("cuda:1"))
-    assert cards(card) == [torch.device("cuda:1")]
-
-
 @pytest.mark.parametrize("k", [0, 3])
-def test_the_prefill_is_taken_out_of_the_first_round(target, draft, monkeypatch, k: int) -> None:
-    base = type(target.base_model)
-    forward = base.forward
+def test_the_prefill_is_taken_out_of_the_first_round(target, draft, request, k: int) -> None:
+    def slow(layer, given):
+        time.sleep(0.2 if given[0].shape[1] >= 100 else 0.0)
 
-    def slow(self, input_ids=None, **others):
-        time.sleep(0.2 if input_ids.shape[1] >= 100 else 0.0)
-        return forward(self, input_ids, **others)
-
-    monkeypatch.setattr(base, "forward", slow)
+    for model in target, draft:
+        hook = model.get_input_embeddings().register_forward_pre_hook(slow)
+        request.addfinalizer(hook.remove)
     decoder = HfDecoder(target, draft if k else None, k)
     given = {"limits": Limits(12), "warp": GREEDY, "noise": PhiloxStream(0), "stop": never}
     rounds = list(decoder(PROMPT * 30, **given))
-    assert decoder.prefill_seconds >= (0.39 if k else 0.19)
+    assert decoder.prefill_seconds >= (0.35 if k else 0.17)  # of 0.2 s for each of the models
     assert rounds[0].seconds == pytest.approx(median(done.seconds for done in rounds[1:]))
     (only,) = decoder(PROMPT * 30, **given | {"limits": Limits(1)})
     assert decoder.prefill_seconds == 0  # nothing to compare with: it is in that round

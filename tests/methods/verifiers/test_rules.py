@@ -250,7 +250,7 @@ def edges_in_tables(
 def test_each_chance_of_a_walk_is_that_of_the_tables(rule: Verifier) -> None:
     """Of every node, and of every token after every row: both change at the same numbers."""
     rng, met = random.Random(4), 0
-    for parents, drawn, _ in product(TREES, Drawn, range(3)):
+    for parents, drawn in product(TREES, Drawn):
         draft, q = a_tree(rng, parents, 6, drawn)
         if rule.refuses(draft.drawn, draft.parents is not None):
             continue
@@ -265,7 +265,7 @@ def test_each_chance_of_a_walk_is_that_of_the_tables(rule: Verifier) -> None:
                     int(token),
                 )
         met += len(sides[0])
-    assert met > 40
+    assert met > 12
 
 
 @pytest.mark.parametrize("rule", WALKS, **by_name)

@@ -22,9 +22,9 @@ def accepted(alpha: float, index: int) -> int:
 def test_the_rate_is_the_given_one() -> None:
     assert {accepted(1.0, i) for i in range(20)} == {4}
     assert {accepted(0.0, i) for i in range(20)} == {0}
-    counts = [accepted(0.8, i) for i in range(4000)]
+    counts = [accepted(0.8, i) for i in range(1000)]
     expected = 0.8 + 0.8**2 + 0.8**3 + 0.8**4
-    assert sum(counts) / len(counts) == pytest.approx(expected, abs=0.08)
+    assert sum(counts) / len(counts) == pytest.approx(expected, abs=0.16)
 
 
 def test_an_empty_draft_is_a_plain_step() -> None:

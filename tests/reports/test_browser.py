@@ -105,11 +105,12 @@ def test_numbers_are_those_of_the_summary(driver: Any, run: Path, tmp_path: Path
     speeds = [line[2:] for line in ours if line[0].startswith("Speed-up")]
     known = [row["metrics"]["speedup"] for row in rows if row["metrics"]["speedup"]]
     assert speeds == [[f"{e[part]:.4f}" for part in ("mean", "low", "high")] for e in known]
-    labels = page.run(
-        "[...document.querySelector('#headlines svg').querySelectorAll('.value:not(.muted)')]"
+    values = page.run(
+        "[...document.querySelectorAll('#headlines svg .value:not(.muted)')]"
         ".map((t) => t.textContent)"
     )
-    assert labels == [f"{e['mean']:.2f}x" for e in known]
+    speedups = [value for value in values if value.endswith("x")]
+    assert speedups == [f"{e['mean']:.2f}x" for e in known]
     page.clean()
 
 
@@ -189,6 +190,20 @@ def test_hostile_tokens_stay_text(driver: Any, tmp_path: Path) -> None:
 def test_it_fits(driver: Any, run: Path, tmp_path: Path, width: int) -> None:
     page = opened(driver, tmp_path, html(report_on([run])), width)
     assert page.run("document.documentElement.scrollWidth") <= width
+    page.clean()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_configuration_has_one_row_under_its_task_and_setting(
+    driver: Any, tmp_path: Path, width: int
+) -> None:
+    page = opened(driver, tmp_path, html(report_on([RESULTS / "table1-nano"], paper=True)), width)
+    texts = "[...document.querySelectorAll('#headlines {}')].map((t) => t.textContent)"
+    headings = ["xsum, top-p 0.8", "xsum, greedy", "humaneval, top-p 0.95, T 0.8"]
+    assert page.run(texts.format("h3")) == headings
+    assert page.run(texts.format("svg .label")) == ["ArS", "SpS K=4"] * 3
+    paper = page.run(texts.format("svg .value.muted"))
+    assert paper[:4] == ["paper 1.00x", "paper 14.10", "paper 11.20", "paper 1.92x"]
     page.clean()
 
 

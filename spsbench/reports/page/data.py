@@ -70,7 +70,7 @@ def to_read(
     return made, f"{told}."
 
 
-LINE = 120  # characters of a name
+LINE = 240  # characters of a name
 PARAGRAPH = 2000
 SHORT = 20  # of a run's, beside those of its rows
 
@@ -94,6 +94,7 @@ def content(report: Report) -> Content:
     called = labels_of(report.tables)
     told = {id(table): Names(row.cell for row in table.rows) for table in report.tables}
     names = labels([_name(called[id(table)], told[id(table)], row) for table, row in rows], LINE)
+    works = labels([_work(called[id(table)], told[id(table)], row) for table, row in rows], LINE)
     settings = labels([told[id(table)].setting(row.cell) for table, row in rows], LINE)
     methods = labels([told[id(table)].how(row.cell) for table, row in rows], LINE)
     tasks = labels([str(row.cell.work.task or "") for _, row in rows], LINE)
@@ -126,6 +127,7 @@ def content(report: Report) -> Content:
             {
                 "name": names[i],
                 "run": called[id(table)],
+                "work": works[i],
                 "task": tasks[i],
                 "category": None if row.group is None else visible(group(row)),
                 "setting": settings[i],
@@ -259,7 +261,10 @@ def _estimate(estimate: Estimate | None) -> list[float | None] | None:
     return None if estimate is None else list(estimate)
 
 
+def _work(called: str, names: Names, row: Summary) -> str:
+    parts = [called, names.work(row.cell), "" if row.group is None else group(row)]
+    return ", ".join(part for part in parts if part)
+
+
 def _name(called: str, names: Names, row: Summary) -> str:
-    parts = [called, names.work(row.cell)]
-    parts += [] if row.group is None else [group(row)]
-    return ", ".join(part for part in [*parts, names.how(row.cell)] if part)
+    return ", ".join(part for part in (_work(called, names, row), names.how(row.cell)) if part)

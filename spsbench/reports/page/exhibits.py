@@ -50,7 +50,7 @@ def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
         id="headlines",
         title="Every configuration at a glance",
         kind="forest",
-        says=f"One line a configuration. {BARS} {_marked(axes)}",
+        says=f"One row for each configuration. {BARS} {_marked(axes)}",
         terms=tuple(each.series[0].name.removeprefix("terms.").partition(".")[0] for each in axes),
     )
 

@@ -22,6 +22,8 @@ function percentiles(data, filters) {
   const lines = data.rows.map((row, i) => [row, i]).filter(([row, i]) => row.percentiles && filters.shows(i));
   return h("div", { class: "scroll percentiles" }, h("table", {}, h("caption", {}, "ms a token, means of generations"),
     h("thead", {}, h("tr", {}, ...["configuration", "P50", "P90", "P99"].map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, ...lines.map(([row]) => h("tr", {}, h("th", { scope: "row" }, row.name),
-      ...["p50", "p90", "p99"].map((name) => h("td", {}, number(row.percentiles[name], 2))))))));
+    h("tbody", {}, ...lines.flatMap(([row], i) => [
+      i && lines[i - 1][0].work === row.work ? null : h("tr", {}, h("th", { scope: "rowgroup", colspan: 4, class: "left work" }, row.work)),
+      h("tr", {}, h("th", { scope: "row" }, row.method), ...["p50", "p90", "p99"].map((name) => h("td", {}, number(row.percentiles[name], 2)))),
+    ].filter(Boolean)))));
 }

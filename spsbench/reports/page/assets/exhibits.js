@@ -5,7 +5,6 @@ const LABELS = {
   verify_share: "verify", predicted_speedup: "predicted", predicted_ms: "predicted ms/token", predicted_tau: "predicted τ", sibling_at: "kept by sibling", horizon_time_ms: "time to N tokens", p50: "P50", p90: "P90", p99: "P99",
 };
 const DRAW = {
-  forest: (axes, rows, width) => forest(axes, rows, width),
   curves: (axes, rows, width) => curves(axes, rows, width, true),
   scatter: (axes, rows, width) => curves(axes, rows, width, false),
   parts: (axes, rows, width) => parts(axes, rows, width),
@@ -63,7 +62,13 @@ class Exhibits {
       holder.section.hidden = !all.length;
       const named = all.map((axes) => ({ ...axes, series: axes.series.filter((each) => !holder.hidden.has(each.name)) }));
       const room = holder.panels.clientWidth || this.wide - 44;
-      const columns = this.columns(holder.exhibit.kind, all.length, room);
+      if (holder.exhibit.kind === "forest") {
+        holder.panels.replaceChildren(...forest(all, this.data.rows, Math.max(room, 250)));
+        holder.legend.replaceChildren();
+        this.fill(holder);
+        continue;
+      }
+      const columns = this.columns(all.length, room);
       holder.panels.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
       const width = Math.floor((room - (columns - 1) * 24) / columns);
       holder.panels.replaceChildren(...named.filter((axes) => axes.series.length).map((axes) => h("figure", {},
@@ -74,14 +79,13 @@ class Exhibits {
     }
   }
 
-  columns(kind, count, room) {
-    const least = kind === "forest" ? 300 : 340;
-    return Math.max(1, Math.min(count, Math.floor((room + 24) / (least + 24))));
+  columns(count, room) {
+    return Math.max(1, Math.min(count, Math.floor((room + 24) / (340 + 24))));
   }
 
   legend(holder, all) {
     const kind = holder.exhibit.kind;
-    if (kind === "forest" || kind === "scatter") {
+    if (kind === "scatter") {
       const methods = new Map(all.flatMap((axes) => axes.series.flatMap((each) => each.marks.map((m) => {
         const row = this.data.rows[m.row];
         return [row.key, row];

@@ -9,7 +9,6 @@ for (const exhibit of data.exhibits) for (const axes of exhibit.axes) for (const
   const keys = [];
   for (const row of data.rows) {
     row.key = row.method;
-    row.work = [row.run, row.task, row.setting].join(", ");
     if (row.k !== 0 && !keys.includes(row.key)) keys.push(row.key);
     row.look = row.k === 0 ? { colour: "var(--muted)", shape: "circle" }
       : { colour: `var(--c${keys.indexOf(row.key) % COLOURS})`, shape: SHAPES[(keys.indexOf(row.key) + 1) % SHAPES.length] };

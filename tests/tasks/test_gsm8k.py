@@ -10,7 +10,7 @@ from spsbench.metrics.parity import greatest, parity_margins
 from spsbench.tasks.gsm8k import Gsm8k, last_number, marked_number
 
 HERE = Path(__file__).parent
-PROBLEMS = HERE / "gsm8k.jsonl"
+PROBLEMS, ANSWERS = HERE / "gsm8k.jsonl", HERE / "gsm8k_answers.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,26 @@ def test_reports_know_the_metric_by_what_the_task_says() -> None:
     assert parity_margins()["exact_match"] == 0.04
     assert greatest("rouge2") == 100
     assert greatest("no such metric") is None
+
+
+def test_twenty_answers_of_smollm2_are_judged_by_their_numbers() -> None:
+    """Greedy answers of SmolLM2-135M-Instruct, asked in its chat template: all are wrong."""
+    marked = ["96", "12", *[None] * 5, "1", None, "100", "42", "2", *[None] * 3, "200"]
+    marked += [None, None, "1", None]
+    task = Gsm8k(str(PROBLEMS))
+    samples = list(task.samples(lambda text: True))
+    answers = [json.loads(line) for line in ANSWERS.read_text().splitlines()]
+    assert [marked_number(answer["text"]) for answer in answers] == marked
+    scores = [task.score(samples[answer["problem"]], answer["text"]) for answer in answers]
+    assert sum(score["exact_match"] + score["exact_match_last"] for score in scores) == 0
+
+
+def test_the_solutions_of_the_file_are_right_and_a_changed_number_is_wrong() -> None:
+    task = Gsm8k(str(PROBLEMS))
+    rows = [json.loads(line) for line in PROBLEMS.read_text().splitlines()]
+    for sample, row in zip(task.samples(lambda text: True), rows, strict=True):
+        right = {"exact_match": 1.0, "exact_match_last": 1.0}
+        assert task.score(sample, row["answer"]) == right
+        unmarked = f"so the answer is {sample.reference}."
+        assert task.score(sample, unmarked) == right | {"exact_match": 0.0}
+        assert sum(task.score(sample, f"{row['answer']}7").values()) == 0

@@ -12,7 +12,7 @@ from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
 from spsbench.metrics.costs import Costs
 from spsbench.training.losses import overlap
-from spsbench.training.students.student import Batch, Guess, Lesson, Student
+from spsbench.training.students.student import Batch, Prediction, Student, TeacherOutput
 from spsbench.training.teacher import Teacher
 
 RESAMPLED = 400
@@ -110,7 +110,11 @@ def _begins(first: int, last: int, depth: int, batch: Batch, row: int, rows: Ten
 
 
 def _coins(
-    guess: Guess, batch: Batch, lesson: Lesson, ids: Tensor | None, warp: Callable[[Tensor], Tensor]
+    guess: Prediction,
+    batch: Batch,
+    lesson: TeacherOutput,
+    ids: Tensor | None,
+    warp: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
     """[B, T] min(1, p/q) of the token that the text has, and sum of min(p, q); on the host."""
     q = warp(lesson.logits.flatten(0, 1)[guess.rows])

@@ -1,4 +1,4 @@
-"""All that changes while something is taught, in files that are whole or not there."""
+"""Checkpoints of a training: model, optimiser and counters, in files that are whole or absent."""
 
 import io
 import re
@@ -30,7 +30,7 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """A whole file, or the one that was there.
+    """Write a whole file, or leave the one that was there.
 
     Raises:
         WriteError: no room.
@@ -41,19 +41,19 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `write` wrote, on the CPU; whatever an unpickler raises."""
+    """Read what `write` wrote, onto the CPU; whatever an unpickler raises is raised."""
     held: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     return held
 
 
 def there(folder: Path) -> list[tuple[int, Path]]:
-    """Steps and files, the oldest first."""
+    """List steps and files, the oldest first."""
     found = ((NAMED.fullmatch(path.name), path) for path in folder.glob("step-*.pt"))
     return sorted((int(name[1]), path) for name, path in found if name)
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
-    """What was saved last; None where nothing was.
+    """Return the newest checkpoint that can be read; None where there is none.
 
     Raises:
         DataError: no file of them can be read.

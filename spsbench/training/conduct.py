@@ -34,12 +34,12 @@ from spsbench.training.folder import (
     usual,
 )
 from spsbench.training.generation import Writer
-from spsbench.training.loop import Course
+from spsbench.training.loop import TrainingLoop
 from spsbench.training.prompts import Overlap, in_chat, kept_apart, prompts_of
 from spsbench.training.setup import Setup, loss_spec
 from spsbench.training.students.table import check_asked, made_student
 from spsbench.training.teacher import Remembering, Teacher
-from spsbench.training.texts import Hands, Texts, check_target, parted, read, read_head, written
+from spsbench.training.texts import Hands, Texts, check_target, parted, read, read_head, write_texts
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Conduct:
     place: OutputFolder
     access: Access
     price: Price
-    watch: Callable[[Course], None]
+    watch: Callable[[TrainingLoop], None]
     stop: Callable[[], bool]
     command: Sequence[str] = ()
     group: SingleProcess = field(default_factory=SingleProcess)
@@ -115,7 +115,7 @@ class Conduct:
             path = asked.texts or folder.texts
             if asked.texts is None:
                 writer = Writer(model, tokenizer, eos, vocab, asked, chat, prompts)
-                if not written(path, made, writer, self.stop, self.hands, group):
+                if not write_texts(path, made, writer, self.stop, self.hands, group):
                     return None
             elif group.leads:
                 check_target(read_head(path), made, path)
@@ -177,7 +177,7 @@ class Conduct:
             allow_pickle=False,
         )
 
-    def _told(self, course: Course, folder: Folder) -> None:
+    def _told(self, course: TrainingLoop, folder: Folder) -> None:
         if self.group.leads:
             lines = "".join(json.dumps(look.to_json()) + "\n" for look in course.looks)
             replace_file(folder.log, lines.encode())

@@ -19,7 +19,7 @@ from spsbench.spec import Spec
 from spsbench.store.atomic import replace_file
 from spsbench.training.acceptance import Share
 from spsbench.training.folder import Folder
-from spsbench.training.loop import Course, Look
+from spsbench.training.loop import Look, TrainingLoop
 from spsbench.training.prompts import SELF
 from spsbench.training.texts import Texts
 
@@ -63,7 +63,7 @@ Made with `{command}`.
 """
 
 
-def card(course: Course, facts: Mapping[str, Any]) -> str:
+def card(course: TrainingLoop, facts: Mapping[str, Any]) -> str:
     """The card.
 
     Args:
@@ -193,7 +193,7 @@ class Trained:
 
 
 def finish(
-    course: Course,
+    course: TrainingLoop,
     folder: Folder,
     texts: Texts,
     asked: DraftTraining | HeadTraining,

@@ -59,7 +59,7 @@ class Roomy(DynamicLayer):  # type: ignore[misc]
 
 
 @torch.inference_mode()
-def continued(
+def continue_texts(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     *,
@@ -195,7 +195,7 @@ class Writer:
         if not prompts:
             return []
         asked = self._asked
-        return continued(
+        return continue_texts(
             self._model,
             prompts,
             most=most or asked.tokens,

@@ -11,8 +11,8 @@ from spsbench.errors import DataError
 from spsbench.loop.sampling import Warp
 from spsbench.training.batches import FLOAT32, Batches, OwnTexts, products
 from spsbench.training.losses import Loss
-from spsbench.training.students.student import Batch, Lesson, Moment, Student
-from spsbench.training.teacher import Teacher, foretold, with_law
+from spsbench.training.students.student import Batch, Moment, Student, TeacherOutput
+from spsbench.training.teacher import Teacher, student_law, with_law
 
 # How a student is taught, and when that ends.
 
@@ -47,7 +47,7 @@ class Rules:
 
 FADES = 0.8  # weight of a depth beside the one before (EAGLE-3's code)
 SHOWN = 8  # texts that a message names
-NOTHING = Lesson((), torch.empty(0))  # of a target that nobody asks
+NOTHING = TeacherOutput((), torch.empty(0))  # of a target that nobody asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,6 @@ class Gradients:
         warp = rules.warp if rules.warped else None
         heat = rules.warp.temperature if rules.warped and rules.warp.temperature > 0 else 1.0
         for guess in self.student.taught(batch, lesson, moment):
-            told = foretold(guess, batch, ids, vocab, heat)
+            told = student_law(guess, batch, ids, vocab, heat)
             values = rules.loss(told if rules.lawless else with_law(told, guess, lesson, ids, warp))
             yield values if guess.extra is None else values + guess.extra

@@ -113,7 +113,7 @@ LATE = (
 
 
 @dataclass(slots=True)
-class Course:
+class TrainingLoop:
     """A student, its teacher, its texts; `run` goes on from the newest checkpoint.
 
     Attributes:
@@ -134,7 +134,7 @@ class Course:
     prices: Prices | None = None
     own: OwnTexts | None = None
     group: SingleProcess = field(default_factory=SingleProcess)
-    told: Callable[["Course"], None] = lambda course: None
+    told: Callable[["TrainingLoop"], None] = lambda course: None
     stop: Callable[[], bool] = lambda: False
     looks: list[Look] = field(default_factory=list)
     step: int = 0

@@ -1,4 +1,4 @@
-"""What a loss is given, and what it is."""
+"""Losses of a student at each place of a text, and the laws that they compare."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ from spsbench.spec import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foretold:
-    """The drafter's law p at N places, over the Vd tokens that it knows, and what is there.
+class StudentLaw:
+    """Law p of the student at N places, over the Vd tokens it knows, and the tokens there.
 
     Attributes:
         log_p: [N, Vd].
@@ -28,7 +28,7 @@ class Foretold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laws(Foretold):
+class Laws(StudentLaw):
     """With the target's law q.
 
     Where a head has a vocabulary of its own, q is left as it is: its rows add up to less than 1,
@@ -49,7 +49,7 @@ class Laws(Foretold):
 
 
 Loss = Callable[[Any], Tensor]
-"""Of `Laws`, or of what is `Foretold`: [N] what is lowered, place by place."""
+"""Takes `Laws` or a `StudentLaw`; returns the value to lower at each of N places, [N]."""
 
 
 def overlap(p: Tensor, q: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def acceptance(laws: Laws) -> Tensor:
 # Sequence-level distillation (Kim and Rush 2016, arXiv 1606.07947, section 3.2).
 
 
-def cross_entropy(foretold: Foretold) -> Tensor:
+def cross_entropy(foretold: StudentLaw) -> Tensor:
     """`-log p` of the token that the target wrote; 0 where the drafter does not know it."""
     known = foretold.tokens >= 0
     picked = foretold.log_p.gather(-1, foretold.tokens.clamp(min=0)[:, None])[:, 0]

@@ -21,7 +21,7 @@ from spsbench.tasks.reader import rows
 OF_FILES = (".jsonl", ".json", ".gz", ".parquet")
 
 
-def task_named(name: str, flag: str, wanted: str) -> Any:
+def find_task(name: str, flag: str, wanted: str) -> Any:
     """The task of this name, where there is no file of it.
 
     Args:
@@ -144,7 +144,7 @@ def _texts_kept_apart(name: str) -> Iterator[tuple[str, str]]:
             key = next((key for key in KEYS if key in row.values), KEYS[0])
             yield row.where.removeprefix(name).strip(":"), row.text(key)
     else:
-        task = task_named(name, "--not-from", "texts of a test")
+        task = find_task(name, "--not-from", "texts of a test")
         for sample in task.samples(lambda prompt: True):
             yield sample.id, sample.prompt
 
@@ -238,6 +238,6 @@ def _texts(name: str) -> Iterator[tuple[str, str]]:
         for number, part in enumerate(paragraphs(path, "--prompts"), start=1):
             yield f"{path}, paragraph {number}", part
         return
-    task = Jsonl(str(path)) if path.is_file() else task_named(name, "--prompts", "prompts")
+    task = Jsonl(str(path)) if path.is_file() else find_task(name, "--prompts", "prompts")
     for sample in task.samples(lambda prompt: True):
         yield f"{name}: {sample.id}", sample.prompt

@@ -20,9 +20,9 @@ from spsbench.training.acceptance import Prices
 from spsbench.training.batches import Batches, Key, OwnTexts, together
 from spsbench.training.checkpoint import KEPT
 from spsbench.training.folder import Folder
-from spsbench.training.generation import Text, continued
+from spsbench.training.generation import Text, continue_texts
 from spsbench.training.gradients import Rules
-from spsbench.training.loop import Course
+from spsbench.training.loop import TrainingLoop
 from spsbench.training.losses import ACCEPTANCES, LAWLESS, loss_of
 from spsbench.training.students.student import Student
 from spsbench.training.teacher import Features, Teacher
@@ -184,9 +184,9 @@ class Setup:
         self,
         teacher: Teacher,
         price: Callable[[Path, str, Path], Prices | None],
-        told: Callable[[Course], None],
+        told: Callable[[TrainingLoop], None],
         stop: Callable[[], bool],
-    ) -> Course:
+    ) -> TrainingLoop:
         """Everything that a course needs; the result's folder is there, with what begins to learn.
 
         Args:
@@ -217,7 +217,7 @@ class Setup:
         if self.group.leads:
             student.write(self.folder.result, getattr(torch, asked.save_as))
             prices = price(self.folder.result, student.drafter, self.folder.costs)
-        return Course(
+        return TrainingLoop(
             student,
             teacher,
             Batches(self.learnt, asked.batch_tokens, asked.seed, device),
@@ -240,7 +240,7 @@ class Setup:
     ) -> list[list[int]]:
         """What the student writes itself."""
         step, number = key
-        return continued(
+        return continue_texts(
             student.network,
             prompts,
             most=most,

@@ -20,8 +20,8 @@ from spsbench.store.atomic import replace_file
 from spsbench.store.manifest import differences
 from spsbench.training.batches import FLOAT32, products, together
 from spsbench.training.generation import Text
-from spsbench.training.losses import Foretold, Laws
-from spsbench.training.students.student import Batch, Guess, Lesson
+from spsbench.training.losses import Laws, StudentLaw
+from spsbench.training.students.student import Batch, Prediction, TeacherOutput
 
 
 class Teacher:
@@ -62,15 +62,15 @@ class Teacher:
         return int(getattr(self.parts.config, "hidden_size", None) or self.parts.config.n_embd)
 
     @torch.no_grad()
-    def teach(self, batch: Batch) -> Lesson:
+    def teach(self, batch: Batch) -> TeacherOutput:
         """What it computes over a batch: padding at the ends changes nothing before it."""
         out = self.model(input_ids=batch.ids, use_cache=False, output_hidden_states=True)
-        return Lesson(out.hidden_states, out.logits[..., : self.vocab])
+        return TeacherOutput(out.hidden_states, out.logits[..., : self.vocab])
 
 
-def foretold(
-    guess: Guess, batch: Batch, ids: Tensor | None, vocab: int, temperature: float = 1.0
-) -> Foretold:
+def student_law(
+    guess: Prediction, batch: Batch, ids: Tensor | None, vocab: int, temperature: float = 1.0
+) -> StudentLaw:
     """The student's law at the rows of a guess, over the tokens that it knows.
 
     Args:
@@ -86,13 +86,13 @@ def foretold(
         place[ids] = torch.arange(len(ids), device=ids.device)
         tokens = place[tokens]
     log_p = (guess.logits.float() / temperature).log_softmax(-1)
-    return Foretold(log_p=log_p, tokens=tokens)
+    return StudentLaw(log_p=log_p, tokens=tokens)
 
 
 def with_law(
-    told: Foretold,
-    guess: Guess,
-    lesson: Lesson,
+    told: StudentLaw,
+    guess: Prediction,
+    lesson: TeacherOutput,
     ids: Tensor | None,
     warp: Callable[[Tensor], Tensor] | None = None,
 ) -> Laws:
@@ -250,7 +250,7 @@ class Features:
                         kept = lesson.hidden[layer][row, : len(text)].to(dtype).cpu().contiguous()
                         file.write(kept.view(torch.uint8).numpy().tobytes())
 
-    def _seen(self, texts: Sequence[tuple[int, ...]], first: bool) -> Lesson:
+    def _seen(self, texts: Sequence[tuple[int, ...]], first: bool) -> TeacherOutput:
         device = self._teacher.parts.device
         batch = together([([], list(text)) for text in texts], device)
         with torch.no_grad(), products(device, self._numbers):
@@ -275,9 +275,9 @@ class Remembering(Teacher):
         self._teacher, self._features = teacher, features
 
     @torch.no_grad()
-    def teach(self, batch: Batch) -> Lesson:
+    def teach(self, batch: Batch) -> TeacherOutput:
         """As `Teacher.teach`."""
         found = self._features.of(batch)
         if found is None:
             return self._teacher.teach(batch)
-        return Lesson(found, self.parts.head(found[-1]))
+        return TeacherOutput(found, self.parts.head(found[-1]))

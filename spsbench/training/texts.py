@@ -34,7 +34,7 @@ class Texts:
     @property
     def tokens(self) -> int:
         """Tokens that the target wrote."""
-        return sum(len(written) for _, written in self.texts)
+        return sum(len(write_texts) for _, write_texts in self.texts)
 
 
 def read(path: Path, overlap: Overlap | None, decode: Callable[[list[int]], str]) -> Texts:
@@ -170,7 +170,7 @@ Hands = Callable[[Writer, Sequence[int], Take, Callable[[], bool]], None]
 """Has a writer's batches written, in any order, until `stop` says so."""
 
 
-def written(
+def write_texts(
     path: Path,
     made: Mapping[str, Any],
     writer: Writer,

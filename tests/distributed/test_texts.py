@@ -11,7 +11,7 @@ from spsbench.settings.execution import Access, Workers
 from spsbench.settings.models import ModelSpec
 from spsbench.training.generation import Writer
 from spsbench.training.prompts import Overlap, prompts_of
-from spsbench.training.texts import written
+from spsbench.training.texts import write_texts
 from tests.distributed.inline import first, inline
 from tests.folders import byte_tokenizer, random_model, save
 
@@ -61,15 +61,15 @@ def test_the_same_file_whoever_writes(prompts, folder, model, tmp_path, monkeypa
         asked = HeadTraining(count=100, tokens=4, prompt_tokens=40, prompts=(str(path),))
     made = writer(model, asked)
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
-    assert written(here, MADE, made, never)
+    assert write_texts(here, MADE, made, never)
     if prompts:
         path.unlink()
     pools = inline(monkeypatch, first(2))
-    assert written(there, MADE, made, never, hands(folder, asked))
+    assert write_texts(there, MADE, made, never, hands(folder, asked))
     assert there.read_bytes() == here.read_bytes()
     assert sum("is lost (SIGKILL)" in line for line in said) == 2
     assert len(pools) == 1
-    assert written(there, MADE, made, never, hands(folder, asked))
+    assert write_texts(there, MADE, made, never, hands(folder, asked))
     assert len(pools) == 1, "nobody is asked for what is there"
 
 
@@ -77,16 +77,16 @@ def test_stopped_and_gone_on_with(folder, model, tmp_path, monkeypatch):
     inline(monkeypatch)
     made = writer(model, ASKED)
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
-    written(here, MADE, made, never)
+    write_texts(here, MADE, made, never)
     partial = there.with_suffix(".partial")
 
     def begun():
         return partial.read_bytes().count(b"\n") > 2  # the head and two batches
 
     own = hands(folder, ASKED)
-    assert not written(there, MADE, made, begun, own)
+    assert not write_texts(there, MADE, made, begun, own)
     partial.write_bytes(partial.read_bytes() + b'{"batch": 9, "te')  # torn by a kill
-    assert written(there, MADE, made, never)
+    assert write_texts(there, MADE, made, never)
     assert there.read_bytes() == here.read_bytes()
 
 
@@ -105,7 +105,7 @@ def test_a_batch_that_cannot_be_written_is_said_and_the_others_are(
     path = tmp_path / "texts.jsonl"
     made = writer(model, ASKED)
     with pytest.raises(BrokenOffError, match="1 batches of texts"):
-        written(path, MADE, made, never, hands(folder, ASKED))
+        write_texts(path, MADE, made, never, hands(folder, ASKED))
     assert any("gave up batch 1 of the texts: ValueError: spoilt" in line for line in said)
     assert path.with_suffix(".partial").read_bytes().count(b"\n") == 4  # of 4 batches 3
 

@@ -11,7 +11,7 @@ from spsbench.training.acceptance import Gain, Seen, Share, foreseen
 from spsbench.training.batches import Batches
 from spsbench.training.checkpoint import there
 from spsbench.training.gradients import Rules
-from spsbench.training.loop import Course
+from spsbench.training.loop import TrainingLoop
 from spsbench.training.losses import cross_entropy, hybrid
 from spsbench.training.teacher import Teacher
 from tests.training import small
@@ -46,7 +46,7 @@ def course(model, texts, tmp_path):
         made = small.student(kind, model)
         batches = Batches(texts[:8], 80, 0, torch.device("cpu"))
         held = [small.batch(texts[8:])]
-        return Course(
+        return TrainingLoop(
             made, Teacher(model, small.VOCAB), batches, held, rules, tmp_path / folder, **more
         )
 

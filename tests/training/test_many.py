@@ -11,7 +11,7 @@ from spsbench.settings.execution import Access, OutputFolder
 from spsbench.settings.models import ModelSpec
 from spsbench.training import batches, conduct
 from spsbench.training.folder import Folder
-from spsbench.training.generation import continued
+from spsbench.training.generation import continue_texts
 from spsbench.training.prompts import Overlap, asks_itself, prompts_of
 from tests.folders import byte_tokenizer
 from tests.training import small
@@ -25,7 +25,9 @@ def model():
 
 
 def written(model, prompts, warp, ends=frozenset(), most=10):
-    return continued(model, prompts, most=most, warp=warp, ends=ends, vocab=small.VOCAB, seed=3)
+    return continue_texts(
+        model, prompts, most=most, warp=warp, ends=ends, vocab=small.VOCAB, seed=3
+    )
 
 
 def test_each_text_is_what_the_model_writes_alone(model):

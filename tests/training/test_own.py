@@ -8,9 +8,9 @@ import torch
 from spsbench.distributed.process_group import SingleProcess
 from spsbench.loop.sampling import Warp
 from spsbench.training.batches import Batches, OwnTexts
-from spsbench.training.generation import continued
+from spsbench.training.generation import continue_texts
 from spsbench.training.gradients import Gradients
-from spsbench.training.loop import Course
+from spsbench.training.loop import TrainingLoop
 from spsbench.training.teacher import Teacher
 from tests.training import small
 from tests.training.test_course import RULES, weights
@@ -29,7 +29,7 @@ def texts(model):
 
 
 def write(student, prompts, key, most):
-    return continued(
+    return continue_texts(
         student.network,
         prompts,
         most=most,
@@ -42,7 +42,7 @@ def write(student, prompts, key, most):
 
 def course(model, texts, folder, share, **more):
     batches = Batches(texts[:8], 80, 0, CPU)
-    return Course(
+    return TrainingLoop(
         small.student("draft", model),
         Teacher(model, small.VOCAB),
         batches,

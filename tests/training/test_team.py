@@ -16,11 +16,11 @@ from spsbench.settings.commands import HeadTraining
 from spsbench.training.batches import Batches
 from spsbench.training.generation import Writer
 from spsbench.training.gradients import Gradients
-from spsbench.training.loop import Course
+from spsbench.training.loop import TrainingLoop
 from spsbench.training.losses import hybrid
 from spsbench.training.prompts import Overlap, prompts_of
 from spsbench.training.teacher import Teacher
-from spsbench.training.texts import written
+from spsbench.training.texts import write_texts
 from tests.folders import byte_tokenizer, random_model
 from tests.training import small
 from tests.training.learners import learn
@@ -43,7 +43,7 @@ def course(model, texts, folder, group, rules=RULES, **more):
     batches = Batches(texts[:8], 80, 0, CPU)
     held = [small.batch([text]) for text in texts[8:]]
     made = small.student("eagle3", model)
-    return Course(
+    return TrainingLoop(
         made, Teacher(model, small.VOCAB), batches, held, rules, folder, group=group, **more
     )
 
@@ -178,7 +178,7 @@ def test_texts_are_shared_out_and_the_file_is_the_same(tmp_path):
             False,
             prompts_of(asked, tokenizer, False, Overlap(())),
         )
-        return written(path, made, writer, lambda: False, group=group)
+        return write_texts(path, made, writer, lambda: False, group=group)
 
     torch.set_num_threads(1)
     assert write(SingleProcess(), tmp_path / "one.jsonl")

@@ -11,7 +11,7 @@ from spsbench.tasks.humaneval import HumanEval
 from spsbench.training import prompts
 from spsbench.training.generation import Writer
 from spsbench.training.prompts import Overlap, kept_apart, prompts_of
-from spsbench.training.texts import check_target, read, read_head, written
+from spsbench.training.texts import check_target, read, read_head, write_texts
 from tests.folders import END, TEMPLATE, byte_tokenizer, random_model
 
 MADE = {"target": "tiny", "tokenizer": "a", "vocab": 290}
@@ -69,21 +69,21 @@ def test_a_chat_model_asks_itself(target):
 
 def test_what_was_stopped_goes_on_and_is_the_same_file(target, tmp_path):
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    assert written(whole, MADE, writer(target), lambda: False)
+    assert write_texts(whole, MADE, writer(target), lambda: False)
     calls = iter([False, True])
-    assert not written(parts, MADE, writer(target), lambda: next(calls))
+    assert not write_texts(parts, MADE, writer(target), lambda: next(calls))
     partial = parts.with_suffix(".partial")
     partial.write_bytes(partial.read_bytes() + b'{"batch": 1, "te')  # torn by a kill
-    assert written(parts, MADE, writer(target), lambda: False)
+    assert write_texts(parts, MADE, writer(target), lambda: False)
     assert parts.read_bytes() == whole.read_bytes()
     with pytest.raises(MismatchError, match="vocab: 5, there 290"):
-        written(parts, {**MADE, "vocab": 5}, writer(target), lambda: False)
+        write_texts(parts, {**MADE, "vocab": 5}, writer(target), lambda: False)
     assert len(read(whole, None, str).texts) > 1
 
 
 def test_texts_of_another_tokenizer_are_refused(target, tmp_path):
     path = tmp_path / "texts.jsonl"
-    written(path, MADE, writer(target), lambda: False)
+    write_texts(path, MADE, writer(target), lambda: False)
     with pytest.raises(DataError, match="has tokens of tiny, not of other"):
         check_target(read_head(path), {**MADE, "tokenizer": "b", "target": "other"}, path)
     check_target(read_head(path), {**MADE, "files": "elsewhere"}, path)

@@ -16,7 +16,13 @@ from spsbench.engines.session.layer_skip import PER_LAYER, layers_of
 from spsbench.errors import DataError, UsageError, WriteError, first_line
 from spsbench.models.third_party import silent, translated
 from spsbench.training.students.eagle_unroll import in_layers
-from spsbench.training.students.student import Batch, Guess, Lesson, Student, wanted_rows
+from spsbench.training.students.student import (
+    Batch,
+    Prediction,
+    Student,
+    TeacherOutput,
+    wanted_rows,
+)
 
 WATCHED = 8
 
@@ -43,14 +49,14 @@ class DraftStudent(Student):
         """None: it is fed tokens."""
         return ()
 
-    def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """The same guess for every depth."""
         rows = torch.arange(batch.ids.numel(), device=batch.ids.device)
         at, kept = wanted_rows(batch, rows)
         with in_layers(self.network, self.recompute):
             out = self.network(input_ids=batch.ids, use_cache=False)
         logits = out.logits[..., : self._vocab].flatten(0, 1)[at]
-        yield from repeat(Guess(kept, logits), depth)
+        yield from repeat(Prediction(kept, logits), depth)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         """As transformers writes a model, with its tokenizer."""

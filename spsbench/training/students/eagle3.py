@@ -13,7 +13,7 @@ from spsbench.models.heads.formats.eagle3 import IDS, default_features
 from spsbench.training.students.eagle_unroll import Unrolled
 from spsbench.training.students.head_parts import (
     begun,
-    known_tokens,
+    draft_vocabulary,
     layer_config,
     layer_of,
     speculator,
@@ -56,7 +56,7 @@ class Eagle3Student(Unrolled):
         vocab = target.vocab_size
         layers = int(target.config.num_hidden_layers)
         layer = layer_of(target, inner, "eagle3")
-        ids = known_tokens(counts, draft_vocab)
+        ids = draft_vocabulary(counts, draft_vocab)
         shape = Eagle3Shape(
             layer=layer,
             features=features_of(layers),

@@ -18,10 +18,16 @@ from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.heads.network import HeadNetwork
 from spsbench.training.losses import feature
 from spsbench.training.students.head_parts import head_of
-from spsbench.training.students.student import Batch, Guess, Lesson, Student, wanted_rows
+from spsbench.training.students.student import (
+    Batch,
+    Prediction,
+    Student,
+    TeacherOutput,
+    wanted_rows,
+)
 
 
-class Growing:
+class UnrollCache:
     """A `loop.site.Cache` that keeps gradients."""
 
     def __init__(self) -> None:
@@ -38,13 +44,13 @@ class Growing:
         self._held[layer_idx] = key_states, value_states
         return key_states, value_states
 
-    def copy(self) -> "Growing":
+    def copy(self) -> "UnrollCache":
         """Another one over the same keys and values."""
-        made = Growing()
+        made = UnrollCache()
         made.take(self)
         return made
 
-    def take(self, other: "Growing") -> None:
+    def take(self, other: "UnrollCache") -> None:
         """Hold what another one does."""
         self._held = dict(other._held)
 
@@ -89,7 +95,10 @@ def again(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
 
 
 def step(
-    pass_over: Callable[[Tensor, Growing], Tensor], features: Tensor, cache: Growing, wanted: bool
+    pass_over: Callable[[Tensor, UnrollCache], Tensor],
+    features: Tensor,
+    cache: UnrollCache,
+    wanted: bool,
 ) -> Tensor:
     """A pass of a head over `features`, whose keys and values go into `cache`.
 
@@ -98,7 +107,7 @@ def step(
     if not wanted:
         return pass_over(features, cache)
 
-    def run(features: Tensor, held: Growing) -> tuple[Tensor, Growing]:
+    def run(features: Tensor, held: UnrollCache) -> tuple[Tensor, UnrollCache]:
         mine = held.copy()
         return pass_over(features, mine), mine
 
@@ -137,7 +146,7 @@ class Unrolled(Student):
         """Its features, and the last one."""
         return sorted({*self.network.layers, layers})
 
-    def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """All passes over the same rows, each fed the features that the one before it made."""
         texts, length = batch.ids.shape
         rows, dtype = length - 1, next(self.network.parameters()).dtype
@@ -148,11 +157,11 @@ class Unrolled(Student):
         embedded = self.network.embed(batch.ids[:, 1:].flatten(), self.target.embed).to(dtype)
         device = features.device
         place = torch.arange(rows, device=device)
-        cache, told = Growing(), lesson.hidden[-1]
+        cache, told = UnrollCache(), lesson.hidden[-1]
         for d in range(depth):
             sees = seen(texts, rows, d, device)
 
-            def pass_over(features: Tensor, cache: Growing, sees: Tensor = sees) -> Tensor:
+            def pass_over(features: Tensor, cache: UnrollCache, sees: Tensor = sees) -> Tensor:
                 return self.network.step(features, embedded, place.repeat(texts), cache, sees)
 
             made = step(pass_over, features, cache, self.recompute)
@@ -164,7 +173,7 @@ class Unrolled(Student):
             if self.regresses:
                 true = told.flatten(0, 1)[kept].to(dtype)
                 extra = self.regresses * feature(mine, true)
-            yield Guess(kept, self.network.scores(mine, self._their_head), extra)
+            yield Prediction(kept, self.network.scores(mine, self._their_head), extra)
             features = moved(made, texts)
 
 

@@ -12,23 +12,30 @@ from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.falcon import FalconNetwork, State
 from spsbench.models.heads.description import FalconShape
 from spsbench.training.losses import feature, glanced
-from spsbench.training.students.eagle_unroll import Growing
+from spsbench.training.students.eagle_unroll import UnrollCache
 from spsbench.training.students.head_parts import begun, head_of, layer_config, layer_of, write_head
-from spsbench.training.students.student import Batch, Guess, Lesson, Moment, Student, wanted_rows
+from spsbench.training.students.student import (
+    Batch,
+    Moment,
+    Prediction,
+    Student,
+    TeacherOutput,
+    wanted_rows,
+)
 
 # What a head of Falcon foretells along texts: blocks that end at every place of them.
 
 
-class Told(NamedTuple):
+class PredictedFeatures(NamedTuple):
     """Some rows of a batch, and the features that are foretold of them."""
 
     rows: Tensor  # [N]
     features: Tensor  # [N, H]
 
 
-def foretold(
+def predict_features(
     network: FalconNetwork, features: Tensor, embedded: Tensor, depth: int
-) -> Iterator[Told]:
+) -> Iterator[PredictedFeatures]:
     """By depth, for blocks that end at every place, and for those that follow them along the text.
 
     Keys and values of the text are the same wherever blocks begin, so they are made once.
@@ -43,16 +50,18 @@ def foretold(
     k, count, device = network.block, length - 1, features.device
     ends = torch.arange(k - 1, max(count, k - 1), device=device)
 
-    def told(d: int, made: Tensor) -> Told:
+    def told(d: int, made: Tensor) -> PredictedFeatures:
         """[B, E, H] of the token d + 1 after the pending one, by where the first block ends."""
         fits = max(min(len(ends), length - k - d), 0)
         first = torch.arange(texts, device=device)[:, None] * length
-        return Told((first + ends[:fits] + 1 + d).flatten(), made[:, :fits].flatten(0, 1))
+        return PredictedFeatures(
+            (first + ends[:fits] + 1 + d).flatten(), made[:, :fits].flatten(0, 1)
+        )
 
     x, state = _read(network, features[:, :-1], embedded[:, :-1], depth > k)
     place = torch.arange(count, device=device).repeat(texts)
     text = torch.arange(texts, device=device).repeat_interleave(count)
-    cache = Growing()
+    cache = UnrollCache()
     held, same, found = network.note(x, place, cache), text[:, None] == text, []
     for slot in range(k):
         sees = same & (place <= place[:, None] + k - 1 - slot)
@@ -79,7 +88,7 @@ def foretold(
 
 def aligned(
     network: FalconNetwork, features: Tensor, embedded: Tensor, offset: int, shown: Tensor
-) -> list[Told]:
+) -> list[PredictedFeatures]:
     """By slot, for blocks that begin at rows `offset`, `offset` + k ..., some answers being shown.
 
     A slot that is shown has the feature that it is to foretell, and the token after it, in place of
@@ -88,7 +97,7 @@ def aligned(
 
     Args:
         network: of the head.
-        features: as in `foretold`.
+        features: as in `predict_features`.
         embedded: likewise.
         offset: 0 to k - 1.
         shown: [k, B * T] bool, by slot and by the row after the one where a block ends.
@@ -110,10 +119,10 @@ def aligned(
     text = torch.arange(texts, device=device).repeat_interleave(count)
     upto = torch.where(whole, end, row).repeat(texts)
     sees = (text[:, None] == text) & (at <= upto[:, None])
-    made = network.foretell(x, at, network.note(x, at, Growing()), sees)
+    made = network.foretell(x, at, network.note(x, at, UnrollCache()), sees)
     tells = (whole & (row + k < length)).repeat(texts) & ~seen.flatten()
     chosen = [(tells & (slot.repeat(texts) == s)).nonzero()[:, 0] for s in range(k)]
-    return [Told((text * length + at + k)[mine], made[mine]) for mine in chosen]
+    return [PredictedFeatures((text * length + at + k)[mine], made[mine]) for mine in chosen]
 
 
 def _read(
@@ -188,13 +197,13 @@ class FalconStudent(Student):
         """The last one."""
         return (layers,)
 
-    def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """Of every place, as in a round that begins there."""
         features, embedded = self._read(batch, lesson)
-        for told in islice(foretold(self.network, features, embedded, depth), depth):
+        for told in islice(predict_features(self.network, features, embedded, depth), depth):
             yield self._guess(batch, lesson, told)
 
-    def taught(self, batch: Batch, lesson: Lesson, moment: Moment) -> Iterator[Guess]:
+    def taught(self, batch: Batch, lesson: TeacherOutput, moment: Moment) -> Iterator[Prediction]:
         """Glancing at some answers of the first block; later blocks are not shown any."""
         k = self.network.block
         draw = torch.Generator().manual_seed(moment.seed)
@@ -207,14 +216,18 @@ class FalconStudent(Student):
         ]
         for slot in range(min(k, self.depth)):
             mine = [part[slot] for part in parts]
-            both = Told(torch.cat([t.rows for t in mine]), torch.cat([t.features for t in mine]))
+            both = PredictedFeatures(
+                torch.cat([t.rows for t in mine]), torch.cat([t.features for t in mine])
+            )
             yield self._guess(batch, lesson, both)
-        rest = foretold(self.network, features, embedded, self.depth)
+        rest = predict_features(self.network, features, embedded, self.depth)
         for told in islice(rest, k, self.depth):
             yield self._guess(batch, lesson, told)
 
     @torch.no_grad()
-    def _shown(self, batch: Batch, lesson: Lesson, done: float, draw: torch.Generator) -> Tensor:
+    def _shown(
+        self, batch: Batch, lesson: TeacherOutput, done: float, draw: torch.Generator
+    ) -> Tensor:
         """[k, B * T] bool, by slot and by the row after a block's end, whether it is shown."""
         k, size = self.network.block, batch.ids.numel()
         likeliest = lesson.logits.argmax(-1).flatten()
@@ -229,19 +242,19 @@ class FalconStudent(Student):
         shown[:, places] = glanced(wrong[:, places].T, done, draw).T
         return shown.to(batch.ids.device)
 
-    def _read(self, batch: Batch, lesson: Lesson) -> tuple[Tensor, Tensor]:
+    def _read(self, batch: Batch, lesson: TeacherOutput) -> tuple[Tensor, Tensor]:
         """[B, T, H] features of the text, and [B, T, H] embeddings of the token after each."""
         dtype = next(self.network.parameters()).dtype
         after = torch.nn.functional.pad(batch.ids[:, 1:], (0, 1))
         embedded = self.network.embed(after.flatten(), self.target.embed).to(dtype)
         return lesson.hidden[-1].to(dtype), embedded.view(*batch.ids.shape, -1)
 
-    def _guess(self, batch: Batch, lesson: Lesson, told: Told) -> Guess:
+    def _guess(self, batch: Batch, lesson: TeacherOutput, told: PredictedFeatures) -> Prediction:
         at, kept = wanted_rows(batch, told.rows)
         mine = told.features[at]
         true = lesson.hidden[-1].flatten(0, 1)[kept].to(mine.dtype)
         extra = self.regresses * feature(mine, true)
-        return Guess(kept, self.network.scores(mine, self._their_head), extra)
+        return Prediction(kept, self.network.scores(mine, self._their_head), extra)
 
     def write(self, folder: Path, dtype: torch.dtype) -> None:
         """By its authors' names, without a copy of the target's embeddings, and how it is run."""

@@ -14,7 +14,13 @@ from spsbench.errors import UsageError, WriteError
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.models.heads.description import LayerShape
 from spsbench.store.atomic import replace_file
-from spsbench.training.students.student import Batch, Guess, Lesson, Student, wanted_rows
+from spsbench.training.students.student import (
+    Batch,
+    Prediction,
+    Student,
+    TeacherOutput,
+    wanted_rows,
+)
 
 SPREAD = 0.02
 
@@ -98,7 +104,7 @@ def begun(network: nn.Module, seed: int) -> None:
 USUAL = 32_000
 
 
-def known_tokens(counts: Tensor, wanted: int | None) -> Tensor:
+def draft_vocabulary(counts: Tensor, wanted: int | None) -> Tensor:
     """[Vd] tokens in ascending order, on the host: the commonest, of like ones the first.
 
     Args:
@@ -150,7 +156,7 @@ class Chained(Student):
             depth: how many.
         """
 
-    def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """As `Student.guesses`."""
         texts, length = batch.ids.shape
         hidden = lesson.hidden[-1].to(next(self.network.parameters()).dtype)
@@ -159,7 +165,7 @@ class Chained(Student):
             place = torch.arange(max(length - 1 - d, 0), device=hidden.device)
             at, kept = wanted_rows(batch, (first + place + 1 + d).flatten())
             mine = state[:, : len(place)].flatten(0, 1)[at]
-            yield Guess(kept, head(mine))
+            yield Prediction(kept, head(mine))
 
 
 def ahead(tokens: Tensor, count: int) -> Tensor:

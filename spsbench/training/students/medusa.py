@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 from spsbench.loop.drafter_context import TargetParts
 from spsbench.methods.drafters.medusa import MedusaNetwork
 from spsbench.models.heads.description import MedusaShape
-from spsbench.training.students.head_parts import Chained, known_tokens, layer_of, write_head
+from spsbench.training.students.head_parts import Chained, draft_vocabulary, layer_of, write_head
 
 COUNT = 4
 
@@ -34,7 +34,7 @@ class MedusaStudent(Chained):
         draft_vocab: int | None,
     ) -> None:
         vocab, width = target.vocab_size, layer_of(target, None, "medusa").width
-        ids = known_tokens(counts, draft_vocab).to(head.device)
+        ids = draft_vocabulary(counts, draft_vocab).to(head.device)
         count = depth or COUNT
         shape = MedusaShape(width=width, draft_vocab=len(ids), count=count, bias=False)
         self.network = MedusaNetwork(shape, int(target.config.num_hidden_layers))

@@ -41,7 +41,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TeacherOutput:
     """What the target has computed over a batch, without gradients.
 
     Attributes:
@@ -54,7 +54,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class Prediction:
     """What a student foretells one depth further than the guess before.
 
     Attributes:
@@ -113,10 +113,10 @@ class Student(ABC):
         return range(layers + 1)
 
     @abstractmethod
-    def guesses(self, batch: Batch, lesson: Lesson, depth: int) -> Iterator[Guess]:
+    def guesses(self, batch: Batch, lesson: TeacherOutput, depth: int) -> Iterator[Prediction]:
         """One for each depth, 0 first; made one at a time, so that each may be let go."""
 
-    def taught(self, batch: Batch, lesson: Lesson, moment: Moment) -> Iterator[Guess]:
+    def taught(self, batch: Batch, lesson: TeacherOutput, moment: Moment) -> Iterator[Prediction]:
         """What is learnt from: the guesses, unless a kind has its own way of learning them."""
         return self.guesses(batch, lesson, self.depth)
 

@@ -14,7 +14,7 @@ from spsbench.api.verify import Held
 from spsbench.benchmark.estimate import Pace
 from spsbench.benchmark.generation import Generation, Show, arm, run_both
 from spsbench.engines.eager import context_of
-from spsbench.engines.session.engine_config import choice_of
+from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.hardware.contention import loaded as is_loaded
 from spsbench.hardware.contention import read_clocks
 from spsbench.loop.drafter_context import Weights
@@ -307,7 +307,7 @@ class Pair:
 
 def _how_run(model: PreTrainedModel, spec: ModelSpec) -> str:
     """Return the engine, its choices, and the size of its cache."""
-    choice = choice_of(model)
+    choice = engine_config_of(model)
     if choice is None:
         return str(spec.engine)
     return "; ".join(filter(None, (str(choice), choice.of_cache(context_of(model)))))
@@ -318,7 +318,7 @@ def _limit_threads(model: PreTrainedModel) -> None:
 
     An operator over a large vocabulary would otherwise wait for a thread without a processor.
     """
-    choice = choice_of(model)
+    choice = engine_config_of(model)
     if choice is None or choice.threads is None or not choice.beside:
         return
     if choice.threads < torch.get_num_threads():

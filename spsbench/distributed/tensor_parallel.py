@@ -30,7 +30,7 @@ from spsbench.distributed.process_group import (
     lost_rank_as_error,
 )
 from spsbench.engines.eager import KINDS, EagerLM
-from spsbench.engines.session.engine_config import Choice, remember
+from spsbench.engines.session.engine_config import EngineConfig, set_engine_config
 from spsbench.engines.session.session import held
 from spsbench.errors import UsageError
 from spsbench.hardware.ranks import RANK_TIMEOUT, ranks
@@ -206,7 +206,7 @@ def share(model: PreTrainedModel, size: int) -> None:
     """
     number = _NUMBERS[model] = next(_MODELS)
     KINDS[model] = SharedLM
-    remember(model, Choice(engine="eager", reason=SHARED.format(size)))
+    set_engine_config(model, EngineConfig(engine="eager", reason=SHARED.format(size)))
     _mirror(model, _send_pass(number))
     _mirror(model.get_input_embeddings(), _send_tensor(Message.EMBED, number))
     _mirror(model.get_output_embeddings(), _send_tensor(Message.HEAD, number))

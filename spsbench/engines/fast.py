@@ -57,7 +57,7 @@ from spsbench.engines.quantization.panels import (
 from spsbench.engines.replay.attention import NAME
 from spsbench.engines.replay.fused_modules import exchange_activations, exchange_norms
 from spsbench.engines.replay.layer_replay import attach
-from spsbench.engines.session.engine_config import Choice, choice_of, remember
+from spsbench.engines.session.engine_config import EngineConfig, engine_config_of, set_engine_config
 from spsbench.engines.session.longrope import bordered
 from spsbench.engines.session.masks import narrowed
 from spsbench.engines.session.session import FastLM
@@ -93,9 +93,11 @@ class Fast:
             dequantise(model)
             check_rollback(model)
             reason = graphs.known(model).reason
-            cuda = Choice(engine="eager" if reason else "fast", reason=reason or "CUDA graphs")
-            return remember(model, cuda).to_json()
-        before = None if known is None else Choice.from_json(known)
+            cuda = EngineConfig(
+                engine="eager" if reason else "fast", reason=reason or "CUDA graphs"
+            )
+            return set_engine_config(model, cuda).to_json()
+        before = None if known is None else EngineConfig.from_json(known)
         choice = prepare(model, known=before, threads=threads)
         if choice.engine == "eager":
             dequantise(model)
@@ -113,14 +115,14 @@ def kind_of_session(model: PreTrainedModel) -> Kind:
         return KINDS[model]
     if model.device.type == "cuda":
         return GraphLM
-    chosen = choice_of(model)
+    chosen = engine_config_of(model)
     return FastLM if chosen is None or chosen.engine == "fast" else EagerLM
 
 
 @torch.inference_mode()
 def prepare(
-    model: PreTrainedModel, *, known: Choice | None = None, threads: int | None = None
-) -> Choice:
+    model: PreTrainedModel, *, known: EngineConfig | None = None, threads: int | None = None
+) -> EngineConfig:
     """Pack the weights of `model` in place, capture its layers for replay, choose its threads.
 
     The model's own forward pass stays the reference: what leaves its rounding is undone, and a
@@ -132,7 +134,7 @@ def prepare(
         known: what an earlier run of this experiment chose, on this machine.
         threads: what the user asked for; None: chosen here.
     """
-    if choice := choice_of(model):
+    if choice := engine_config_of(model):
         return choice
     if refuse_codes(model, model.dtype):
         dequantise(model)
@@ -140,7 +142,9 @@ def prepare(
     try:
         check = LogitCheck(model)
     except Exception as error:  # foreign code may raise anything
-        return remember(model, Choice(engine="eager", reason=f"a plain pass fails ({error})"))
+        return set_engine_config(
+            model, EngineConfig(engine="eager", reason=f"a plain pass fails ({error})")
+        )
     prefetch = select_prefetch(model.dtype, known.reading if known else None)
     packing = pack_model(model, known)
     lm = FastLM(model)
@@ -150,12 +154,12 @@ def prepare(
         check.refine(model)
         packing = pack_in_steps(model, known, check)
         if packing.problem:
-            return remember(model, Choice(engine="eager", reason=packing.problem))
+            return set_engine_config(model, EngineConfig(engine="eager", reason=packing.problem))
         lm = FastLM(model)
         lm.append(ordinary(lm.vocab_size, 1), keep=1)
     release_memory()
     replay = attach(model)
-    choice = Choice(
+    choice = EngineConfig(
         engine="fast",
         reason=packing.reason,
         linears=linears,
@@ -166,12 +170,12 @@ def prepare(
         cache=lm.token_bytes,
         row_bits=keeps_row_bits(model),
     )
-    remember(model, choice, replay)
+    set_engine_config(model, choice, replay)
     asked = known is not None or threads is not None or "OMP_NUM_THREADS" in os.environ
     if not asked and model.device.type == "cpu":
         size = sum(weight.nbytes for weight in model.parameters())
         choice = with_threads(choice, FastLM(model), size)
-        remember(model, choice, replay)
+        set_engine_config(model, choice, replay)
     return choice
 
 
@@ -186,7 +190,7 @@ class Packing:
     problem: str = ""  # why sessions of this engine cannot run the model
 
 
-def pack_model(model: PreTrainedModel, known: Choice | None) -> Packing:
+def pack_model(model: PreTrainedModel, known: EngineConfig | None) -> Packing:
     """Pack `model`, and exchange its activations, norms and attention for kernels, unchecked."""
     packing = Packing(model.config._attn_implementation)
     try:
@@ -201,7 +205,7 @@ def pack_model(model: PreTrainedModel, known: Choice | None) -> Packing:
     return packing
 
 
-def pack_in_steps(model: PreTrainedModel, known: Choice | None, check: LogitCheck) -> Packing:
+def pack_in_steps(model: PreTrainedModel, known: EngineConfig | None, check: LogitCheck) -> Packing:
     """Do as `pack_model` does, but check each step, and undo what does not hold."""
     packing = Packing(model.config._attn_implementation)
     try:
@@ -230,7 +234,7 @@ def pack_in_steps(model: PreTrainedModel, known: Choice | None, check: LogitChec
     return packing
 
 
-def pack_layers(model: PreTrainedModel, known: Choice | None, packing: Packing) -> None:
+def pack_layers(model: PreTrainedModel, known: EngineConfig | None, packing: Packing) -> None:
     """Pack the linear layers of `model` and its codes, and note what was packed."""
     before = known.packed if known else None
     coded = bool(quantised_layers(model))
@@ -252,7 +256,7 @@ def unpack(model: PreTrainedModel, packing: Packing, reason: str) -> None:
     packing.layouts, packing.count, packing.reason = {}, 0, reason
 
 
-def _pack_experts(model: PreTrainedModel, known: Choice | None) -> dict[str, str]:
+def _pack_experts(model: PreTrainedModel, known: EngineConfig | None) -> dict[str, str]:
     """Count experts, and pack them where kernels take them; return their shapes and layout."""
     if not any(places(model)):
         return {}

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from spsbench.benchmark.models import measured
-from spsbench.engines.session.engine_config import choice_of
+from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
 from spsbench.hardware.contention import Reading, loaded, others, read_clocks
 from spsbench.hardware.files import clock
@@ -116,7 +116,7 @@ def setting_of(pairs: Iterable[tuple[Cell, Loaded]]) -> dict[str, Any]:
 
 def described(spec: ModelSpec, model: Any) -> dict[str, Any]:
     """A model as its times depend on it."""
-    chosen = None if model is None else choice_of(model)
+    chosen = None if model is None else engine_config_of(model)
     folder = None if spec.random else local_folder(spec.id)
     return {
         "id": spec.id,

@@ -167,7 +167,7 @@ SHAPE = ObjectOf(
         }
     )
 )
-"""Of `engines.choice.Choice`; engines of other packages may keep more."""
+"""Fields of `EngineConfig`; engines of other packages may keep more."""
 
 
 def choices_path(folder: Path, shard: Shard) -> Path:

@@ -14,7 +14,7 @@ from spsbench.engines.packing.experts import PackedExperts, expert_slots
 from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.replay.attention import NAME
-from spsbench.engines.session.engine_config import Choice, prepared
+from spsbench.engines.session.engine_config import EngineConfig, prepared
 from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
 
@@ -74,33 +74,18 @@ MODELS: dict[str, dict[str, Any]] = {
 EAGER = {"bloom"}  # a cache of another form
 OF_THEIR_OWN = {"codegen", "falcon", "gptj", "mpt"}  # attention of their own, never replayed
 WITH_EXPERTS = {"gpt_oss", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"}
-LIKE_ANOTHER = {  # their parts are in another one that is quick
-    *(
-        "cohere",
-        "cohere2",
-        "gemma3_text",
-        "glm",
-        "granite",
-        "helium",
-        "nemotron",
-        "olmo",
-        "olmo2",
-        "phi",
-    ),
-    *(
-        "olmo3",
-        "olmoe",
-        "phi3",
-        "phimoe",
-        "qwen2",
-        "qwen2_moe",
-        "smollm3",
-        "stablelm",
-        "starcoder2",
-    ),
+QUICK = {
+    "bloom",
+    "falcon",
+    "gemma2",
+    "gpt_bigcode",
+    "gpt_oss",
+    "mixtral",
+    "mpt",
+    "opt",
 }
 QUICK_FIRST = [
-    pytest.param(name, marks=pytest.mark.slow) if name in LIKE_ANOTHER else name for name in MODELS
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS
 ]
 
 
@@ -122,7 +107,7 @@ def packed(model: PreTrainedModel) -> PreTrainedModel:
     copied = copy.deepcopy(model)
     every = [*slots(copied), *expert_slots(copied)]
     wanted = {shape_of(slot): "panels" for slot in every}
-    known = Choice(engine="fast", packed=wanted, threads=1)
+    known = EngineConfig(engine="fast", packed=wanted, threads=1)
     Fast().prepare(copied, known=known.to_json())
     return copied
 

@@ -5,12 +5,10 @@ import random
 import pytest
 import torch
 
-from spsbench.engines import eager
 from spsbench.engines.fast import Fast
 from spsbench.engines.session import cache
 from spsbench.engines.session.cache import PreallocatedCache
-from spsbench.engines.session.engine_config import Choice
-from spsbench.engines.session.session import FastLM
+from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.errors import OutOfMemoryError
 from tests.tiny_models import tiny
 
@@ -28,8 +26,14 @@ def held(past: PreallocatedCache, layer: int) -> list[int]:
     return [int(k) for k in keys]
 
 
-def test_any_script_of_appends_and_commits_equals_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches that begin with room for four tokens."""
     monkeypatch.setattr(cache, "FIRST", 4)
+
+
+@pytest.mark.usefixtures("small")
+def test_any_script_of_appends_and_commits_equals_a_list() -> None:
     for seed in range(10):
         rng, past, text = random.Random(seed), PreallocatedCache(100), []
         for step in range(40):
@@ -50,8 +54,8 @@ def test_any_script_of_appends_and_commits_equals_a_list(monkeypatch: pytest.Mon
             assert past.get_seq_length() == len(text)
 
 
-def test_the_room_doubles_and_ends_at_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "FIRST", 4)
+@pytest.mark.usefixtures("small")
+def test_the_room_doubles_and_ends_at_the_context() -> None:
     past = PreallocatedCache(25)
     rooms = []
     for token in range(25):
@@ -94,21 +98,9 @@ def test_room_that_is_not_free_is_refused_before_it_is_taken(
     assert past.layers[0].capacity == 2400
 
 
-def test_a_prompt_in_chunks_is_given_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "PREFILL_CHUNK", 5)
-    monkeypatch.setattr(cache, "FIRST", 4)
-    lm, rooms = FastLM(tiny("llama")), []
-    own = cache.PreallocatedLayer.widen
-    monkeypatch.setattr(
-        cache.PreallocatedLayer, "widen", lambda self, room: rooms.append(room) or own(self, room)
-    )
-    lm.append(torch.arange(60) % 12, keep=0)
-    assert rooms == [8, 8, 64, 64]  # of two layers: the first chunk, and the whole prompt
-
-
 def test_what_the_cache_takes_is_said() -> None:
-    choice = Choice.from_json(Fast().prepare(tiny("llama"), threads=1))
+    choice = EngineConfig.from_json(Fast().prepare(tiny("llama"), threads=1))
     assert choice.cache == 2 * 2 * 2 * 8 * 8  # layers, keys and values, heads, width, float64
     assert choice.of_cache(512) == "cache 512 bytes a token, 262 KB at 512"
     assert choice.of_cache(None) == "cache 512 bytes a token"
-    assert Choice(engine="eager").of_cache(512) == ""
+    assert EngineConfig(engine="eager").of_cache(512) == ""

@@ -14,7 +14,7 @@ from spsbench.engines.quantization.panels import (
     QuantisedTiles,
     select_code_layouts,
 )
-from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.engines.session.threads import threads
 from tests.tiny_models import tiny
 
@@ -90,13 +90,13 @@ def test_the_matrix_unit_is_selected_except_for_small_groups_of_8_bits(
 
 @compiled
 def test_a_known_layout_of_codes_is_taken_over() -> None:
-    def prepared(known: Choice | None = None) -> Choice:
+    def prepared(known: EngineConfig | None = None) -> EngineConfig:
         model = tiny("llama", vocab=70, dtype=HALF)
         quantise(model, "int4")
         return prepare(model, known=known, threads=1)
 
     first = prepared()
     for known in ("onednn", "panels") if NO_UNIT else ("panels", "tiles"):
-        other = Choice(engine="fast", packed=dict.fromkeys(first.packed, known))
+        other = EngineConfig(engine="fast", packed=dict.fromkeys(first.packed, known))
         wanted = first.packed if known == "onednn" else other.packed
         assert prepared(other).packed == wanted

@@ -19,7 +19,7 @@ from spsbench.engines.packing.experts import PackedExperts, expert_slots, places
 from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.replay import layer_replay
-from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.loop.decode import decode
 from spsbench.loop.noise import PhiloxStream
 from spsbench.loop.sampling import Warp
@@ -42,7 +42,7 @@ IDS = torch.arange(40) * 7 % 96
 def prepared(model: PreTrainedModel) -> PreTrainedModel:
     """With all that can be in panels, experts too."""
     shapes = {shape_of(slot): "panels" for slot in (*slots(model), *expert_slots(model))}
-    prepare(model, known=Choice(engine="fast", packed=shapes, threads=1))
+    prepare(model, known=EngineConfig(engine="fast", packed=shapes, threads=1))
     assert any(isinstance(module, PackedExperts) for module in model.modules())
     return model
 
@@ -172,7 +172,7 @@ def test_experts_that_come_out_wrong_stay_stock(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(PackedExperts, "forward", lambda *given: 2 * own(*given))
     model = random_model("mixtral", 0)
     shapes = {shape_of(slot): "panels" for slot in (*slots(model), *expert_slots(model))}
-    choice = prepare(model, known=Choice(engine="fast", packed=shapes, threads=1))
+    choice = prepare(model, known=EngineConfig(engine="fast", packed=shapes, threads=1))
     assert not any(isinstance(module, PackedExperts) for module in model.modules())
     assert choice.packed_linears == choice.linears  # the rest is packed
     assert counts(Fast().session(model)) == counts(Eager().session(random_model_counted()))

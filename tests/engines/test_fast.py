@@ -15,8 +15,8 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.packing.layouts import LAYOUTS, layouts, select_layouts, shape_of
 from spsbench.engines.packing.linear_layers import Packed, slots
 from spsbench.engines.session import threads
-from spsbench.engines.session.engine_config import Choice, choice_of
-from spsbench.engines.session.masks import Staircase
+from spsbench.engines.session.engine_config import EngineConfig, engine_config_of
+from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.sampling import Warp
 from tests.engines.texts import tokens
@@ -76,7 +76,7 @@ def test_in_panels_a_token_has_the_same_logits_in_any_pass(
     if refused := {LAYOUTS[layout].refuses(slot.weight) for slot in slots(model)} - {None}:
         pytest.skip(str(refused))
     packed = {shape_of(slot): layout for slot in slots(model)}
-    known = Choice(engine="fast", packed=packed, threads=2)
+    known = EngineConfig(engine="fast", packed=packed, threads=2)
     assert Fast().prepare(model, known=known.to_json())["row_bits"]
     lm, text = Fast().session(model), torch.arange(30) * 7 % 96
     lm.append(text[:20], keep=0)
@@ -113,7 +113,7 @@ def test_a_choice_is_made_once_and_can_be_given() -> None:
 def test_a_known_layout_that_cannot_be_had_is_selected_anew() -> None:
     """A run that another version, or a machine with a compiler, has begun."""
     packed: dict[str, Any] = {"32x32": "onednn", "48x32": "onednn-4", "12x32": 1}
-    known = Choice(engine="fast", packed=packed, threads=1)
+    known = EngineConfig(engine="fast", packed=packed, threads=1)
     model = tiny("llama", dtype=torch.float32)
     usual = next(iter(layouts(next(slots(model)).weight)))
     chosen = Fast().prepare(model, known=known.to_json())
@@ -132,19 +132,6 @@ def test_the_first_layout_that_holds_a_weight_is_selected(
         monkeypatch.setattr(kind, "refuses", classmethod(lambda cls, weight, why=why: why))
     found = select_layouts(slots(tiny("llama", dtype=torch.float32)))
     assert set(found.values()) == ({selected} if selected else set())
-
-
-def test_the_number_of_threads_changes_only_for_a_clear_gain(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lm = FastLM(tiny("llama"))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], None):
-        monkeypatch.setattr(threads, "fastest", lambda ways, times=times: times)
-        assert threads.best_threads(lm, 0, 8) == wanted
-    for free, wanted in (8, None), (5, 5):  # a large model is not tried
-        assert threads.best_threads(lm, threads.LARGE, free) == wanted
 
 
 def threads_beside(
@@ -171,6 +158,14 @@ def test_beside_others_fewer_threads_are_the_rule(monkeypatch: pytest.MonkeyPatc
     assert threads_beside(monkeypatch, 6, {8: 9.0, 6: 5.0, 4: 4.0, 1: 6.0}, lucky) == 4
 
 
+def test_alone_threads_change_only_for_a_clear_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for times, wanted in ([8, 4, 1], 1), ([8, 5, 7.9], 4), ([8, 7.9, 7.8], None):
+        least = dict(zip((8, 4, 1), times, strict=True))
+        assert threads_beside(monkeypatch, 8, least, least) == wanted
+    for free, wanted in (8, None), (5, 5):  # a large model is not tried
+        assert threads.best_threads(FastLM(tiny("llama")), threads.LARGE, free) == wanted
+
+
 @pytest.mark.parametrize(("others", "shown"), [(0.0, ""), (3.2, "threads 5 beside 3 at work")])
 def test_a_model_makes_way_for_others(
     others: float, shown: str, monkeypatch: pytest.MonkeyPatch
@@ -181,7 +176,7 @@ def test_a_model_makes_way_for_others(
     monkeypatch.setattr(threads.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(threads, "best_threads", lambda lm, size, free: None if free == 8 else free)
-    choice = Choice.from_json(Fast().prepare(tiny("llama")))
+    choice = EngineConfig.from_json(Fast().prepare(tiny("llama")))
     assert str(choice).endswith(shown)
     assert (choice.threads, choice.beside) == ((None, 0) if not others else (5, 3))
     monkeypatch.setenv("OMP_NUM_THREADS", "8")  # the user has said how many
@@ -192,7 +187,7 @@ def test_a_session_runs_with_its_own_threads_and_puts_them_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = tiny("llama")
-    Fast().prepare(model, known=Choice(engine="fast", threads=3).to_json())
+    Fast().prepare(model, known=EngineConfig(engine="fast", threads=3).to_json())
     seen: list[int] = []
     own = type(model).forward
     monkeypatch.setattr(
@@ -212,12 +207,12 @@ def test_windows_are_tried_whatever_their_size(monkeypatch: pytest.MonkeyPatch) 
     assert Fast().prepare(model, threads=1)["engine"] == "fast"
     assert model.config.sliding_window == 4096
     assert type(Fast().session(model)) is FastLM
-    own = Staircase.__init__
+    own = CausalMasks.__init__
     monkeypatch.setattr(
-        Staircase, "__init__", lambda self, dtype, device, *_: own(self, dtype, device)
+        CausalMasks, "__init__", lambda self, dtype, device, *_: own(self, dtype, device)
     )
     other = tiny("mistral", sliding_window=4096)
-    chosen = Choice.from_json(Fast().prepare(other, threads=1))
+    chosen = EngineConfig.from_json(Fast().prepare(other, threads=1))
     assert chosen.engine == "eager"
     assert "after a rollback" in str(chosen)
     assert type(Fast().session(other)) is EagerLM
@@ -232,25 +227,24 @@ def test_a_model_that_the_fast_session_gets_wrong_runs_eagerly(
     assert type(Fast().session(model)) is EagerLM
 
 
-def test_packed_products_that_are_wrong_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        LAYOUTS["panels"], "forward", lambda self, x: x.new_ones(*x.shape[:-1], self.out_features)
-    )
+def is_wrong(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x.new_ones(*x.shape[:-1], self.out_features)
+
+
+def fails(self: Any, x: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("no such layout")
+
+
+@pytest.mark.parametrize("product", [is_wrong, fails])
+def test_packed_products_that_are_wrong_or_fail_are_undone(
+    product: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LAYOUTS["panels"], "forward", product)
     model = tiny("llama", dtype=torch.float32)
-    chosen = Choice.from_json(Fast().prepare(model, threads=1))
+    chosen = EngineConfig.from_json(Fast().prepare(model, threads=1))
     assert "differ from stock" in str(chosen)
     assert chosen.packed == {}
     assert not chosen.row_bits
-    assert not any(isinstance(m, Packed) for m in model.modules())
-
-
-def test_packed_products_that_fail_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Any, x: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("no such layout")
-
-    monkeypatch.setattr(LAYOUTS["panels"], "forward", fail)
-    model = tiny("llama", dtype=torch.float32)
-    assert "differ from stock" in Fast().prepare(model, threads=1)["reason"]
     assert not any(isinstance(m, Packed) for m in model.modules())
 
 
@@ -262,8 +256,8 @@ def test_a_layout_that_raises_while_it_is_made_leaves_stock_layers(
 
     monkeypatch.setattr(LAYOUTS["onednn"], "__init__", fail)
     model = tiny("llama", dtype=torch.float32)
-    known = Choice(engine="fast", packed={"32x32": "onednn"}).to_json()
-    chosen = Choice.from_json(Fast().prepare(model, known=known, threads=1))
+    known = EngineConfig(engine="fast", packed={"32x32": "onednn"}).to_json()
+    chosen = EngineConfig.from_json(Fast().prepare(model, known=known, threads=1))
     assert "packing fails: needs the cpu support" in str(chosen)
     assert chosen.engine == "fast"
     assert not any(isinstance(m, Packed) for m in model.modules())
@@ -278,13 +272,13 @@ def test_a_model_that_fails_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(type(model), "forward", fail)
     with pytest.raises(UnsupportedModelError, match="a foreign cache"):
         Fast().prepare(model)
-    assert "a plain pass fails" in str(choice_of(model))
+    assert "a plain pass fails" in str(engine_config_of(model))
 
 
 def test_float64_runs_stock_and_says_so() -> None:
     model = tiny("llama")
     Fast().prepare(model, threads=1)
-    assert str(choice_of(model)) == (
+    assert str(engine_config_of(model)) == (
         "fast: 0 of 15 linear layers packed (kernels take float32 and bfloat16, not torch.float64; "
         "oneDNN blocks float32 and bfloat16, not torch.float64)"
     )

@@ -20,8 +20,8 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.packing.layouts import shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.session.cache import PreallocatedLayer
-from spsbench.engines.session.engine_config import Choice
-from spsbench.engines.session.masks import Staircase
+from spsbench.engines.session.engine_config import EngineConfig
+from spsbench.engines.session.masks import CausalMasks
 from spsbench.engines.session.session import FastLM
 from spsbench.loop.types import LM
 from tests.tiny_models import laws, tiny
@@ -50,7 +50,7 @@ def session(engine: str, architecture: str, width: int) -> LM:
     made = model(architecture, width, torch.float32)
     if engine == "fast":
         packed = {shape_of(slot): "panels" for slot in slots(made)}
-        Fast().prepare(made, known=Choice(engine="fast", packed=packed, threads=1).to_json())
+        Fast().prepare(made, known=EngineConfig(engine="fast", packed=packed, threads=1).to_json())
         assert made.config._attn_implementation == "spsbench"
     lm = KINDS[engine](made)
     assert type(lm) is KINDS[engine]
@@ -115,29 +115,29 @@ def repeats_at_the_border(kind: type[EagerLM]) -> Patch:
 
 def hides_the_past() -> Patch:
     """The mask of a block hides the first key once there are more than 300."""
-    own = Staircase.mask
+    own = CausalMasks.mask
 
-    def planted(self: Staircase, past: int, m: int) -> Tensor:
+    def planted(self: CausalMasks, past: int, m: int) -> Tensor:
         mask = own(self, past, m)
         if past > 300:
             mask = mask.clone()
             mask[..., 0] = torch.finfo(mask.dtype).min
         return mask
 
-    return "spsbench.engines.session.masks.Staircase.mask", planted
+    return "spsbench.engines.session.masks.CausalMasks.mask", planted
 
 
 def widens_the_window() -> Patch:
     """A block sees a key that has just left its window."""
-    own = Staircase._make
+    own = CausalMasks._make
 
-    def planted(self: Staircase, width: int, m: int) -> Tensor:
+    def planted(self: CausalMasks, width: int, m: int) -> Tensor:
         mask = own(self, width, m)
         if self._window is not None and width > 100:
             mask[..., 0, width - m - self._window] = 0
         return mask
 
-    return "spsbench.engines.session.masks.Staircase._make", planted
+    return "spsbench.engines.session.masks.CausalMasks._make", planted
 
 
 def forgets_when_it_grows() -> Patch:

@@ -21,7 +21,7 @@ from spsbench.engines.replay.layer_program import Program, Scratch
 from spsbench.engines.replay.layer_replay import LayerList, LayerReplay, attach, signature
 from spsbench.engines.replay.operations import OF_TORCH, RefusedError
 from spsbench.engines.session.cache import PreallocatedCache, PreallocatedLayer
-from spsbench.engines.session.engine_config import Choice, prepared
+from spsbench.engines.session.engine_config import EngineConfig, prepared
 from tests.tiny_models import UNTIED, laws, tiny
 
 pytestmark = pytest.mark.skipif(in_c("put") is None, reason="needs operators in C")
@@ -57,7 +57,7 @@ def ready(
     model = tiny(architecture, vocab=70, dtype=dtype, **{**MODELS[architecture], **more})
     spoil(model)
     packed = {shape_of(slot): layout for slot in slots(model)}
-    Fast().prepare(model, known=Choice(engine="fast", packed=packed).to_json(), threads=1)
+    Fast().prepare(model, known=EngineConfig(engine="fast", packed=packed).to_json(), threads=1)
     tape = prepared(model).replay
     assert tape is not None
     return model, tape
@@ -79,13 +79,18 @@ def programs(tape: LayerReplay) -> list[Program]:
     return [each for each in tape.programs.values() if isinstance(each, Program)]
 
 
+def without_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every layer run its own code."""
+    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
+
+
 def plain(
     architecture: str, monkeypatch: pytest.MonkeyPatch, sizes: list[int] = SIZES, **more: Any
 ) -> list[Tensor]:
     """The logits by the layers' own code."""
     model, _ = ready(architecture, **more)
     with monkeypatch.context() as without:
-        without.setattr(LayerReplay, "begin", lambda *given: False)
+        without_replay(without)
         return grown(model, sizes)
 
 
@@ -144,7 +149,7 @@ def test_longer_than_the_first_room(monkeypatch: pytest.MonkeyPatch) -> None:
     found = grown(model, sizes)
     assert len(programs(tape)) == len(tape.programs) == 3
     other, _ = ready("llama", torch.bfloat16)
-    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
+    without_replay(monkeypatch)
     assert all(map(torch.equal, found, grown(other, sizes)))
 
 
@@ -364,7 +369,7 @@ def test_a_hook_that_comes_later_is_heard(monkeypatch: pytest.MonkeyPatch) -> No
     for layer in model.model.layers:
         layer.register_forward_hook(lambda module, given, made: made.mul_(0.5))
     found = grown(model, [1, 1, 5])
-    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
+    without_replay(monkeypatch)
     assert all(map(torch.equal, found, grown(model, [1, 1, 5])))
 
 
@@ -426,7 +431,7 @@ def test_a_cache_whose_parts_have_different_room(monkeypatch: pytest.MonkeyPatch
         return [lm.append(torch.tensor([n % 70]), keep=1).logits for n in range(40)]
 
     found = run()
-    monkeypatch.setattr(LayerReplay, "begin", lambda *given: False)
+    without_replay(monkeypatch)
     assert all(map(torch.equal, found, run()))
 
 

@@ -24,7 +24,7 @@ from spsbench.engines.quantization.layers import (
     quantised_layers,
 )
 from spsbench.engines.quantization.panels import QuantisedPanels
-from spsbench.engines.session.engine_config import choice_of
+from spsbench.engines.session.engine_config import engine_config_of
 from spsbench.errors import UsageError
 from spsbench.loop.types import LM
 from spsbench.models.loader import load_model
@@ -165,7 +165,7 @@ def test_a_wrong_kernel_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "in_c", lambda name: None)
     monkeypatch.setattr(panels, "kernel", wrong)
     Fast().prepare(model, threads=1)
-    choice = choice_of(model)
+    choice = engine_config_of(model)
     assert choice is not None
     assert "differ" in choice.reason
     assert choice.packed_linears == 0

@@ -8,9 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from spsbench.engines.kernels import native
-from spsbench.engines.kernels.native import kernel, missing
-from spsbench.engines.packing.layouts import layouts
+from spsbench.engines.kernels.native import missing
 from spsbench.engines.packing.panels import TileLinear, multiplied, to_panels
 from spsbench.engines.session.threads import threads
 
@@ -86,18 +84,3 @@ def test_a_layer_of_tiles_is_a_layer_again() -> None:
     assert torch.allclose(packed(x).float(), stock(x).float(), rtol=0.02, atol=1e-2)
     with pytest.raises(RuntimeError, match="the width of the panels"):
         packed(random(3, 32))
-
-
-@pytest.mark.skipif(missing(HALF) is not None, reason="needs a C compiler")
-def test_it_is_told_why_there_are_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = random(32, 48)
-    assert "not torch.float32" in str(TileLinear.refuses(weight.float()))
-    assert "48 inputs do not fill" in str(TileLinear.refuses(weight))
-    kernel.cache_clear()
-    monkeypatch.setattr(native.library(), "tiled_bfloat16", lambda: 0)
-    assert "no matrix unit" in str(TileLinear.refuses(weight[:, :32]))
-    assert "tiles" not in layouts(weight[:, :32])
-    kernel.cache_clear()
-    monkeypatch.setattr(native, "library", lambda: "no C compiler")  # a panel's reason
-    assert TileLinear.refuses(weight[:, :32]) == "no C compiler"
-    kernel.cache_clear()

@@ -65,7 +65,7 @@ def capture(run: Callable[..., Any], given: Given) -> Listing:
     if any(tensor.layout != torch.strided for tensor in given.state):
         raise RefusedError("weights in a layout of another library")
     watch = _Watch(given)
-    with _SameCourse(given), watch:
+    with _SameControlFlow(given), watch:
         made = run(*given.all())
     x = given.tensors[0]
     if not isinstance(made, Tensor) or made.shape != x.shape or made.dtype != x.dtype:
@@ -76,8 +76,8 @@ def capture(run: Callable[..., Any], given: Given) -> Listing:
     return Listing(watch.steps, made, watch.made)
 
 
-class _SameCourse(TorchFunctionMode):
-    """Refuses whatever shows Python what another pass has another of: values, the past's length."""
+class _SameControlFlow(TorchFunctionMode):
+    """Refuses control flow that could differ in another pass, by values or by the length."""
 
     def __init__(self, given: Given) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The choices for a model, and what sessions over it need to know."""
+"""The configuration that `prepare` chose for a model, kept for the sessions over it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,8 +13,8 @@ from spsbench.hardware.files import in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The choices for a model; kept with a run, and taken over when the run is resumed."""
+class EngineConfig:
+    """How an engine runs a model; kept with a run, and taken over when the run is resumed."""
 
     engine: str  # fast, or eager where fast cannot be
     reason: str = ""  # why it is eager, or why nothing is packed
@@ -32,7 +32,7 @@ class Choice:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Choice":
+    def from_json(cls, values: Mapping[str, Any]) -> "EngineConfig":
         """Return the inverse of `to_json`.
 
         Raises:
@@ -47,7 +47,7 @@ class Choice:
             ) from error
 
     def of_cache(self, context: int | None) -> str:
-        """Return what the cache takes, in words; empty where that is not known."""
+        """Return the size of the cache in words; empty where it is not known."""
         if not self.cache:
             return ""
         whole = "" if context is None else f", {in_words(context * self.cache)} at {context}"
@@ -68,9 +68,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model's choices and its captured layers."""
+    """A model's configuration and its captured layers."""
 
-    choice: Choice
+    choice: EngineConfig
     replay: LayerReplay | None = None
 
     @property
@@ -80,20 +80,22 @@ class Prepared:
 
 
 _PREPARED: WeakKeyDictionary[nn.Module, Prepared] = WeakKeyDictionary()
-_PLAIN = Prepared(Choice(engine="fast", reason="not prepared"))
+_PLAIN = Prepared(EngineConfig(engine="fast", reason="not prepared"))
 
 
 def prepared(model: nn.Module) -> Prepared:
-    """Return what `prepare` has done to `model`; nothing, by default."""
+    """Return the configuration and replay of `model`; the plain ones if it is not prepared."""
     return _PREPARED.get(model, _PLAIN)
 
 
-def choice_of(model: nn.Module) -> Choice | None:
-    """Return the choices for `model`; None where it was not prepared."""
+def engine_config_of(model: nn.Module) -> EngineConfig | None:
+    """Return the configuration of `model`; None where it was not prepared."""
     return _PREPARED[model].choice if model in _PREPARED else None
 
 
-def remember(model: nn.Module, choice: Choice, replay: LayerReplay | None = None) -> Choice:
-    """Note what was done to `model`, for every session over it."""
+def set_engine_config(
+    model: nn.Module, choice: EngineConfig, replay: LayerReplay | None = None
+) -> EngineConfig:
+    """Keep the configuration of `model` for every session over it, and return it."""
     _PREPARED[model] = Prepared(choice, replay)
     return choice

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from spsbench.engines.eager import UnsupportedModelError, check_rollback
 from spsbench.engines.replay.layer_replay import ReplayedLayer, attach
-from spsbench.engines.session.engine_config import choice_of, prepared, remember
+from spsbench.engines.session.engine_config import engine_config_of, prepared, set_engine_config
 from spsbench.errors import UsageError
 from spsbench.loop.drafter_context import Variant
 
@@ -81,8 +81,8 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
             number += 1
     setattr(parent, name, nn.ModuleList(twins[index] for index in kept))
     _check_runs(made, variant)
-    if choice := choice_of(model):
-        remember(made, choice, None if prepared(model).replay is None else attach(made))
+    if choice := engine_config_of(model):
+        set_engine_config(made, choice, None if prepared(model).replay is None else attach(made))
     return made
 
 

@@ -1,4 +1,7 @@
-"""The mask of a small pass as a view: at a step nothing is computed, or the corner of a tree."""
+"""Attention masks: causal ones as views of one matrix, those of trees, and sliding windows.
+
+A step computes no mask; a pass over a tree writes the corner of its nodes.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +15,7 @@ from spsbench.engines.session.cache import number_of
 from spsbench.loop.trees import block_visible, places
 
 
-class Staircase:
+class CausalMasks:
     """Additive masks [1, 1, m, past + m]: row i sees the past and the new tokens up to i.
 
     All masks of one m are the right ends of one matrix: zeros, then the causal triangle. With a
@@ -30,13 +33,13 @@ class Staircase:
         self._corners: dict[int, int] = {}  # how wide that is
 
     def mask(self, past: int, m: int) -> Tensor:
-        """The mask of `m` tokens after `past`."""
+        """Return the mask of `m` tokens after `past`."""
         return self._end(self._widest, past, m)
 
     def branched(self, past: int, m: int, parents: Tensor) -> Tensor:
-        """The mask of a pass whose last N tokens, cached ones included, are nodes of a tree.
+        """Return the mask of a pass whose last N tokens, cached ones included, are nodes of a tree.
 
-        The next one of the same m overwrites it.
+        The next call with the same m overwrites it.
         """
         mask, sees = self._end(self._trees, past, m), block_visible(parents, m)
         wide = max(sees.shape[1], self._corners.get(m, m))  # what the last tree wrote is cleared
@@ -48,18 +51,18 @@ class Staircase:
         return mask
 
     def _end(self, widest: dict[int, Tensor], past: int, m: int) -> Tensor:
-        stairs = widest.get(m)
-        if stairs is None or stairs.shape[-1] < past + m:
-            stairs = widest[m] = self._make(2 * past + m, m)
-        return stairs[:, :, :, stairs.shape[-1] - past - m :]
+        masks = widest.get(m)
+        if masks is None or masks.shape[-1] < past + m:
+            masks = widest[m] = self._make(2 * past + m, m)
+        return masks[:, :, :, masks.shape[-1] - past - m :]
 
     def _make(self, width: int, m: int) -> Tensor:
         lowest = torch.finfo(self._dtype).min
         hidden = torch.full((m, width), lowest, dtype=self._dtype, device=self._device)
-        stairs = hidden.triu(width - m + 1)
+        masks = hidden.triu(width - m + 1)
         if self._window is not None:
-            stairs += hidden.tril(width - m - self._window)
-        return stairs[None, None]
+            masks += hidden.tril(width - m - self._window)
+        return masks[None, None]
 
 
 # Attention that sees a window of the newest tokens: which layers of a model, and their masks.
@@ -73,7 +76,7 @@ Masks = Tensor | Mapping[str, Tensor | None] | None
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a model.
+    """The sliding windows of a model.
 
     Attributes:
         size: keys that are seen through it.
@@ -86,22 +89,22 @@ class Windows:
     mapped: bool
 
     def first(self, earliest: int) -> int:
-        """The first key that tokens from position `earliest` on are given, or one before it."""
+        """Return a key at or before the first that tokens from position `earliest` on see."""
         return max(0, earliest - self.size + 1) // ALIGNED * ALIGNED
 
     def masks(self, full: Tensor | None, sliding: Tensor | None) -> Masks:
-        """Both masks in the form in which the model takes them."""
+        """Return both masks in the form in which the model takes them."""
         return {FULL: full, SLIDING: sliding} if self.mapped else sliding
 
     def hide(self, mask: Tensor, parents: Tensor, m: int, cached: int) -> Tensor:
-        """A copy of `mask` [1, 1, m, n] of a tree, over the newest n tokens, with windows."""
+        """Return `mask` [1, 1, m, n] of a tree, over the newest n tokens, with windows."""
         asks, keys = places(parents, m, cached), places(parents, cached + m, 0)[-mask.shape[-1] :]
         beyond = keys[None] <= asks[:, None] - self.size
         return mask.masked_fill(beyond.to(mask.device), torch.finfo(mask.dtype).min)
 
 
 def windows_of(model: PreTrainedModel) -> Windows | None:
-    """The windows of `model` as its configuration tells them; None = every layer sees all."""
+    """Return the windows of `model` by its configuration; None: every layer sees all keys."""
     config = model.config.get_text_config()
     size, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
     if not size or (kinds and SLIDING not in kinds):
@@ -112,7 +115,7 @@ def windows_of(model: PreTrainedModel) -> Windows | None:
 
 
 def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
-    """Whether a layer slides, by its number in the cache: a view of a model has fewer of those."""
+    """Return whether a layer has a window, by its number in the cache; views have fewer layers."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == len(kinds)]
     found: dict[int, bool] = {}
     for layer, kind in zip(lists[0] if lists else (), kinds, strict=False):
@@ -123,9 +126,9 @@ def _by_number(model: nn.Module, kinds: list[str]) -> dict[int, bool]:
 
 @contextmanager
 def narrowed(model: PreTrainedModel) -> Iterator[bool]:
-    """Within it the windows of `model` are so narrow that a trial crosses them; whether it has any.
+    """Narrow the windows of `model` for a trial of a few tokens; yield whether it has any.
 
-    Only masks are asked: no text is made in it.
+    Use it for masks alone: generate no text within it.
     """
     config = model.config.get_text_config()
     if windows_of(model) is None:

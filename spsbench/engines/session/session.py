@@ -14,7 +14,7 @@ from spsbench.engines.eager import EagerLM
 from spsbench.engines.replay.layer_replay import MOST
 from spsbench.engines.session.cache import PreallocatedCache
 from spsbench.engines.session.engine_config import prepared
-from spsbench.engines.session.masks import Masks, Staircase
+from spsbench.engines.session.masks import CausalMasks, Masks
 from spsbench.loop.trees import places
 
 # Ctrl-C while torch's interpreter runs Python: it is held, and handled right afterwards.
@@ -57,9 +57,9 @@ class FastLM(EagerLM):
         sliding = None if self.windows is None else self.windows.sliding
         self._past = PreallocatedCache(self.limit, sliding)
         self._positions = torch.arange(0)
-        self._stairs = Staircase(self.model.dtype, self.device)
+        self._full_masks = CausalMasks(self.model.dtype, self.device)
         if self.windows is not None:
-            self._near = Staircase(self.model.dtype, self.device, self.windows.size)
+            self._window_masks = CausalMasks(self.model.dtype, self.device, self.windows.size)
 
     def _forward(self, tokens: Tensor, keep: int, parents: Tensor | None) -> Any:
         past, m = self._length, len(tokens)
@@ -93,7 +93,7 @@ class FastLM(EagerLM):
 
     def _causal(self, m: int, past: int) -> Masks:
         """The mask of a chain; None: one token that sees everything, or transformers makes it."""
-        full = self._stairs.mask(past, m) if past and 1 < m <= MOST else None
+        full = self._full_masks.mask(past, m) if past and 1 < m <= MOST else None
         if self.windows is None:
             return full
         first = self.windows.first(past)
@@ -101,10 +101,12 @@ class FastLM(EagerLM):
         if past == 0 or m > MOST:
             return None
         crossed = past + m > self.windows.size
-        return self.windows.masks(full, self._near.mask(past - first, m) if crossed else full)
+        return self.windows.masks(
+            full, self._window_masks.mask(past - first, m) if crossed else full
+        )
 
     def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
-        full = self._stairs.branched(past, m, parents)
+        full = self._full_masks.branched(past, m, parents)
         if self.windows is None:
             return full
         first = self.windows.first(min(past, past + m - len(parents)))

@@ -15,7 +15,7 @@ from statistics import median
 import torch
 
 from spsbench.engines.packing.tuning import keep, recall
-from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.engine_config import EngineConfig
 from spsbench.hardware import contention
 from spsbench.loop.types import LM
 
@@ -26,7 +26,7 @@ TURNS, BUDGET = 3, 0.2  # of passes, and seconds for them
 TURNS_BESIDE, BUDGET_BESIDE = 9, 0.5  # where others are at work
 
 
-def with_threads(choice: Choice, lm: LM, weight_bytes: int) -> Choice:
+def with_threads(choice: EngineConfig, lm: LM, weight_bytes: int) -> EngineConfig:
     """Return `choice` with the number of threads that is best here and now.
 
     Args:

@@ -13,7 +13,7 @@ from spsbench.engines.fast import Fast
 from spsbench.engines.packing.layouts import LAYOUTS, shape_of
 from spsbench.engines.packing.linear_layers import slots
 from spsbench.engines.packing.logit_check import LogitCheck, _in_float32
-from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.engine_config import EngineConfig
 from tests.tiny_models import ARCHITECTURES, laws, tiny
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -29,7 +29,7 @@ def packed_with(product: Callable[..., Tensor], model: nn.Module) -> tuple[int, 
     own, kind.forward = kind.forward, lambda self, x: product(x, self.dense())
     try:
         packed = {shape_of(slot): "panels" for slot in slots(model)}
-        known = Choice(engine="fast", packed=packed, threads=1)
+        known = EngineConfig(engine="fast", packed=packed, threads=1)
         count = int(Fast().prepare(model, known=known.to_json())["packed_linears"])
         return count, float((laws(model, IDS) - stock).abs().max() / stock.abs().max())
     finally:

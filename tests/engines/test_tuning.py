@@ -1,7 +1,6 @@
-"""How weights are read is measured once on a machine, kept, and taken over by a resumed run."""
+"""Prefetching is measured once on a machine, kept, and taken over by a resumed run."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,30 +20,30 @@ from spsbench.engines.packing.tuning import (
     prefetch_of,
     select_prefetch,
 )
-from spsbench.engines.session.engine_config import Choice
+from spsbench.engines.session.engine_config import EngineConfig
 from tests.tiny_models import tiny
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"
 )
 FAR = Prefetch("into", 4096)
-HERE = tuning.place  # before tests are given a place of their own
-
-
-@pytest.fixture(autouse=True)
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "_current", {})
+MEASURE = tuning.prefetch_seconds
 
 
 def times(best: Prefetch, by: float = 0.5) -> dict[Prefetch, float]:
     return {way: by if way == best else 1.0 for way in PREFETCHES}
 
 
-def test_it_is_measured_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[torch.dtype] = []
-    monkeypatch.setattr(
-        tuning, "prefetch_seconds", lambda dtype: measured.append(dtype) or times(FAR)
-    )
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """Nothing is known yet, and a measurement finds `FAR` at once; the measured types."""
+    found: list[torch.dtype] = []
+    monkeypatch.setattr(tuning, "_current", {})
+    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: found.append(dtype) or times(FAR))
+    return found
+
+
+def test_it_is_measured_once_and_kept(measured: list[torch.dtype]) -> None:
     assert [measured_prefetch(torch.float32) for _ in range(3)] == [FAR] * 3
     tuning._current.clear()  # another process
     assert measured_prefetch(torch.float32) == prefetch_of(torch.float32) == FAR
@@ -62,16 +61,13 @@ def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "TRIALS", 2)
     before = torch.get_num_threads()
     for dtype in native.KINDS:
-        found = tuning.prefetch_seconds(dtype)
+        found = MEASURE(dtype)
         assert list(found) == list(PREFETCHES)
         assert all(value > 0 for value in found.values())
     assert torch.get_num_threads() == before
 
 
-def test_a_damaged_file_or_an_unknown_way_is_measured_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: times(FAR))
+def test_a_damaged_file_or_an_unknown_way_is_measured_again() -> None:
     for content in b"{", b"[]", b'{"reading torch.float32": "of another version"}':
         path = tuning.place()
         assert path is not None
@@ -81,49 +77,27 @@ def test_a_damaged_file_or_an_unknown_way_is_measured_again(
         assert tuning.recall("reading torch.float32") == "into 4096"
 
 
-def test_another_machine_has_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "folder", lambda: tmp_path)
-    places = {HERE()}
-    monkeypatch.setattr(tuning, "processor", lambda: b"another")
-    places.add(HERE())
-    monkeypatch.setattr(tuning, "library", lambda: "no C compiler")
-    places.add(HERE())
-    assert len(places) == 3
-    monkeypatch.setattr(tuning, "folder", lambda: None)
-    assert HERE() is None
-
-
-def test_where_nothing_can_be_kept_nothing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in None, tmp_path / "no such folder" / "kept.json":
-        monkeypatch.setattr(tuning, "place", lambda place=place: place)
-        tuning.keep("x", 1)
-        assert tuning.recall("x") is None
-
-
-def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: times(FAR))
+def test_a_run_keeps_it_and_a_resumed_one_takes_it_over(measured: list[torch.dtype]) -> None:
     first: dict[str, Any] = Fast().prepare(tiny("llama", dtype=torch.float32), threads=1)
     assert first["reading"] == "into 4096"
     tuning._current.clear()
-    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: pytest.fail("measured"))
     tuning.keep("reading torch.float32", "past 2048")
     again = Fast().prepare(tiny("llama", dtype=torch.float32), known=first)
     assert again == first
+    assert measured == [torch.float32]
     assert prefetch_of(torch.float32) == FAR
 
 
 def test_a_run_of_an_older_version_reads_as_usual() -> None:
     model = tiny("llama", dtype=torch.float32)
     packed = {shape_of(slot): "panels" for slot in slots(model)}
-    told = Choice(engine="fast", packed=packed, threads=1).to_json()
+    told = EngineConfig(engine="fast", packed=packed, threads=1).to_json()
     del told["reading"]
     assert Fast().prepare(model, known=told)["reading"] == USUAL.name
     select_prefetch(torch.float32, "of another version")
     assert prefetch_of(torch.float32) == USUAL
 
 
-def test_without_a_kernel_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "prefetch_seconds", lambda dtype: pytest.fail("measured"))
+def test_without_a_kernel_there_is_nothing_to_measure(measured: list[torch.dtype]) -> None:
     assert measured_prefetch(torch.float64) == USUAL
+    assert not measured

@@ -21,7 +21,7 @@ from spsbench.loop.types import LM, Scores
 
 
 def context_of(model: PreTrainedModel) -> int | None:
-    """The tokens that fit the context of `model`; None = unlimited."""
+    """Return the tokens that fit the context of `model`; None = unlimited."""
     limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return limit
 
@@ -33,7 +33,7 @@ def rows_of(model: PreTrainedModel) -> int:
 
 
 def slides(model: PreTrainedModel) -> bool:
-    """Whether its attention forgets: configurations without a window say None, or 0."""
+    """Return whether its attention forgets: configurations without a window say None, or 0."""
     return bool(getattr(model.config.get_text_config(), "sliding_window", None))
 
 
@@ -132,7 +132,7 @@ class EagerLM:
         return out
 
     def _branched(self, parents: Tensor, m: int, past: int) -> Masks:
-        """The mask of a pass whose last tokens are nodes of a tree."""
+        """Return the mask of a pass whose last tokens are nodes of a tree."""
         mask = additive_mask(parents, m, past, self.model.dtype)
         if self.windows is None:
             return send(mask, self.device)
@@ -169,7 +169,7 @@ class EagerLM:
 
 
 KINDS: WeakKeyDictionary[PreTrainedModel, type[EagerLM]] = WeakKeyDictionary()
-"""Of models that need another kind of session, whatever their engine: it."""
+"""The kind of session of models that need their own, whatever the engine."""
 
 
 class Eager:

@@ -181,7 +181,7 @@ def prepare(
 
 @dataclass
 class Packing:
-    """What was done to a model."""
+    """The packing of a model."""
 
     attention: str = ""  # the implementation that it had
     layouts: dict[str, str] = field(default_factory=dict)  # shape -> layout

@@ -171,8 +171,8 @@ def test_a_model_makes_way_for_others(
     others: float, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads.crowd, "at_work", lambda: others)
-    monkeypatch.setattr(threads.crowd, "quota", lambda: None)
+    monkeypatch.setattr(threads.contention, "at_work", lambda: others)
+    monkeypatch.setattr(threads.contention, "quota", lambda: None)
     monkeypatch.setattr(threads.os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(threads, "best_threads", lambda lm, size, free: None if free == 8 else free)

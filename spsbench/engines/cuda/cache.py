@@ -23,7 +23,7 @@ def rows_for(tokens: int) -> int:
 
 @dataclass(slots=True)
 class Aim:
-    """What the next pass writes and reads."""
+    """The rows that the next pass writes and reads."""
 
     start: int = 0  # rows before it
     reads: int = 0  # rows that attention sees
@@ -39,7 +39,7 @@ class BufferCache(Cache):  # type: ignore[misc]
         super().__init__(layer_class_to_replicate=lambda: BufferLayer(aim))
 
     def aim(self, start: int, reads: int, slots: Tensor | None = None) -> None:
-        """The next pass writes to rows `slots`, or from `start` on, and reads the first `reads`."""
+        """Let the next pass write rows `slots`, or from `start` on, and read the first `reads`."""
         self._aim.start, self._aim.reads, self._aim.slots = start, reads, slots
 
     def grow(self, rows: int, used: int) -> bool:
@@ -65,7 +65,7 @@ class BufferCache(Cache):  # type: ignore[misc]
                 buffer[:, :, to : to + len(rows)] = buffer.index_select(2, rows)
 
     def dynamic(self, length: int) -> Any:
-        """The first `length` rows as transformers' growing cache."""
+        """Return the first `length` rows as transformers' growing cache."""
         copy = DynamicCache()
         for index, layer in enumerate(self.layers if length else ()):
             copy.update(layer.keys[:, :, :length], layer.values[:, :, :length], index)
@@ -82,7 +82,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[misc]
         self._aim = aim
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate: shapes and types are those of the first pass."""
+        """Return allocate: shapes and types are those of the first pass."""
         self.keys = widened(key_states, self._aim.capacity, 0)
         self.values = widened(value_states, self._aim.capacity, 0)
         self.is_initialized = True

@@ -21,7 +21,7 @@ from spsbench.loop.sampling import send
 
 @dataclass(slots=True)
 class Known:
-    """What is known of a model while its weights stay where they are."""
+    """The state of a model while its weights keep their addresses."""
 
     places: int  # of the weights: recordings hold their addresses
     reason: str | None  # why it runs as `eager` does
@@ -32,7 +32,7 @@ _KNOWN: weakref.WeakKeyDictionary[PreTrainedModel, Known] = weakref.WeakKeyDicti
 
 
 def known(model: PreTrainedModel) -> Known:
-    """What is known of `model`; at first, and after its weights have moved, by trial."""
+    """Return the state of `model`, tried at first and after its weights have moved."""
     places = hash(tuple(weight.data_ptr() for weight in model.parameters()))
     found = _KNOWN.get(model)
     if found is None or found.places != places:
@@ -106,7 +106,7 @@ class GraphLM(EagerLM):
 
 
 def unsupported(model: PreTrainedModel) -> str | None:
-    """Why `model` cannot run in passes of fixed shape, as far as its description tells."""
+    """Return why `model` cannot run in passes of fixed shape, as far as its description tells."""
     config, name = model.config.get_text_config(), type(model).__name__
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if slides(model) or kinds:
@@ -124,7 +124,7 @@ def unsupported(model: PreTrainedModel) -> str | None:
 
 @torch.inference_mode()
 def unfaithful(model: PreTrainedModel) -> str | None:
-    """Why passes of fixed shape are not `eager`'s, by trial: three lengths through one.
+    """Return why passes of fixed shape are not `eager`'s, by trial: three lengths through one.
 
     A forward that keeps a length, a position or a mask of its own has it frozen in a graph; then
     the second is wrong.

@@ -24,7 +24,7 @@ SHARED = "spsbench_shared"
 
 @contextmanager
 def lean(model: PreTrainedModel) -> Iterator[None]:
-    """Within, passes of `model` run in fewer operators and compute the same up to rounding."""
+    """Run passes of `model` in fewer operators; they compute the same up to rounding."""
     with ExitStack() as stack:
         for module in model.modules():
             if "forward" in vars(module):  # somebody else's
@@ -79,7 +79,7 @@ def attend_shared(
 
 
 def module_is_rms_norm(module: nn.Module) -> bool:
-    """Whether it is the usual norm, in a dtype for which transformers computes it in float32."""
+    """Return whether it is the usual norm, which transformers computes in float32 in its dtype."""
     kind: Any = type(module)
     weight = getattr(module, "weight", None)
     named = kind.__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
@@ -88,7 +88,7 @@ def module_is_rms_norm(module: nn.Module) -> bool:
 
 @cache
 def usual(kind: Any) -> bool:
-    """Whether `kind` computes `rms_norm`, by trial of one of its own on the CPU."""
+    """Return whether `kind` computes `rms_norm`, by trial of one of its own on the CPU."""
     x = torch.linspace(-2, 3, 24).reshape(3, 8)
     try:
         with torch.no_grad():
@@ -101,7 +101,7 @@ def usual(kind: Any) -> bool:
 
 
 def one_norm(module: nn.Module) -> Any:
-    """The forward of an RMS norm as one operator of torch's own."""
+    """Return the forward of an RMS norm as one operator of torch's own."""
     weight, eps = cast(Tensor, module.weight), cast(float, module.variance_epsilon)
     stock = type(module).forward
 

@@ -77,7 +77,7 @@ class Recorder:
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Here an operator that makes the host wait raises a RuntimeError."""
+    """Let each operator that makes the host wait raise a RuntimeError."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says once that the mode is a prototype
@@ -94,7 +94,7 @@ ROOM = 2048  # rows allocated at first, if the context is not shorter: growth co
 
 
 class PassShape(NamedTuple):
-    """What is fixed in a pass."""
+    """The fixed sizes of a pass."""
 
     fed: int  # tokens, one of SIZES
     reads: int  # rows of the cache
@@ -102,19 +102,19 @@ class PassShape(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a pass returns, as a model does."""
+    """The output of a pass, as of a model."""
 
     logits: Tensor  # [1, m, V]
     hidden_states: dict[int, Tensor]  # layer -> [1, m, D]
 
 
 def size_for(tokens: int) -> int | None:
-    """The least of `SIZES` that holds `tokens`; a function of their number alone, like the rows."""
+    """Return the least of `SIZES` that holds `tokens`; it depends on their number alone."""
     return next((size for size in SIZES if tokens <= size), None)
 
 
 def records(device: torch.device) -> bool:
-    """Whether passes are recorded there."""
+    """Return whether passes are recorded there."""
     return device.type == "cuda"
 
 
@@ -148,7 +148,7 @@ class StaticPass:
             self._sees[:m] = send(seen.bool(), device)
 
     def run(self, model: PreTrainedModel, cache: BufferCache, layers: tuple[int, ...]) -> Output:
-        """The pass itself: nothing in it is read by the host."""
+        """Run the pass; the host reads nothing in it."""
         slots = self._start + self._steps
         places = self._start + self._depths if self._shape.tree else slots
         if self._limit is not None:

@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, tuple[list[Any], Any]] = {
     "codes": ([_pointer] * 3 + [_size] * 5 + [_int] * 2, _int),
     "attend": ([_pointer] * 6 + [_size] * 10 + [_real] * 2 + [_int], _int),
 }
-"""Of each function, and what it returns; the C files say what they are."""
+"""Argument and result types of each function; the C files document them."""
 
 operators: Any = torch.library.Library("spsbench", "DEF")  # type: ignore[no-untyped-call]
 """Kernels are operators of torch's own registry, so that a trace of a layer can record them."""
@@ -89,7 +89,7 @@ def kernel(name: str, dtype: torch.dtype) -> Callable[..., Any]:
 
 
 def missing(dtype: torch.dtype) -> str | None:
-    """Why there are no kernels for `dtype`, else None."""
+    """Return why there are no kernels for `dtype`, else None."""
     try:
         kernel("product", dtype)
     except NoKernelError as error:
@@ -99,7 +99,7 @@ def missing(dtype: torch.dtype) -> str | None:
 
 @functools.cache
 def library() -> "ctypes.CDLL | str":
-    """All kernels, compiled or from the cache; or why there are none."""
+    """Return all kernels, compiled or from the cache; or why there are none."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return "no C compiler (gcc, cc or $CC) was found"
@@ -145,7 +145,7 @@ def _name(key: str, content: bytes) -> str:
 
 
 def folder() -> Path | None:
-    """Where compiled kernels are kept, this user's alone; None: there is no such place."""
+    """Return where compiled kernels are kept, this user's alone; None: there is no such place."""
     return own_folder("kernels")
 
 
@@ -158,7 +158,7 @@ def _own_folder() -> Path:
 
 
 def _digest(compiler: str) -> str:
-    """Of all that the compiled code depends on: a home may be shared by different machines."""
+    """Return a digest of all inputs of compilation: machines may share a home."""
     parts = [
         *(path.read_bytes() for path in (*SOURCES, *HEADERS)),
         "\0".join([compiler, *FLAGS, *_libraries()]).encode(),
@@ -170,18 +170,18 @@ def _digest(compiler: str) -> str:
 
 @functools.cache
 def _version(compiler: str) -> bytes:
-    """What it says of itself."""
+    """Return the output of the compiler's `--version`."""
     told = subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=SECONDS)
     return told.stdout
 
 
 def has_own_threads(compiler: str) -> bool:
-    """Whether its OpenMP is another than torch's, which on Linux is GNU's: Clang needs LLVM's."""
+    """Return whether its OpenMP is not torch's, GNU's on Linux: Clang needs LLVM's."""
     return sys.platform == "linux" and b"clang" in _version(compiler)
 
 
 def processor() -> bytes:
-    """The kinds of processor of this machine, and what they can do."""
+    """Return the kinds of processor of this machine, and what they can do."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:
@@ -227,7 +227,7 @@ def _libraries() -> list[str]:
 
 
 def _told(error: Exception) -> str:
-    """What is wrong, in a line; of a compiler's messages the first that tells of an error."""
+    """Return the error in a line; of a compiler's messages the first with an error."""
     if not isinstance(error, subprocess.CalledProcessError):
         return str(error)
     lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]

@@ -15,7 +15,7 @@ from torch import Tensor
 from spsbench.engines.kernels.native import library
 
 NONE = torch.empty(0)
-"""What stands for a tensor that is missing, in C."""
+"""A missing tensor, for C."""
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def in_c(name: str) -> Callable[..., Tensor] | None:
 
 
 def run(name: str, *given: Any) -> Tensor:
-    """The operator of this name, in C or else in Python; None stands for what is missing."""
+    """Run the operator of this name, in C or else in Python; None is a missing tensor."""
     made: Tensor
     if (operator := in_c(name)) is None:
         made = getattr(torch.ops.spsbench, name)(*given)
@@ -37,13 +37,13 @@ def run(name: str, *given: Any) -> Tensor:
 
 
 def is_ours(space: str) -> bool:
-    """Whether operators of this name, before the colons, are those of the kernels."""
+    """Return whether this namespace holds the operators of the kernels."""
     return space in ("spsbench", _space())
 
 
 @functools.cache
 def _space() -> str | None:
-    """What the operators of the compiled file are called by: another file may be there as well."""
+    """Return the namespace of the compiled operators: several files may be loaded."""
     kernels = library()
     if isinstance(kernels, str):
         return None

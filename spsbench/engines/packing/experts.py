@@ -25,12 +25,12 @@ from spsbench.engines.packing.panels import PanelLinear, blocks_of_panels, most_
 STOCK, COUNTED = "grouped_mm", "spsbench_counted"  # as configurations name them
 
 _seen: list[list[int]] = []
-"""Of each pass that is watched, innermost last: distinct experts of each layer so far."""
+"""Distinct experts of each layer so far, a list for each watched pass, innermost last."""
 
 
 @contextmanager
 def watched(counting: bool = True) -> Iterator[list[int]]:
-    """Within it, the distinct experts of each layer of experts are added to the list."""
+    """Yield a list to which each layer of experts adds its number of distinct experts."""
     found: list[int] = []
     if not counting:
         yield found
@@ -74,13 +74,13 @@ def mean(seen: list[int]) -> float | None:
 
 
 def counts(model: PreTrainedModel) -> bool:
-    """Whether the distinct experts of its passes can be counted."""
+    """Return whether the distinct experts of its passes can be counted."""
     how = getattr(model.config.get_text_config(), "_experts_implementation", None)
     return how == COUNTED and model.device.type == "cpu"
 
 
 def count_experts_in(model: PreTrainedModel) -> None:
-    """From here on the experts of `model` are counted, and computed as before."""
+    """Count the experts of `model` from now on; results stay the same."""
     config = model.config.get_text_config()
     stock = getattr(config, "_experts_implementation", None) == STOCK
     if stock and model.device.type == "cpu" and any(places(model)):
@@ -88,7 +88,7 @@ def count_experts_in(model: PreTrainedModel) -> None:
 
 
 def counted(module: Any, hidden: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-    """What transformers computes, counted."""
+    """Compute as transformers does, and count the experts."""
     told = count_experts(ids)
     made: Tensor = moe.grouped_mm_experts_forward(module, hidden, told, weights)
     return made
@@ -131,7 +131,7 @@ class PackedExperts(StandIn):
 
 
 def places(model: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
-    """Where modules hang that transformers' interface of experts runs, with stock weights."""
+    """Yield parent, name and module of each stock module of experts."""
     for parent in model.modules():
         for name, child in parent.named_children():
             if hasattr(child, "_apply_gate") and not isinstance(parent, PackedExperts):
@@ -165,7 +165,7 @@ def pack_experts(model: PreTrainedModel) -> None:
 
 
 def names_of(module: Any) -> tuple[str, str]:
-    """The weights of experts in the order in which they are used."""
+    """Return the weights of experts in the order in which they are used."""
     return "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
 
 

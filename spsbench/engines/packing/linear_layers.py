@@ -1,4 +1,4 @@
-"""The linear layers of a model, and what stands in for one whose weights are laid out anew."""
+"""The linear layers of a model, and their replacements over packed weights."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -43,11 +43,11 @@ class Packed(StandIn, ABC):
     @classmethod
     @abstractmethod
     def refuses(cls, weight: Tensor) -> str | None:
-        """Why `weight` [out, in], on the CPU, cannot be laid out so here; None: it can."""
+        """Return why `weight` [out, in], on the CPU, cannot be laid out so here; None: it can."""
 
     @abstractmethod
     def dense(self) -> Tensor:
-        """W again, [out, in]."""
+        """Return W [out, in]."""
 
     @abstractmethod
     def rows(self, ids: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Packed(StandIn, ABC):
 
     @abstractmethod
     def is_readable(self, weight: Tensor) -> bool:
-        """Whether `rows` reads every row of W, `weight` [out, in], back exactly."""
+        """Return whether `rows` reads every row of W, `weight` [out, in], back exactly."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
         return stock_linear(self.dense(), deepcopy(self.bias))
@@ -110,7 +110,7 @@ def rows_of(layer: nn.Module) -> Tensor:
 
 
 def slots(model: nn.Module) -> Iterator[Slot]:
-    """Every stock linear layer that hangs in one place, over a plain tensor.
+    """Yield every stock linear layer with one parent, over a plain tensor.
 
     Subclasses, of layers and of tensors, may compute something else and are left out.
     """
@@ -124,12 +124,12 @@ def slots(model: nn.Module) -> Iterator[Slot]:
 
 
 def _plain(weight: Tensor) -> bool:
-    """Whether its memory is its numbers: quantized weights are tensors of other classes."""
+    """Return whether it is a plain tensor: quantized weights are tensors of other classes."""
     return type(weight.data) is Tensor and weight.layout == torch.strided
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether somebody watches the module, who would not see what stands in for it."""
+    """Return whether the module has hooks, which its replacement would not call."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
@@ -160,7 +160,7 @@ def exchange(slot: Slot, packed: Packed, sharing: list[tuple[nn.Module, str]]) -
 
 
 def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """The embeddings that do nothing but look up rows, and where they hang."""
+    """Return parent and name of each embedding that only looks up rows."""
     found = []
     for parent in model.modules():
         for name, child in parent.named_children():
@@ -170,7 +170,7 @@ def embeddings(model: nn.Module) -> list[tuple[nn.Module, str]]:
 
 
 def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module, str]]:
-    """Those of the embeddings that share their matrix with a layer."""
+    """Return the embeddings that share their matrix with a layer."""
     places = ((parent, name, getattr(parent, name)) for parent, name in among)
     return [
         (parent, name)
@@ -180,7 +180,7 @@ def tied(slot: Slot, among: list[tuple[nn.Module, str]]) -> list[tuple[nn.Module
 
 
 def undoing(model: nn.Module) -> Callable[[], None]:
-    """What hangs all modules back as they are now; until it is released, so are no weights."""
+    """Return a function that restores all modules of now; it keeps their weights alive."""
     hung = [(p, name, child) for p in model.modules() for name, child in p.named_children()]
     weights = [(slot.layer, slot.layer.weight) for slot in slots(model)]
 

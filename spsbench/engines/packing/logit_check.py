@@ -34,7 +34,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What logits must be, and how far from it they may be."""
+    """Exact logits, and the error that is allowed."""
 
     exact: Tensor  # [n, V]
     allowed: float  # root mean square of a token's error
@@ -48,7 +48,7 @@ class Bounds:
 
 
 class LogitCheck:
-    """The logits of a stock model, and how far from them a changed one may be.
+    """The logits of a stock model, and the allowed error of a changed one.
 
     Raises:
         Exception: whatever the model raises, which is foreign code.

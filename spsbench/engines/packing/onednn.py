@@ -58,7 +58,7 @@ class OneDnnLinear(Packed):
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
-        """Other numbers than float32 and bfloat16, and what oneDNN refuses on this processor."""
+        """Refuse other numbers than float32 and bfloat16, and those oneDNN refuses here."""
         if weight.dtype not in BLOCKS:
             return f"oneDNN blocks float32 and bfloat16, not {weight.dtype}"
         return _refuses(weight.dtype)
@@ -74,7 +74,7 @@ class OneDnnLinear(Packed):
         return blocks[ids // b, :, :, ids % b].flatten(1)[:, : self.in_features]
 
     def is_readable(self, weight: Tensor) -> bool:
-        """Every row is compared, for the blocks are oneDNN's secret."""
+        """Compare every row: oneDNN does not document its blocks."""
         ends = torch.tensor([0, 1, len(weight) - 1])
         try:
             if not torch.equal(self.rows(ends), weight[ends]):
@@ -85,7 +85,7 @@ class OneDnnLinear(Packed):
         return all(torch.equal(self.rows(ids), weight[ids]) for ids in every)
 
     def _memory(self) -> Tensor:
-        """All numbers of the blocked weight as they lie, a view."""
+        """Return all numbers of the blocked weight in memory order, a view."""
         size = onednn._nbytes(self.weight)
         memory = (ctypes.c_uint8 * size).from_address(onednn.data_ptr(self.weight))
         return torch.frombuffer(memory, dtype=self.weight.dtype)

@@ -32,7 +32,7 @@ class PanelLinear(Packed):
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
-        """Numbers that the kernel does not know, and no kernel."""
+        """Refuse numbers that the kernel does not know; also without a kernel."""
         if weight.dtype in DEPTH and weight.shape[1] % DEPTH[weight.dtype]:
             return f"{weight.shape[1]} inputs of {weight.dtype} do not fill a panel"
         return missing(weight.dtype)
@@ -43,7 +43,7 @@ class PanelLinear(Packed):
         return run(self.operator, *given, *self.how(x.dtype))
 
     def how(self, dtype: torch.dtype) -> tuple[int, ...]:
-        """What the operator is told beside the numbers: how they are read."""
+        """Return further arguments of the operator: how weights are prefetched."""
         return prefetch_arguments(prefetch_of(dtype))
 
     def dense(self) -> Tensor:
@@ -59,12 +59,12 @@ class PanelLinear(Packed):
         return self.weight[ids // PANEL, :, ids % PANEL].flatten(1)
 
     def is_readable(self, weight: Tensor) -> bool:
-        """The layout is this module's own."""
+        """Return True: the layout is this module's own."""
         return True
 
 
 def most_bytes(weight: Tensor) -> int:
-    """Of the panels of `weight` [out, in], with what may lie between them and the next."""
+    """Return the bytes of the panels of `weight` [out, in], alignment included."""
     return (len(weight) + PANEL) * weight.shape[1] * weight.itemsize + ALIGNED
 
 
@@ -116,7 +116,7 @@ def product(x: Tensor, panels: Tensor, bias: Tensor | None, out: int) -> Tensor:
 def multiplied(
     name: str, x: Tensor, panels: Tensor, bias: Tensor | None, out: int, hint: int, ahead: int
 ) -> Tensor:
-    """As `product`, by the kernel called `name`; weights are asked for as reading.py numbers it."""
+    """Multiply as `product` does, by the kernel called `name`; tuning.py numbers the hints."""
     width = x.shape[-1]
     fitting = x.dtype == panels.dtype and width == panels.shape[1] * panels.shape[3]
     if bias is not None:
@@ -168,7 +168,7 @@ class TileLinear(PanelLinear):
 
     @classmethod
     def refuses(cls, weight: Tensor) -> str | None:
-        """What panels refuse; other numbers, parts of tiles, or no such unit."""
+        """Refuse as panels do; also other numbers, parts of tiles, and no matrix unit."""
         if why := super().refuses(weight):
             return why
         if weight.dtype == torch.bfloat16 and weight.shape[1] % DEEP:
@@ -177,12 +177,12 @@ class TileLinear(PanelLinear):
 
 
 def no_unit(dtype: torch.dtype) -> str | None:
-    """Why no matrix unit multiplies inputs of `dtype`, else None; there are kernels."""
+    """Return why no matrix unit multiplies inputs of `dtype`, else None; there are kernels."""
     if dtype != torch.bfloat16:
         return f"matrix units are used for bfloat16, not {dtype}"
     return None if has_unit() else "no matrix unit (AMX) for bfloat16 here"
 
 
 def has_unit() -> bool:
-    """Whether this process may use a matrix unit; there are kernels."""
+    """Return whether this process may use a matrix unit; there are kernels."""
     return bool(kernel("tiled", torch.bfloat16)())

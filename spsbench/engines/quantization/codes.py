@@ -59,7 +59,7 @@ class Codes(NamedTuple):
 
 
 def _made(weight: Tensor, group: int, bits: int) -> tuple[Tensor, Tensor]:
-    """As `_rounded`, by the kernel of `codes.c`."""
+    """Round as `_rounded` does, by the kernel of `codes.c`."""
     out, width = weight.shape
     numbers = torch.empty(out, width, dtype=torch.int8)
     scales = torch.empty(out, -(-width // group), dtype=torch.float16)

@@ -24,7 +24,7 @@ BLOCK = 2**22  # numbers made of codes at once
 
 
 class OverCodes(nn.Module, ABC):
-    """However the codes lie."""
+    """A linear layer over codes in any layout."""
 
     out_features: int
     in_features: int
@@ -92,7 +92,7 @@ class WideLinear(nn.Module):
 
 @torch.inference_mode()
 def quantise(model: nn.Module, name: str) -> int:
-    """Every linear layer of `model` in the format `name`, in place, layer by layer; how many.
+    """Quantise every linear layer of `model` in place in the format `name`; return how many.
 
     Layers that an engine has packed too. Experts that are one parameter stay as they are.
     """
@@ -138,12 +138,12 @@ def _weight(layer: Any) -> Tensor:
 
 
 def format_of(model: nn.Module) -> str | None:
-    """The format that `model` was given here; None: its weights are as they were loaded."""
+    """Return the format that `model` was given here; None: its weights are as they were loaded."""
     return _FORMATS.get(model)
 
 
 def quantised_layers(model: nn.Module) -> list[tuple[nn.Module, str, QuantisedLinear]]:
-    """The layers over codes that are not laid out: what each hangs in, by which name, itself."""
+    """Return parent, name and module of each layer over codes that is not packed."""
     return [
         (parent, name, child)
         for parent in model.modules()

@@ -40,7 +40,7 @@ class QuantisedPanels(OverCodes, StandIn):
 
     @classmethod
     def refuses(cls, dtype: torch.dtype) -> str | None:
-        """Why inputs of `dtype` cannot be multiplied so here; None: they can."""
+        """Return why inputs of `dtype` cannot be multiplied so here; None: they can."""
         return missing(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class QuantisedPanels(OverCodes, StandIn):
         return run(self.operator, *given, *self.how(x.dtype))
 
     def how(self, dtype: torch.dtype) -> tuple[int, ...]:
-        """What the operator is told beside the numbers: inputs, codes, how they are read."""
+        """Return further arguments of the operator: inputs, codes, prefetching."""
         inputs = self.in_features, *filled(self.in_features, self.group)
         return *inputs, self.bits, self.least, *prefetch_arguments(prefetch_of(dtype))
 
@@ -68,7 +68,7 @@ class QuantisedPanels(OverCodes, StandIn):
 
 
 def filled(width: int, group: int) -> tuple[int, int]:
-    """Of a panel with `width` inputs: how many there is room for, and those of a group."""
+    """Return the inputs a panel of `width` has room for, and the inputs of a group."""
     if group >= width:  # one scale for all
         whole = width + -width % FILL
         return whole, whole

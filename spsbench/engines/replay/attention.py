@@ -110,7 +110,7 @@ def _stock(
 def takes(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sinks: Tensor | None = None
 ) -> bool:
-    """Whether the kernel can read these as they lie."""
+    """Return whether the kernel can read the strides of these tensors."""
     (_, heads, _, width), dtype = query.shape, query.dtype
     alike = key.shape == value.shape == (1, key.shape[1], key.shape[2], width)
     rowwise = (key.stride()[2:], value.stride()[2:]) == ((width, 1), (width, 1))
@@ -121,7 +121,7 @@ def takes(
 
 
 def _fits(mask: Tensor, query: Tensor, key: Tensor) -> bool:
-    """Whether it is additive, of whole rows, for these."""
+    """Return whether it is additive, of whole rows, for these."""
     shape = (1, 1, query.shape[2], key.shape[2])
     return mask.shape == shape and mask.stride(-1) == 1 and mask.dtype == query.dtype
 
@@ -135,7 +135,7 @@ def kernel_attend(
     scale: float,
     cap: float,
 ) -> Tensor:
-    """As `attend`, for what the kernel `takes`; `cap` 0: none.
+    """Attend as `attend` does, for inputs the kernel `takes`; `cap` 0: none.
 
     Raises:
         RuntimeError: a mask of another size; a replayed trace does not ask `takes` again.

@@ -62,7 +62,7 @@ def exchange_norms(model: nn.Module) -> None:
 
 
 def _kind_for(module: nn.Module) -> type[Norm] | None:
-    """What takes its place; None: it is no norm that a kernel computes."""
+    """Return the replacement of a norm; None: no kernel computes it."""
     weight = getattr(module, "weight", None)
     if weight is None or weight.device.type != "cpu" or weight.dtype not in KINDS:
         return None
@@ -74,19 +74,19 @@ def _kind_for(module: nn.Module) -> type[Norm] | None:
 
 
 def module_is_layer_norm(module: nn.Module) -> bool:
-    """Whether it is torch's own, over rows, with weight and bias of one kind."""
+    """Return whether it is torch's own, over rows, with weight and bias of one kind."""
     plain = type(module) is nn.LayerNorm and len(module.normalized_shape) == 1
     return plain and module.bias is not None and module.bias.dtype == module.weight.dtype
 
 
 def eps_of(module: Any) -> float | None:
-    """What a norm adds to the mean square, as modules of transformers call it."""
+    """Return the epsilon of a norm, under the names that transformers uses."""
     found = getattr(module, "variance_epsilon", None)
     return found if found is not None else getattr(module, "eps", None)
 
 
 def way_of(module: nn.Module) -> int | None:
-    """Which norm by the root of the mean square it is, as norms.c numbers them; None: none."""
+    """Return the kind of RMS norm as norms.c numbers it; None: it is none."""
     kind: Any = type(module)
     named = kind.__name__.endswith("RMSNorm") and eps_of(module) is not None
     return _way(kind) if named else None
@@ -109,7 +109,7 @@ def _way(kind: Any) -> int | None:
 
 
 def _wrong(made: Tensor, x: Tensor, weight: Tensor, way: int) -> float:
-    """The share of `made` that this way does not give."""
+    """Return the share of `made` that this way does not give."""
     wide = x.float()
     even = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 0.25)
     if way == EARLY:

@@ -25,7 +25,7 @@ from spsbench.engines.replay.operations import AXES, OF_TORCH, OURS, RefusedErro
 VALUES = frozenset(
     ("tolist", "numpy", "item", "__array__", "__bool__", "__int__", "__float__", "__index__")
 )
-"""What makes the values of a tensor known to Python."""
+"""Methods that make the values of a tensor known to Python."""
 
 SHAPE: Any = Tensor.shape
 SIZES = (SHAPE.__get__, Tensor.size, Tensor.__len__, Tensor.numel)
@@ -34,7 +34,7 @@ KNOWN = (attention.__file__, __file__)  # whose course is the same for any past
 
 
 class Given(NamedTuple):
-    """What a layer is run with."""
+    """The inputs of a layer."""
 
     tensors: Sequence[Tensor]  # hidden states first; as many tokens in every pass
     span: Tensor  # [past + m], only its length is used
@@ -57,7 +57,7 @@ class Listing(NamedTuple):
 
 
 def capture(run: Callable[..., Any], given: Given) -> Listing:
-    """The operations of `run`, which takes all that is given.
+    """Capture the operations of `run`, which is called with all inputs.
 
     Raises:
         RefusedError: it does something else.
@@ -95,7 +95,7 @@ class _SameControlFlow(TorchFunctionMode):
 
 
 def _asker() -> str:
-    """The file of what called torch."""
+    """Return the file of the code that called torch."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(TORCH):
         frame = frame.f_back
@@ -137,7 +137,7 @@ class _Watch(TorchDispatchMode):
         return out
 
     def _is_view(self, func: Any, out: Any) -> bool:
-        """Whether nothing was computed: the results lie in what was there."""
+        """Return whether nothing was computed: the results lie in what was there."""
         found = [storage_of(leaf) for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         known = all(storage in self.there or storage in self.made for storage in found)
         return bool(found) and known and not func._schema.is_mutable
@@ -204,14 +204,14 @@ class CaptureCache(Cache):  # type: ignore[misc]
 
 
 def _fits(room: Tensor, states: Tensor) -> bool:
-    """Whether the operator can write `states` into `room`."""
+    """Return whether the operator can write `states` into `room`."""
     kinds = room.dtype == states.dtype and room.dtype in KINDS and room.device == states.device
     rows = states.ndim == room.ndim == 4 and states.stride(-1) == room.stride(-1) == 1
     return kinds and rows and len(states) == len(room) == 1 and room.device == torch.device("cpu")
 
 
 def storage_of(tensor: Tensor) -> int:
-    """The address of the memory that views have in common."""
+    """Return the address of the memory that views have in common."""
     return tensor.untyped_storage().data_ptr()
 
 

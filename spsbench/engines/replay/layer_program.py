@@ -25,13 +25,13 @@ PAST = (("put", 0), ("attend", 1), ("attend", 2))  # places of keys and values
 
 
 class Place(Structure):
-    """As in program.h."""
+    """A record as in program.h."""
 
     _fields_ = (("base", c_int64), ("offset", c_int64))
 
 
 class Operation(Structure):
-    """As in program.h."""
+    """A record as in program.h."""
 
     _fields_ = (
         ("run", c_void_p),
@@ -42,7 +42,7 @@ class Operation(Structure):
 
 
 class Form(NamedTuple):
-    """What an input has to be in every pass."""
+    """The form that an input has in every pass."""
 
     number: int  # which of the tensors
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ class Form(NamedTuple):
 
 
 class Bound:
-    """Where the tensors of a layer's operations lie in any pass."""
+    """The places of the tensors of a layer's operations in any pass."""
 
     def __init__(self, given: Given, listing: Listing) -> None:
         self.given, self.listing = given, listing
@@ -61,7 +61,7 @@ class Bound:
         self._starts: dict[int, int] = {}  # in the scratch, by storage
 
     def step(self, step: Step) -> Operation:
-        """As C reads it."""
+        """Return the record that C reads."""
         return Operation(
             cast(getattr(library(), f"step_{step.name}"), c_void_p),
             (Place * PLACES)(*(Place(*self._place(step, n)) for n in range(len(step.at)))),
@@ -70,7 +70,7 @@ class Bound:
         )
 
     def forms(self) -> list[Form]:
-        """Of the inputs that are used."""
+        """Return the forms of the inputs that are used."""
         every = [(n, self.given.tensors[n]) for n in sorted(self._used)]
         return [Form(n, tuple(x.shape), x.stride(), x.dtype) for n, x in every]
 
@@ -112,7 +112,7 @@ class Bound:
 
 
 def _within(tensor: Tensor, whole: Tensor) -> bool:
-    """Whether the memory of `tensor` begins in that of `whole`."""
+    """Return whether the memory of `tensor` begins in that of `whole`."""
     if storage_of(tensor) != storage_of(whole) or not whole.numel():
         return False
     pairs = zip(whole.shape, whole.stride(), strict=True)
@@ -135,7 +135,7 @@ class Scratch:
         self._memory = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def address(self, size: int) -> int:
-        """Of so many bytes; what was there may be lost."""
+        """Make room for so many bytes; former content may be lost."""
         if len(self._memory) < size + ALIGNED:
             self._memory = torch.empty(size + ALIGNED, dtype=torch.uint8, device="cpu")
         start = self._memory.data_ptr()
@@ -167,7 +167,7 @@ class Program:
         self._run.argtypes = [c_void_p, c_int64, c_void_p, c_void_p, *[c_int64] * 5, c_int]
 
     def fits(self, tensors: Sequence[Tensor], seen: int) -> bool:
-        """Whether a pass with these inputs, whose layers see so many keys, is one of its kind."""
+        """Return whether the program fits a pass with these inputs and so many keys."""
         for number, shape, stride, dtype in self._forms:
             x = tensors[number]
             if x.shape != shape or x.stride() != stride or x.dtype != dtype:
@@ -179,7 +179,7 @@ class Program:
         return mask.shape == shape and mask.stride(3) == 1 and mask.dtype == self._dtype
 
     def __call__(self, *given: Tensor) -> Tensor:
-        """The hidden states [1, m, D] after one layer."""
+        """Return the hidden states [1, m, D] after one layer."""
         count = self._tensors
         span, seen, keys, values = given[count : count + 4]
         room = keys.data_ptr(), values.data_ptr(), keys.shape[2]
@@ -193,7 +193,7 @@ class Program:
         end: int,
         seen: int,
     ) -> Tensor:
-        """The hidden states [L, 1, m, D] after each of some layers, each over those before.
+        """Return the hidden states [L, 1, m, D] after each of some layers, each over those before.
 
         Args:
             layers: one or more.

@@ -286,7 +286,7 @@ class Lookahead:
 
     @property
     def left(self) -> int:
-        """How many layers are still to be asked."""
+        """Return how many layers are still to be asked."""
         return len(self._made) - self._asked
 
     def take(self, layer: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Tensor | None:

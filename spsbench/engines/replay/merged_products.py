@@ -21,7 +21,7 @@ InPanels = PanelLinear | QuantisedPanels
 
 @contextmanager
 def merged(layer: nn.Module, once: Callable[[], object]) -> Iterator[None]:
-    """Within, what `layer` multiplies by several of its parts is multiplied by them at once.
+    """Multiply inputs that several parts of `layer` share by all of them at once.
 
     Args:
         layer: as it is traced.
@@ -44,7 +44,7 @@ class _Together:
         self.made: Sequence[Tensor] = ()
 
     def product(self, number: int) -> Callable[[Tensor], Tensor]:
-        """The forward of one of them."""
+        """Return the forward of one of the parts."""
         plain: Any = self.parts[number].forward
 
         def forward(x: Tensor) -> Any:
@@ -65,7 +65,7 @@ class _Together:
 
 
 def _of_same_inputs(layer: nn.Module, once: Callable[[], object]) -> list[list[InPanels]]:
-    """The parts of `layer` that are called one after another with the same inputs, once each."""
+    """Return the parts of `layer` called in sequence with the same inputs, once each."""
     parts = [part for part in layer.modules() if isinstance(part, InPanels)]
     parts = [part for part in parts if in_c(f"{part.operator}_{MOST}") is not None]
     if len(parts) < 2:
@@ -99,7 +99,7 @@ def _watched(part: InPanels, calls: list[tuple[InPanels, Tensor]]) -> Callable[[
 
 
 def _alike(one: InPanels, other: InPanels, x: Tensor) -> bool:
-    """Whether one operator can multiply both by `x`."""
+    """Return whether one operator can multiply both by `x`."""
     return one.operator == other.operator and one.how(x.dtype) == other.how(x.dtype)
 
 

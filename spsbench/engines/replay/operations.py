@@ -32,7 +32,7 @@ def present(tensor: Tensor | None) -> Tensor | None:
 
 
 def _product(out: Any, x: Tensor, *more: Any) -> tuple[list[Any], list[int], Sequence[Any]]:
-    """Of one operator for one product or for more: places, sizes, and how it multiplies."""
+    """The operands of one operator for one or more products: places, sizes, kernel."""
     made = out if isinstance(out, tuple) else (out,)
     count = len(made)
     panels, biases, sizes = (_filled(more[i * count : (i + 1) * count]) for i in range(3))

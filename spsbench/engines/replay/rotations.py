@@ -23,7 +23,7 @@ Rotation = Callable[..., tuple[Tensor, Tensor]]
 
 @contextmanager
 def one_rotation(layer: nn.Module) -> Iterator[None]:
-    """Within, what `layer` is made of rotates by one operator, where its way is the usual one."""
+    """Let modules of `layer` rotate by one operator, where they rotate in the usual way."""
     modules = {sys.modules.get(type(part).__module__) for part in layer.modules()}
     with ExitStack() as stack:
         for module in modules:
@@ -45,7 +45,7 @@ def rotated(
 
 
 def _fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
-    """Whether the kernel can read these: bfloat16, whose rounding leaves a compiler no choice."""
+    """Return whether the kernel can read these: bfloat16, which rounds alike everywhere."""
     tables = cos.shape == sin.shape == (1, *x.shape[2:]) and cos.is_contiguous()
     kinds = {x.dtype, cos.dtype, sin.dtype} == {torch.bfloat16} and x.device.type == "cpu"
     rows = x.ndim == 4 and len(x) == 1 and x.stride(-1) == 1 and x.shape[-1] % 2 == 0
@@ -54,7 +54,7 @@ def _fits(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
 
 @cache
 def usual(stock: Rotation) -> bool:
-    """Whether `stock` computes what the operator does, bit for bit, by trial."""
+    """Return whether `stock` computes what the operator does, bit for bit, by trial."""
     if in_c("rotate") is None:
         return False
     generator = torch.Generator().manual_seed(0)

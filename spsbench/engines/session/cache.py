@@ -20,7 +20,7 @@ FIRST = 256  # tokens that a new buffer holds
 
 
 def number_of(layer: nn.Module) -> int | None:
-    """Which part of a cache is that of a decoder layer; None: it has no attention.
+    """Return the index of a decoder layer in a cache; None: it has no attention.
 
     It is asked of what is in the layer: one whose attention was left out keeps a number of its own.
     """
@@ -74,14 +74,14 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     @property
     def token_bytes(self) -> int:
-        """What a token takes."""
+        """Return the bytes of a token."""
         batch, heads, _, width = self.keys.shape
         of_values = self.values.shape[1] * self.values.shape[3]
         return int(batch * (heads * width + of_values) * self.keys.itemsize)
 
     @property
     def addresses(self) -> tuple[int, int, int]:
-        """Of keys and values, and for how many tokens there is room."""
+        """Set the buffers of keys and values, and their capacity in tokens."""
         return self.keys.data_ptr(), self.values.data_ptr(), self.capacity
 
     def _reserve(self, keys: Tensor, values: Tensor, least: int) -> None:
@@ -126,7 +126,7 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.length + query_length - self.first, self.first
 
     def get_max_length(self) -> int:
-        """The model's context; -1 = unlimited."""
+        """Return the model's context; -1 = unlimited."""
         return -1 if self.most is None else self.most
 
 
@@ -152,7 +152,7 @@ class PreallocatedCache(Cache):  # type: ignore[misc]
 
     @property
     def token_bytes(self) -> int:
-        """What a token takes in all layers; 0 before the first."""
+        """Return the bytes of a token in all layers; 0 before the first."""
         return sum(layer.token_bytes for layer in self.layers if layer.is_initialized)
 
     def reserve(self, least: int) -> None:

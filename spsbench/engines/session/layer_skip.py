@@ -52,7 +52,7 @@ def view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The list of decoder layers: its parent, its name there, and itself.
+    """Return the list of decoder layers: its parent, its name there, and itself.
 
     Raises:
         UnsupportedModelError: there is none.
@@ -87,7 +87,7 @@ def _view(model: PreTrainedModel, variant: Variant) -> PreTrainedModel:
 
 
 def _checked(count: int, variant: Variant) -> list[int]:
-    """The layers that are kept, in order."""
+    """Return the layers that are kept, in order."""
     asked = variant.layers | variant.attention | variant.mlp
     if beyond := sorted(index for index in asked if index >= count):
         raise UsageError(
@@ -168,7 +168,7 @@ def _itself(states: Tensor) -> Tensor:
 
 
 def _renumber(layer: nn.Module, number: int) -> None:
-    """Which part of a cache is the layer's."""
+    """Return the index of the layer in a cache."""
     modules: Iterable[Any] = layer.modules()
     for module in modules:
         if getattr(module, "layer_idx", None) is not None:

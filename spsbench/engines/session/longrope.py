@@ -50,7 +50,7 @@ class TwoRopes:
 
     @torch.inference_mode()
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """As `EagerLM.append`; a pass that crosses the border runs as two."""
+        """Feed as `EagerLM.append` does; a pass that crosses the border runs as two."""
         m = len(tokens)
         where = torch.arange(self.length, self.length + m)
         if parents is not None:
@@ -74,7 +74,7 @@ class TwoRopes:
 
     @torch.inference_mode()
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """As `EagerLM.commit`."""
+        """Commit as `EagerLM.commit` does."""
         self._lm.commit(length, path)
         nodes = [length + node for node in path or ()]
         self._text = torch.cat([self._text[:length], *(self._text[n : n + 1] for n in nodes)])

@@ -88,11 +88,11 @@ class FastLM(EagerLM):
 
     @property
     def token_bytes(self) -> int:
-        """What a token takes in the cache; 0 before the first."""
+        """Return the bytes of a token in the cache; 0 before the first."""
         return self._past.token_bytes
 
     def _causal(self, m: int, past: int) -> Masks:
-        """The mask of a chain; None: one token that sees everything, or transformers makes it."""
+        """Return the mask of a chain; None: a token sees everything, or transformers makes it."""
         full = self._full_masks.mask(past, m) if past and 1 < m <= MOST else None
         if self.windows is None:
             return full
@@ -115,7 +115,7 @@ class FastLM(EagerLM):
 
     @contextmanager
     def _running(self, past: int, m: int) -> Iterator[None]:
-        """The model's own number of threads and, for a small pass, replayed layers."""
+        """Run with the model's number of threads and, in a small pass, replayed layers."""
         threads, replay = self._prepared.threads, self._prepared.replay
         before = torch.get_num_threads()
         if threads not in (None, before):

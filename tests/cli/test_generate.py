@@ -128,6 +128,7 @@ def test_few_segments_have_a_speedup_without_interval(generate: Callable[..., Ra
     assert "95% interval" not in ran.err
 
 
+@pytest.mark.slow
 def test_sampled_compared_differs_by_design(generate: Callable[..., Ran]) -> None:
     ran = generate("the cat", *QUIET[1:], "--compare")
     assert "tokens: texts differ by design (same law)" in ran.err

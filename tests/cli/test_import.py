@@ -35,15 +35,10 @@ def children_seconds() -> float:
 @pytest.mark.parametrize(
     "arguments",
     [
-        (),
         ("--help",),
-        ("--version",),
         ("list",),
-        ("list", "--json"),
-        ("generate", "--help"),
         ("check", "--help"),
         ("generate", "hi", "-k", "99"),
-        ("generate", "--prompt-file", "/no/such/file"),
         ("generate", "hi", "--target", "./no/such/folder"),
     ],
 )

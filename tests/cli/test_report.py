@@ -88,6 +88,7 @@ def test_by_category(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None
     assert sps("report", str(run), "--by", "group").code == Exit.USAGE
 
 
+@pytest.mark.slow
 def test_the_plot(sps: Callable[..., Ran], run: Path, tmp_path: Path) -> None:
     ran = sps("report", str(run), "--plot", str(tmp_path / "figure"))
     assert ran.code == 0, ran.err

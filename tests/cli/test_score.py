@@ -273,6 +273,7 @@ def mixed(count: int) -> list[tuple[str, str]]:
     return [(task, ALL[task] if i % 3 else "    pass\n") for i, task in enumerate(tasks)]
 
 
+@pytest.mark.slow
 @needs_sandbox
 def test_killed_twice(tmp_path: Path) -> None:
     check_killed(tmp_path / "samples.jsonl", mixed(60), 2, "--sandbox", "landlock")
@@ -303,6 +304,7 @@ def test_a_signal_ends_it_after_the_programs_in_hand(tmp_path: Path) -> None:
     assert "Continue with: sps score" in err.decode()
 
 
+@pytest.mark.slow
 def test_without_asserts_of_ours(tmp_path: Path) -> None:
     """`python -O` drops asserts: neither ours nor those of the tests may depend on it."""
     path = written(tmp_path / "samples.jsonl", [*right(2), *((t, "") for t, _ in right(2))])
@@ -440,7 +442,10 @@ def test_bench_scores_at_its_end_in_a_process_of_its_own(sps: Sps, tmp_path: Pat
     assert len(list(iterate(out / "verdicts.jsonl"))) == 1 + 2
 
 
-@pytest.mark.parametrize(("flags", "code"), [(("--score",), Exit.SANDBOX), ((), Exit.OK)])
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [(("--score",), Exit.SANDBOX), pytest.param((), Exit.OK, marks=pytest.mark.slow)],
+)
 def test_a_refused_sandbox_does_not_lose_the_run(
     sps: Sps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], code: Exit
 ) -> None:

@@ -82,6 +82,7 @@ def test_ctrl_c_before_anything_is_written_is_an_interrupt(sps, target, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_training_that_goes_on_keeps_its_costs(sps, target, tmp_path, quickly):
     out = tmp_path / "out"
     flags = ("--target", target, "--out", str(out), "--kind", "mlp", *SMALL)

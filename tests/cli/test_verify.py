@@ -11,7 +11,6 @@ from spsbench.audit.exact import draft_kinds, rules
 from spsbench.audit.exact.tables import Pair as Tables
 from spsbench.cli import verify_rules as enumerating
 from spsbench.errors import Exit
-from spsbench.spec import Spec
 from tests.audit.test_pair import RULE, Always, HalfLenient
 from tests.cli.conftest import Pair, Ran
 from tests.test_mutations import RowBefore
@@ -134,25 +133,6 @@ def test_a_greedy_run(sps: Callable[..., Ran], run: Callable[..., Path]) -> None
     with patch(RULE, RowBefore):
         folder = run("--temperature", "0", "--k", "3")
     assert sps("verify", "run", str(folder)).code == Exit.BIAS
-
-
-def test_rules_in_a_pipe_say_what_is_being_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairings = [rules.Pairing(Spec(name), "model", "constant") for name in ("sps", "block")]
-    count = enumerating.Count(len(pairings))
-    monkeypatch.setattr(enumerating.time, "monotonic", lambda: count._began + 90)
-    lines = []
-
-    def enumerated(each: rules.Pairing) -> rules.RuleRow:
-        lines.append(str(count))
-        return rules.failed({"verifier": "", "drafter": "", "schedule": ""}, ValueError())
-
-    monkeypatch.setattr(rules, "row_of", enumerated)
-    rules.rows_of(pairings, 1, count.add, count.begin)
-    assert lines == [
-        "0/2 pairings in 0:01:30, now sps x model x constant",
-        "1/2 pairings in 0:01:30, now block x model x constant",
-    ]
-    assert str(count) == "2/2 pairings in 0:01:30"
 
 
 def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:

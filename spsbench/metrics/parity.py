@@ -115,11 +115,13 @@ class Parity(NamedTuple):
     def __str__(self) -> str:
         """The verdict in words, with its margin or what is missing where that decided."""
         if self.verdict is ParityVerdict.IDENTICAL:
-            return f"{self.verdict}, since all texts are"
+            return f"{self.verdict}, since all texts are equal"
         if self.verdict is ParityVerdict.EQUIVALENT:
             return f"{self.verdict} within {self.margin:g}"
         if self.verdict is ParityVerdict.UNDECIDED and self.difference.n < self.needed:
-            return f"{self.verdict} within {self.margin:g}, needs about {self.needed:,} samples"
+            return (
+                f"{self.verdict} within {self.margin:g}, about {self.needed:,} samples would decide"
+            )
         return str(self.verdict)
 
 

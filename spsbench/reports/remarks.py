@@ -61,7 +61,7 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
     lines = []
     for target, size in memory.get("weights", {}).items():
         bound = Ceiling(size, memory["bandwidth"])
-        disturbed = " under load: it may be more" if memory.get("loaded") else ""
+        disturbed = " under load, so it may be higher" if memory.get("loaded") else ""
         times = [
             (row, *row.at_any_load("mean_token_time_ms"))
             for row in rows
@@ -77,9 +77,9 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
         ]
         if reached:
             lines.append(
-                f"Memory allows ArS of {target} one token in {bound.token_time_ms:.2f} ms "
+                f"Memory bandwidth limits ArS of {target} to {bound.token_time_ms:.2f} ms/token "
                 f"({size / 1e6:.0f} MB at {bound.bandwidth / 1e9:.1f} GB/s, measured{disturbed}); "
-                f"reached: {'; '.join(dict.fromkeys(reached))}."
+                f"share of this limit reached: {'; '.join(dict.fromkeys(reached))}."
             )
     return lines
 
@@ -90,8 +90,12 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
     for cell in cells:
         found = texts[cell.id]
         if found.texts and not cell.models.random:
-            warning = " Loops are easy to draft: its speed says little." if found.suspect else ""
-            lines.append(f"Texts of {names.full(cell)}: {found}.{warning}")
+            warning = (
+                " Loops are easy to draft: the speed-up says little about other texts."
+                if found.suspect
+                else ""
+            )
+            lines.append(f"Repetition in {names.full(cell)}: {found}.{warning}")
     return lines
 
 
@@ -106,16 +110,16 @@ def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
             alike.append(f"{names.full(cell)} ({found.of} of {found.of})")
             continue
         why = (
-            "the rule changes the law"
+            "because the rule is lossy"
             if lossy(cell)
-            else "a rounding tie or a fault, which sps verify pair tells apart"
+            else "by a rounding tie or a fault: sps verify pair tells which"
         )
         lines.append(
-            f"Greedy texts of {names.full(cell)}: {found.equal} of {found.of} are those of ArS, "
-            f"token for token; where others part is {why}."
+            f"Greedy texts of {names.full(cell)}: {found.equal} of {found.of} are identical to "
+            f"those of ArS; the others differ {why}."
         )
     if alike:
-        told = "Greedy texts that are those of ArS, token for token, and so of identical quality"
+        told = "Greedy texts identical to those of ArS, and so of identical quality"
         lines.insert(0, f"{told}: {'; '.join(alike)}.")
     return lines
 
@@ -125,22 +129,25 @@ def _warnings(cells: Sequence[Cell]) -> Iterator[str]:
         yield "Timing only, output meaningless: random weights or acceptance at a given rate."
     changed = [cell for cell in cells if lossy(cell) and cell.method.verifier.name != "synthetic"]
     if rules := ", ".join(dict.fromkeys(str(cell.method.verifier) for cell in changed)):
-        yield f"Lossy: {rules}. Texts are not the target's own, and their speed-up is not free."
+        yield (
+            f"Lossy: {rules}. Texts do not follow the target's distribution; the speed-up may "
+            "cost quality."
+        )
     if any(cell.sampling.ignore_eos for cell in cells):
-        yield "Texts run past their end, to the full number of tokens: timing only, no quality."
+        yield "End-of-text is ignored and all texts have the full length: timing only, no quality."
     if any(not cell.method.own_loop for cell in cells):
         yield (
-            "Decoder hf is transformers' own generate: its prefill is what its first round took "
-            "longer than its median one, its acceptance is counted, and its speed-up is over its "
-            "own ArS."
+            "Decoder hf is transformers' own generate: its prefill is estimated as its first "
+            "round less its median round, its alpha is accepted over drafted tokens, and its "
+            "speed-up is over its own ArS."
         )
 
 
 def _parities(paired: Sequence[tuple[Cell, Parity]], names: Names) -> Iterator[str]:
     for cell, found in paired:
         yield (
-            f"Quality, {names.full(cell)}: {found.metric} {found.ars:.4f} by ArS, "
-            f"{found.sps:.4f} by SpS, difference {_interval(found.difference)} over "
+            f"Quality, {names.full(cell)}: {found.metric} {found.ars:.4f} with ArS, "
+            f"{found.sps:.4f} with SpS, difference {_interval(found.difference)} over "
             f"{found.difference.n} samples: {found}."
         )
 

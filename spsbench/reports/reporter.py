@@ -288,20 +288,20 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     loaded = sum(s.loaded for s in rows)
     flagged = good - sum(s.timed for s in rows) - loaded
     lines = [
-        f"{good} generations of up to {samples} samples; intervals: 95 %, over samples, "
-        f"none over fewer than {FEWEST} unless none succeed, or every one."
+        f"{good} generations over up to {samples} samples. Brackets are 95 % intervals over "
+        f"samples; fewer than {FEWEST} samples have none, unless all or none succeed."
     ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:
-        lines.append(f"Texts have {_between(min(lengths), max(lengths))} tokens on average.")
+        lines.append(f"Mean length of the texts: {_between(min(lengths), max(lengths))} tokens.")
     if failed:
-        lines.append(f"{failed} generations failed and are in no figure.")
+        lines.append(f"{failed} generations failed and are left out of every figure.")
     if flagged and title.timed:
-        lines.append(f"{flagged} timings were of first calls and are in no time.")
+        lines.append(f"{flagged} timings of first calls are left out of the times.")
     if loaded and title.timed:
         lines += under_load(loaded, loaded + sum(s.timed for s in rows))
     if cut:
-        lines.append(f"{cut} prompts were cut to fit the context.")
+        lines.append(f"{cut} prompts were truncated to fit the context.")
     return lines + list(title.notes)
 
 
@@ -316,7 +316,7 @@ def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]
         ]
         lines.append(
             f"Over {len(each.seeds)} seeds, {names.full(each.cell)}: "
-            f"{', '.join(told)} (95 % over seeds, Student's t)."
+            f"{', '.join(told)} (95 % intervals over seeds, Student's t)."
         )
     return lines
 
@@ -324,13 +324,13 @@ def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]
 def under_load(loaded: int, timed: int) -> list[str]:
     """What it means that some of the timings were disturbed, and what to do."""
     return [
-        f"{loaded} of {timed} timings were taken under load: other work had more than "
-        f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} have them in; times "
-        "without the mark are of undisturbed timings alone. A speed-up is a ratio of generations "
-        "that follow each other and share the load, so it is kept, with a wider interval; CPU "
-        "ms/token is the work of the processors, which load hardly changes.",
-        "For times that can be quoted, end other work (top shows it) and run again with "
-        "--overwrite; more --repeats bring more undisturbed timings.",
+        f"{loaded} of {timed} timings were taken under load: other programs used more than "
+        f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} include them; times "
+        "without the mark do not. A speed-up compares neighbouring generations under the same "
+        "load, so it stays valid, with a wider interval; CPU ms/token is processor time, which "
+        "load hardly changes.",
+        "For times to quote, stop the other programs (top lists them) and run again with "
+        "--overwrite; more --repeats give more undisturbed timings.",
     ]
 
 

@@ -244,7 +244,7 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
 def _of_machine(source: Source, machine: Machine, part: str) -> Table:
     """The times of one machine; its records are in the table before as well."""
     rows = source.rows(machine.segments)
-    notes = ["The records of one machine, for their times; quality is that of all records."]
+    notes = ["Times are of one machine; quality is over the records of all."]
     notes += ceilings([row for row in rows if row.group is None], machine.provenance)
     return table_of(
         rows,
@@ -266,18 +266,18 @@ def _notes(
 ) -> list[str]:
     notes = findings(whole, paired, paper=source.with_paper)
     notes += ceilings(whole, known) + judged_notes(source.folder, source.cells)
-    notes += [f"Not as the run was started: {line}." for line in setting.differences]
+    notes += [f"Changed since the run was started: {line}." for line in setting.differences]
     if missing := unbegun(segment["shard"] for segment in source.manifest.segments):
-        notes.append(f"Shards that have not begun: {', '.join(missing)}.")
+        notes.append(f"Shards not started yet: {', '.join(missing)}.")
     if len(setting.machines) > 1 and source.pool:
         notes.append(
-            f"Times of {len(setting.machines)} unlike machines are averaged, as was asked: they "
-            f"depend on which of them made what ({'; '.join(unlike(setting.machines))})."
+            f"Times are averaged over {len(setting.machines)} unlike machines, as requested: they "
+            f"depend on which machine generated what ({'; '.join(unlike(setting.machines))})."
         )
     elif len(setting.machines) > 1:
         notes.append(
-            f"Made on {len(setting.machines)} unlike machines: their times are not pooled, and "
-            f"stand in a table of each ({'; '.join(unlike(setting.machines))})."
+            f"Generated on {len(setting.machines)} unlike machines: times are not averaged, each "
+            f"machine has its own table ({'; '.join(unlike(setting.machines))})."
         )
     return notes
 

@@ -51,7 +51,9 @@ def _table(table: Table, medium: Medium) -> str:
         console.print(Text(visible(line)))
     if shown < len(headings):
         left_out = visible(", ".join(headings[shown:]))
-        console.print(Text(f"No room for: {left_out}. A wider terminal or --format md has them."))
+        console.print(
+            Text(f"Columns left out: {left_out}. A wider terminal or --format md has them.")
+        )
     return file.getvalue()
 
 

@@ -28,7 +28,7 @@ from spsbench.reports.reporter import Report, Table
 from spsbench.settings.labels import method
 from spsbench.settings.records import SCHEMA
 
-WITH_LOAD = "  with those under load"
+WITH_LOAD = "  including those under load"
 
 
 class Line(NamedTuple):

@@ -57,7 +57,7 @@ def test_a_start_is_amended_in_the_manifest(tmp_path: Path) -> None:
 def test_the_bound_of_memory_says_that_it_was_disturbed() -> None:
     memory = {"weights": {"large": 1e7}, "bandwidth": 1e10, "loaded": True}
     (line,) = ceilings([ROW], {"memory": memory})
-    assert "10.0 GB/s, measured under load: it may be more" in line
+    assert "10.0 GB/s, measured under load, so it may be higher" in line
     (line,) = ceilings([ROW], {"memory": memory | {"loaded": False}})
     assert "under load" not in line
     slow = replace(ROW, mean_token_time_ms=None, with_load={"mean_token_time_ms": ROW.speedup})

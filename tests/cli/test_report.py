@@ -124,7 +124,7 @@ def test_another_machines_timings_stand_apart(
     (moved / "manifest.json").write_text(json.dumps(manifest))
     ran = sps("report", str(moved))
     assert ran.code == 0, ran.err
-    assert "Made on 2 unlike machines: their times are not pooled" in " ".join(ran.out.split())
+    assert "Generated on 2 unlike machines: times are not averaged" in " ".join(ran.out.split())
     assert "machine 2: cpu another)" in " ".join(ran.out.split())
     assert "(1 of 2 machines)" in ran.out
     assert "(2 of 2 machines)" in ran.out
@@ -164,7 +164,7 @@ def test_records_of_other_settings_stand_apart(
         return
     assert [table["run"] for table in made] == ["run (1 of 2 settings)", "run (2 of 2 settings)"]
     assert [sum(row["n"] for row in table["rows"]) for table in made] == [16, 16]
-    line = 'Not as the run was started: version.torch: "2.14", there "2.13".'
+    line = 'Changed since the run was started: version.torch: "2.14", there "2.13".'
     assert [line in table["remarks"] for table in made] == [False, True]
 
 
@@ -177,7 +177,7 @@ def test_a_lost_log_is_missed_and_a_shard_to_come_is_told(
     log.rename(run / "records-00-of-02.jsonl")
     path.write_text(manifest.replace("00-of-01", "00-of-02"))
     remarks = json.loads(sps("report", str(run), "--format", "json").out)["remarks"]
-    assert "Shards that have not begun: 01-of-02." in remarks
+    assert "Shards not started yet: 01-of-02." in remarks
     path.write_text(manifest)
     ran = sps("report", str(run))
     assert ran.code == Exit.MISSING

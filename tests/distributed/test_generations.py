@@ -169,10 +169,10 @@ def test_times_of_unlike_machines_are_not_averaged_unless_it_is_asked(conducted)
     folder, _ = conducted()
     whole, *each = tables(folder)
     assert len(each) == 2
-    assert "Made on 2 unlike machines" in " ".join(whole.title.notes)
+    assert "Generated on 2 unlike machines" in " ".join(whole.title.notes)
     assert all(row.figures.get("mean_token_time_ms") is None for row in whole.rows)
     (pooled,) = report_on([folder], pool=True).tables
-    assert "2 unlike machines are averaged, as was asked" in " ".join(pooled.title.notes)
+    assert "averaged over 2 unlike machines, as requested" in " ".join(pooled.title.notes)
     assert all(row.figures["mean_token_time_ms"] is not None for row in pooled.rows)
 
 

@@ -54,7 +54,7 @@ def test_arms_at_the_floor_or_ceiling_or_all_alike_say_nothing(level: float) -> 
 def test_identical_texts_are_equivalent_from_as_many_on_as_it_takes() -> None:
     for n, words in (
         (998, "equivalent within 0.003"),
-        (997, "undecided within 0.003, needs about 998 samples"),
+        (997, "undecided within 0.003, about 998 samples would decide"),
     ):
         arm = {f"s{i}": i / 1000 for i in range(n)}
         found = parity("rouge2", arm, arm, 0.003)
@@ -125,7 +125,7 @@ def multinomial(n: int, b: int, c: int, gained: float, lost: float) -> float:
 
 def test_problems_it_takes() -> None:
     """None that differ show nothing of those not asked: of 164 problems too few are left."""
-    assert str(of_counts(164, 0, 0)) == "undecided within 0.012, needs about 249 samples"
+    assert str(of_counts(164, 0, 0)) == "undecided within 0.012, about 249 samples would decide"
     assert str(of_counts(249, 0, 0)) == "equivalent within 0.012"
     noisy = of_counts(400, 10, 10)
     assert noisy.verdict is ParityVerdict.UNDECIDED
@@ -178,7 +178,7 @@ def test_identical_texts_need_no_sample_more() -> None:
     ((_, found),) = parities(cells, scores, identical={cells[1].id})
     assert found.verdict is ParityVerdict.IDENTICAL
     assert (found.difference.low, found.difference.high, found.needed) == (0.0, 0.0, 0)
-    assert str(found) == "identical, since all texts are"
+    assert str(found) == "identical, since all texts are equal"
     ((_, unknown),) = parities(cells, scores)
     assert unknown.verdict is ParityVerdict.UNDECIDED
     unlike = [*scores[:-1], replace(scores[-1], metrics={"rouge2": 0.0})]

@@ -49,7 +49,7 @@ def test_quiet_figures_and_all_of_them_stand_below_each_other() -> None:
     quiet, every = (cells(line, table(MIXED)) for line in (0, 1))
     assert quiet["n"] == "18 (12 of 18 under load)"
     assert quiet["ms/token"] == "7.00 [6.90, 7.10]"
-    assert every["method"].strip() == "with those under load"
+    assert every["method"].strip() == "including those under load"
     assert (every["n"], every["ms/token"]) == ("18", "21.00 [18.00, 26.00]*")
     assert every["alpha"] == ""  # load has no part in it
 
@@ -73,7 +73,7 @@ def test_with_nothing_quiet_the_figures_of_all_are_marked() -> None:
 def test_the_report_says_what_load_means_and_what_to_do() -> None:
     said = " ".join(table(MIXED).remarks)
     assert "12 of 18 timings were taken under load" in said
-    assert "end other work" in said
+    assert "stop the other programs" in said
     assert "under load" not in " ".join(table(replace(MIXED, timed=18, loaded=0)).remarks)
 
 
@@ -128,6 +128,6 @@ def test_latex_has_symbols_a_short_caption_and_chosen_columns() -> None:
     assert r"1.80$\times$ [1.20, 2.70]$^{*}$ & n/a & n/a" in text
     caption = next(line for line in text.splitlines() if line.startswith(r"\caption"))
     assert caption == r"\caption[{run}]{run.}"
-    assert "under load: other work had more than" in text.split(r"\end{tabular}")[1]
+    assert "under load: other programs used more than" in text.split(r"\end{tabular}")[1]
     with pytest.raises(UsageError, match="--columns speed: expected some of speed-up, ms/token"):
         chosen(made.rows, ["speed"])

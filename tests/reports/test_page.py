@@ -120,7 +120,7 @@ def test_hostile_text_is_never_markup() -> None:
     assert "img" not in found.tags
     assert not re.search(r"[\u202e\u2028\u2029\ud800-\udfff\x1b\x00]", page)
     assert not any(HIDDEN.search(text) for text in strings(json.loads(found.scripts[0])))
-    assert "30 generations of up to 10 samples" in page
+    assert "30 generations over up to 10 samples" in page
     page.encode("utf-8")
 
 
@@ -201,9 +201,9 @@ def test_the_answer_says_what_is_known(plain: Report) -> None:
     table = plain.tables[0]
     (found,) = answers(table, {})
     assert found.speed.mood == "good"
-    assert "fastest of 2, chosen after looking" in found.speed.text
-    assert "keeps the target's law exactly" in found.lossless.text
-    assert found.quality.text == "Quality: not scored in both arms."
+    assert "fastest of 2 methods, selected on these same timings" in found.speed.text
+    assert "keeps the target's distribution exactly" in found.lossless.text
+    assert found.quality.text == "Quality: not scored for both ArS and SpS."
     own = table.rows[-1].cell
     parity = Parity(
         "rouge2", 0.5, 0.4, Estimate(-0.1, -0.2, -0.05, 99), 0.003, 9, ParityVerdict.DIFFERENT
@@ -225,7 +225,7 @@ def test_identical_texts_have_identical_quality_without_scores() -> None:
     table = report_of(simulated(temperature=0.0), greedy).tables[0]
     same = {each.id: Same(10, 10) for each in greedy[1:]}
     (found,) = answers(table, same)
-    assert found.quality == ("good", "Quality: identical, since all texts are.")
+    assert found.quality == ("good", "Quality: identical, since all texts are equal.")
     (other,) = answers(table, {name: Same(9, 10) for name in same})
     assert other.quality.mood == "open"
 

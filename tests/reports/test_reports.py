@@ -112,11 +112,11 @@ def test_markdown() -> None:
         " 1.88x [1.85, 1.90] | 7.52 [7.40, 7.60] | 0.700 [0.690, 0.710] | 2.50 | n/a | n/a |"
         " n/a |\n"
         "\n"
-        "- 99 generations of up to 50 samples; intervals: 95 %, over samples, "
-        "none over fewer than 8 unless none succeed, or every one.\n"
-        "- 1 generations failed and are in no figure.\n"
-        "- 1 timings were of first calls and are in no time.\n"
-        "- 3 prompts were cut to fit the context.\n"
+        "- 99 generations over up to 50 samples. Brackets are 95 % intervals over samples; "
+        "fewer than 8 samples have none, unless all or none succeed.\n"
+        "- 1 generations failed and are left out of every figure.\n"
+        "- 1 timings of first calls are left out of the times.\n"
+        "- 3 prompts were truncated to fit the context.\n"
         "- Chinchilla's figures are the paper's.\n"
     )
 
@@ -124,7 +124,7 @@ def test_markdown() -> None:
 def test_latex() -> None:
     text = rendered("latex", SPS)
     assert "{}SpS K=4 & T 1 & 49 (1 failed) & 0.11 [0.10, 0.12] & 1.88$\\times$" in text
-    assert r"95 \%, over samples" in text
+    assert r"95 \% intervals over samples" in text
     assert r"\begin{tabular}{llrrrrrrrrr}"[:-10] in text
 
 
@@ -133,7 +133,7 @@ def test_terminal_table() -> None:
     assert "run-1: XSum test, 50 documents" in text
     assert "14.10 ±0.10" in text
     assert "7.52 [7.40," in text  # its sides differ
-    assert "3 prompts were cut" in text
+    assert "3 prompts were truncated" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 160
 
@@ -157,7 +157,7 @@ def test_a_terminal_table_of_any_width(width: int) -> None:
     text = table(report([ARS, SPS], width=width))
     assert max(map(len, text.splitlines())) <= width
     assert "ArS" in text
-    shown, _, left_out = text.partition("No room for:")
+    shown, _, left_out = text.partition("Columns left out:")
     assert bool(left_out) == ("TTFT" not in shown)
     if width >= 80:
         headings, lines = body(table_of([ARS, SPS], TITLE), brief)
@@ -353,7 +353,7 @@ def test_a_run_with_the_papers_settings_has_its_rows_without_a_flag(tmp_path: Pa
 def test_repeats_are_not_samples() -> None:
     rounds = next(run(cell(4), 0.7, 1)).rounds
     made = summaries([cell(4)], [record(cell(4), "a", i, rounds) for i in range(5)])
-    assert "5 generations of up to 1 samples" in markdown(report(made))
+    assert "5 generations over up to 1 samples" in markdown(report(made))
 
 
 def test_several_tables_are_one_document() -> None:

@@ -77,12 +77,16 @@ def _answer(
 def _speed(row: Summary, method: str, among: int) -> Statement:
     gained, (own, loaded) = row.speedup, row.at_any_load("mean_token_time_ms")
     if own is None:
-        return Statement("open", "Speed-up unknown: no time that counts.")
+        return Statement("open", "Speed-up unknown: no usable timing.")
     if gained is None:
-        return Statement("open", "Speed-up unknown: no ArS beside it that was timed.")
+        return Statement("open", "Speed-up unknown: no timed ArS to compare with.")
     busy = ", timed under load" if loaded else ""
     what = f"{method} takes {own.mean:.2f} ms a token{busy}"
-    chosen = f" It is the fastest of {among}, chosen after looking." if among > 1 else ""
+    chosen = (
+        f" It is the fastest of {among} methods, selected on these same timings."
+        if among > 1
+        else ""
+    )
     if gained.low is None or gained.high is None:
         told = f"{what}, {gained.mean:.2f} times as fast as ArS; too few samples for an interval."
         return Statement("open", told + chosen)
@@ -91,7 +95,7 @@ def _speed(row: Summary, method: str, among: int) -> Statement:
         return Statement("good", told + chosen)
     if gained.high < 1:
         return Statement("bad", f"{told} It is slower than ArS.{chosen}")
-    return Statement("open", f"{told} The interval holds 1: no difference can be told.{chosen}")
+    return Statement("open", f"{told} The interval contains 1: no difference is shown.{chosen}")
 
 
 def lossless(cell: Cell, same: Same | None, audit: Sheet | None = None) -> Statement:
@@ -101,27 +105,27 @@ def lossless(cell: Cell, same: Same | None, audit: Sheet | None = None) -> State
     rule = cell.method.verifier.name
     promise = _promise(rule)
     if not cell.method.own_loop:
-        told = "Made by another loop than ours: nothing is promised of its law."
+        told = "Decoded by another loop than this project's: no guarantee."
         mood: Mood = "open"
     elif promise == "exact":
-        told = f"Lossless by construction: the rule {rule} keeps the target's law exactly."
+        told = f"Lossless: the rule {rule} keeps the target's distribution exactly."
         mood = "good"
     elif promise == "greedy-exact":
         told, mood = f"The rule {rule} is lossless at temperature 0 only.", "open"
     elif promise:
-        told, mood = f"Not lossless: the rule {rule} changes the law.", "bad"
+        told, mood = f"Not lossless: the rule {rule} changes the distribution.", "bad"
     else:
-        told, mood = f"Unknown: the rule {rule} promises nothing that is known here.", "open"
+        told, mood = f"Unknown: no guarantee of the rule {rule} is known.", "open"
     if same is not None:
-        told += f" {same.equal} of {same.of} greedy texts are ArS's, token for token."
+        told += f" {same.equal} of {same.of} greedy texts are identical to those of ArS."
         if same.equal < same.of:
-            told += " The others part at a rounding tie or by a fault: sps verify pair tells which."
+            told += " The others differ by a rounding tie or a fault: sps verify pair tells which."
             mood = "open"
     if audit is not None:
         mood = "bad" if audit.mood == "bad" else mood
         told += f" Audit of these records: {audit.line}."
     elif same is None and cell.sampling.temperature:
-        told += " Sampled texts differ by design; sps verify run bets against this run's records."
+        told += " Sampled texts differ by design; sps verify run tests the records of this run."
     return Statement(mood, told)
 
 
@@ -135,16 +139,17 @@ def _promise(rule: str) -> str:
 def _quality(cell: Cell, parities: Iterable[tuple[Cell, Parity]], same: Same | None) -> Statement:
     found = [parity for of, parity in parities if of.id == cell.id]
     if not found and same is not None and same.equal == same.of:
-        return Statement("good", f"Quality: {ParityVerdict.IDENTICAL}, since all texts are.")
+        return Statement("good", f"Quality: {ParityVerdict.IDENTICAL}, since all texts are equal.")
     if not found:
-        return Statement("open", "Quality: not scored in both arms.")
+        return Statement("open", "Quality: not scored for both ArS and SpS.")
     moods: dict[ParityVerdict, Mood] = {
         ParityVerdict.IDENTICAL: "good",
         ParityVerdict.EQUIVALENT: "good",
         ParityVerdict.DIFFERENT: "bad",
     }
     told = [
-        f"{p.metric} {p.ars:.4f} by ArS, {p.sps:.4f} by SpS over {p.difference.n:,} samples: {p}."
+        f"{p.metric} {p.ars:.4f} with ArS, {p.sps:.4f} with SpS over {p.difference.n:,} samples: "
+        f"{p}."
         for p in found
     ]
     seen: list[Mood] = [moods.get(p.verdict, "open") for p in found]
@@ -187,13 +192,13 @@ DEFINITIONS: Mapping[str, str] = {
     "quality": "What the task scores, as the field computes it; the mean over samples.",
     "interval": "95 % interval over samples, each left out in turn (jackknife); none over fewer "
     "than 8 samples, or where all are alike.",
-    "n": "Good generations. Failures are counted apart and are in no figure.",
+    "n": "Generations that succeeded; failures are left out of every figure.",
     "p50": "Half of the generations are faster.",
     "p90": "Nine of ten generations are faster.",
     "p99": "99 of 100 generations are faster.",
     "method": "ArS samples one token for each pass of the target (K = 0); SpS drafts K tokens a "
     "round and keeps what the rule allows.",
-    "setting": "How laws are made of logits: temperature, top-k, top-p.",
+    "setting": "How logits become probabilities: temperature, top-k, top-p.",
     "category": "A category of the task's prompts.",
     "accepted": "Drafted, and kept by the rule.",
     "recovered": "The target's own token after a rejection.",

@@ -83,7 +83,7 @@ def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
         id="by-position",
         title=f"Acceptance by position{' and by depth' if deep else ''}",
         kind="curves",
-        says="How often the token at each position was kept, of those that the rule looked at. "
+        says="The share of tested draft tokens that were kept, at each position of a round. "
         f"A flat line means that acceptances are independent. {BARS}",
         terms=("alpha_at", *(["sibling_at"] if deep else [])),
     )

@@ -193,10 +193,10 @@ def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
         id="beside",
         title="Differences between runs",
         kind="forest",
-        says="Each configuration against the first run's, paired by prompt and repeat, so that the "
-        "prompts' own difficulty is out. An interval that crosses the dashed line tells no "
-        "difference. Intervals are over prompts; they do not hold how a machine varies from day to "
-        "day.",
+        says="Each configuration against the first run's, paired by prompt and repeat, so that "
+        "differences between prompts cancel. An interval that crosses the dashed line shows no "
+        "difference. Intervals are over prompts and do not include how a machine varies from day "
+        "to day.",
         terms=("mean_token_time_ms", "block_efficiency", "quality"),
     )
 
@@ -270,8 +270,8 @@ def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> li
         id="against-k",
         title="Against K: Figure 1 of the paper, and what explains it",
         kind="curves",
-        says="Dashed: ArS. Ringed: the least time. Bars are 95 % intervals over samples; on the "
-        "time to so many tokens they are one standard deviation over generations.",
+        says="Dashed lines are ArS, rings mark the shortest time. Bars are 95 % intervals over "
+        "samples; those of the time to N tokens are one standard deviation over generations.",
         terms=("horizon_time_ms", "efficiency", "loop_time_ms", "speedup", "block_efficiency"),
     )
 

@@ -181,5 +181,6 @@ def test_every_table_says_so() -> None:
     assert method(cell) == "SpS lenient:l=0.4 (lossy) K=4"
     assert method(exact) == "SpS block K=4"
     assert [*_warnings([cell, exact])] == [
-        "Lossy: lenient:l=0.4. Texts are not the target's own, and their speed-up is not free."
+        "Lossy: lenient:l=0.4. Texts do not follow the target's distribution; the speed-up may "
+        "cost quality."
     ]

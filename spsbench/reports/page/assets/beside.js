@@ -4,9 +4,9 @@ function pairings(data, filters) {
   if (!found.length) return null;
   const metrics = [...new Set(data.pairings.flatMap((each) => each.quality.map(([name]) => name)))];
   const cell = (e, digits, unit) => e ? `${number(e[0], digits)}${unit} (${between(e[1], e[2], digits)})` : "n/a";
-  return h("div", { class: "exhibit" }, h("h2", {}, "Runs beside each other"),
-    h("p", { class: "says" }, `Against the first run, ${found[0].base}: paired by prompt and repeat, so the prompts' own difficulty is out. `
-      + "Above 1 the later run takes less time a token. Intervals are over prompts; they do not hold how a machine varies from day to day."),
+  return h("div", { class: "exhibit" }, h("h2", {}, "Runs compared"),
+    h("p", { class: "says" }, `Against the first run, ${found[0].base}: paired by prompt and repeat, so that differences between prompts cancel. `
+      + "Above 1 the later run takes less time a token. Intervals are over prompts; they do not include how a machine varies from day to day."),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Paired differences" }, h("table", {},
       h("caption", {}, "Paired differences"),
       h("thead", {}, h("tr", {}, ...["configuration", "run", "pairs", "times as fast", "tau, difference", ...metrics.map((name) => `${name}, difference`)].map((head) => h("th", { scope: "col" }, head)))),

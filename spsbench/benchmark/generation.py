@@ -87,9 +87,18 @@ class Generation:
         return seconds - first.seconds if decoder.live else decoder.prefill_seconds
 
     def _update(self, done: Round) -> Update:
-        counts = done.drafted, done.tested, done.accepted, len(done.tokens)
-        seconds = done.seconds, self._parts.draft.lap(), self._parts.target.lap()
-        record = RoundRecord(*counts, done.overlap, *seconds, done.processor, done.tree)
+        record = RoundRecord(
+            drafted=done.drafted,
+            tested=done.tested,
+            accepted=done.accepted,
+            emitted=len(done.tokens),
+            overlap=done.overlap,
+            seconds=done.seconds,
+            draft_seconds=self._parts.draft.lap(),
+            target_seconds=self._parts.target.lap(),
+            processor_seconds=done.processor,
+            tree=done.tree,
+        )
         self._rounds.append(record)
         if done.laws is not None:
             self._laws.append(done.laws)

@@ -1,6 +1,8 @@
 """Cells x samples -> records: every arm of a prompt in one process, in random order."""
 
 import random
+import resource
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -243,6 +245,7 @@ def make(
     return replace(
         made,
         distance=far,
+        peak_memory_mib=peak_memory_mib() if error is None else None,
         cell=cell.id,
         sample=sample.id,
         repeat=repeat,
@@ -261,6 +264,12 @@ def check_room(wanted: int, limit: int) -> None:
     """
     if wanted > limit:
         raise UnansweredError(f"the conversation needs {wanted} tokens: the context holds {limit}")
+
+
+def peak_memory_mib() -> float:
+    """Return the most resident memory that this process has had, without that of a GPU."""
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 EMPTY = Record(prompt_tokens=0, tokens=[], text="", finish="", prefill_seconds=0.0, rounds=[])

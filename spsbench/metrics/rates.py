@@ -9,7 +9,7 @@ import numpy as np
 from spsbench.metrics.intervals import CHANCE, POSITIVE, SHARE, Estimate, Floats, Jackknife, Scale
 from spsbench.metrics.sums import AT, TIMES, Tally, Totals, numbered, quietly, totals
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import RoundRecord
+from spsbench.settings.records import MEASURES, RoundRecord
 
 __all__ = [
     "MS",
@@ -51,7 +51,7 @@ SHOWN = frozenset(field.name for field in fields(Metrics))
 class Rate:
     """A figure that is a ratio of sums over generations, times in ms."""
 
-    numerator: str  # fields of `Totals`
+    numerator: str  # a name of `sums.AT`
     denominator: str
     factor: float = 1.0
     scale: Scale = POSITIVE
@@ -73,8 +73,6 @@ RATES: Mapping[str, Rate] = {
     "draft_acceptance": Rate("accepted", "depth", scale=CHANCE),
     "block_efficiency": Rate("tokens", "rounds"),
     "accepted_length": Rate("accepted", "rounds"),
-    "target_tv": Rate("distance", "compared", scale=CHANCE),
-    "experts": Rate("experts", "routed"),
     "text_tokens": Rate("tokens", "texts"),
     "mean_token_time_ms": Rate("seconds", "timed_tokens", MS),  # Chen et al. 2023, Table 1
     "processor_token_time_ms": Rate("processor", "processor_tokens", MS),
@@ -86,10 +84,18 @@ RATES: Mapping[str, Rate] = {
     "target_share": Rate("target", "parted", scale=SHARE),
     "draft_pass_ms": Rate("draft", "timed_depth", MS),
     "target_pass_ms": Rate("target", "timed_rounds", MS),
+} | {
+    each.figure: Rate(
+        f"sum.{each.field}", f"of.{each.field}", scale=CHANCE if each.share else POSITIVE
+    )
+    for each in MEASURES
+    if each.per != "process"
 }
 """Every figure that is a plain ratio, defined once; the names are those of `Summary`."""
 
-OF_TIME = tuple(name for name, rate in RATES.items() if AT[rate.denominator] >= TIMES.start)
+OF_TIME = tuple(
+    name for name, rate in RATES.items() if TIMES.start <= AT[rate.denominator] < TIMES.stop
+)
 """Those that stand on times, which load changes."""
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from spsbench.metrics.intervals import CHANCE, SHARE, Estimate, Floats, Jackknife, of_means, over
 from spsbench.metrics.parity import Combine, Qualities, average, greatest, qualities
 from spsbench.metrics.rates import MS, OF_TIME, RATES, Gains, baseline, gains
-from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, Totals, quietly
+from spsbench.metrics.sums import AT, SIBLINGS, SLOTS, Tally, quietly
 from spsbench.settings.cell import Cell
-from spsbench.settings.records import Record, Score
+from spsbench.settings.records import MEASURES, Record, Score
 
 # The figures of a cell: one row of a table. The glossary in docs/design.md defines them.
 
@@ -51,8 +51,6 @@ class Summary:
     block_efficiency: Estimate | None = None  # tau: emitted / rounds
     efficiency: Estimate | None = None  # tau / (K + 1), under a constant K; depth + 1 of trees
     accepted_length: Estimate | None = None  # accepted / rounds: without the target's own token
-    target_tv: Estimate | None = None  # of a quantised target to its full self, a token
-    experts: Estimate | None = None  # distinct ones of a layer that a target pass read
     text_tokens: Estimate | None = None  # of a generation
 
     mean_token_time_ms: Estimate | None = None  # prefill not in it
@@ -73,6 +71,7 @@ class Summary:
     cost_ratio: Estimate | None = None  # c: draft pass over the target's at K = 0
     verify_ratio: Estimate | None = None  # v(K): target pass at K over that at K = 0
     predicted_speedup: Estimate | None = None  # from alpha, what was drafted, and its costs
+    measured: Mapping[str, Estimate | None] = field(default_factory=dict)  # those of `MEASURES`
     with_load: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `at_any_load`
     quality: Mapping[str, Estimate | None] = field(default_factory=dict)  # n counts samples
     terms: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `terms.py`, if asked
@@ -83,6 +82,7 @@ class Summary:
         named: dict[str, Estimate | None] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name in FIGURES
         }
+        named |= self.measured
         named |= {f"alpha_at.{i}": at for i, at in enumerate(self.alpha_at, start=1)}
         named |= {f"sibling_at.{i}": at for i, at in enumerate(self.sibling_at, start=1)}
         named |= {f"with_load.{name}": value for name, value in self.with_load.items()}
@@ -221,13 +221,19 @@ def _summary(
         known["efficiency"] = jackknife.estimate(per_slot, AT["rounds"], SHARE)
     if cell.k == 0:
         known |= {name: e and e.certain for name, e in known.items() if name in DEFINED}
+    measured = {each.figure: known.pop(each.figure, None) for each in MEASURES}
+    measured |= {
+        each.figure: _greatest(rows[rows[:, AT[f"of.{each.field}"]] > 0, AT[f"sum.{each.field}"]])
+        for each in MEASURES
+        if each.per == "process"
+    }
     known |= _times(tally.jackknife(quiet), quiet)
     timed, undisturbed = int(rows[:, AT["timed"]].sum()), int(quiet[:, AT["timed"]].sum())
     with_load: dict[str, Estimate | None] = {}
     if undisturbed < timed:
         with_load = _times(jackknife, rows) | gained[0]._asdict()
     chosen = gained[1] if gained[1].speedup else gained[0]  # pairs share their load
-    first = len(Totals._fields)
+    first = len(AT)
     beside = first + 2 * tally.slots
     return Summary(
         cell=cell,
@@ -251,6 +257,7 @@ def _summary(
         spread=spread(MS * quiet[quiet[:, AT["reached"]] > 0, AT["horizon"]]),
         **known,
         **chosen._asdict(),
+        measured=measured,
         with_load=with_load,
         quality={
             name: of_means(np.array(list(v.values())), greatest(name))
@@ -260,13 +267,18 @@ def _summary(
     )
 
 
+def _greatest(values: Floats) -> Estimate | None:
+    """The greatest value, without an interval; None for none."""
+    return Estimate(float(values.max()), None, None, len(values)) if len(values) else None
+
+
 def _times(jackknife: Jackknife, rows: Floats) -> dict[str, Estimate | None]:
     """The figures of time, of all rows or of the quiet ones."""
     known = {
         name: jackknife.estimate(RATES[name], AT[RATES[name].denominator], RATES[name].scale)
         for name in OF_TIME
     }
-    if not rows[:, AT["parted"]].any():  # nobody looked inside the rounds
+    if not rows[:, AT["parted"]].any():  # the parts of rounds were not measured
         known |= {"draft_pass_ms": None, "target_pass_ms": None}
 
     def with_prefill(sums: Floats) -> Floats:

@@ -6,7 +6,7 @@ A table of 100,000 records holds about 20 numbers for each, not their millions o
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.metrics.intervals import Floats, Jackknife
-from spsbench.settings.records import Record, RoundRecord
+from spsbench.settings.records import MEASURES, Record, RoundRecord, columns
 
 SLOTS = 16  # positions in a round whose acceptance is kept apart, under any schedule
 SIBLINGS = 8  # children of a node whose acceptance is kept apart
@@ -25,7 +25,7 @@ COUNTS = attrgetter("tested", "accepted")
 class Totals(NamedTuple):
     """What one generation adds to each sum; those of time, from `timed` on, for its timing.
 
-    They are zero where that enters no figure. What was timed under load is told by `quiet`.
+    They are zero where the timing enters no figure; `quiet` is 0 for a timing under load.
     """
 
     tokens: float  # emitted
@@ -42,10 +42,6 @@ class Totals(NamedTuple):
     texts: float = 1.0
     processor: float = 0.0  # processor seconds of the rounds that tell them
     processor_tokens: float = 0.0
-    distance: float = 0.0  # sum of the total variations of a quantised target to its full self
-    compared: float = 0.0  # tokens where that is known
-    experts: float = 0.0  # sum over rounds of the distinct ones of a layer
-    routed: float = 0.0  # rounds where they were counted
     timed: float = 0.0  # 1 where the timing counts
     quiet: float = 0.0  # 1 where nothing else kept the machine busy meanwhile
     seconds: float = 0.0  # of the rounds
@@ -62,9 +58,11 @@ class Totals(NamedTuple):
     horizon: float = 0.0  # decode seconds until then
 
 
-AT = {name: column for column, name in enumerate(Totals._fields)}
+NAMES = (*Totals._fields, *(f"{side}.{each.field}" for each in MEASURES for side in ("sum", "of")))
+"""The sums of a generation; of each measure its sum, and the tokens, rounds or texts it is over."""
+AT = {name: column for column, name in enumerate(NAMES)}
 """The column of each sum; those by position follow, kept, then tested, and those by sibling."""
-TIMES = slice(AT["timed"], len(AT))
+TIMES = slice(AT["timed"], len(Totals._fields))
 """The columns that hold times, and what they are divided by."""
 LOADED = "loaded"  # the flag of a timing that is shown, and marked
 
@@ -83,9 +81,8 @@ def totals(
         if not timed:
             return counts
         return counts._replace(timed=1, quiet=float(quiet), prefill=prefill_seconds)
-    drafted, tested, accepted, emitted, overlaps, seconds, draft, target, processor, trees = zip(
-        *rounds, strict=True
-    )
+    of = columns(rounds)
+    drafted, tested, accepted, overlaps = of["drafted"], of["tested"], of["accepted"], of["overlap"]
     kept, looked_at = sum(accepted), sum(tested)
     overlap_tested = looked_at
     if min(tested) < 0:
@@ -97,30 +94,31 @@ def totals(
     else:
         overlap = sum(overlaps)
 
-    branched = [(n, tree.depth) for n, tree in zip(drafted, trees, strict=True) if tree]
+    branched = [(n, tree.depth) for n, tree in zip(drafted, of["tree"], strict=True) if tree]
     nodes, tree_depth = (sum(column) for column in zip((0, 0), *branched, strict=True))
     counts = Totals(
-        sum(emitted),
-        len(drafted),
-        sum(drafted),
-        sum(accepted),
-        overlap,
-        overlap_tested,
-        kept,
-        looked_at,
-        sum(drafted) - nodes + tree_depth,
-        len(branched),
-        tree_depth,
+        tokens=sum(of["emitted"]),
+        rounds=len(rounds),
+        drafted=sum(drafted),
+        accepted=sum(accepted),
+        overlap=overlap,
+        overlap_tested=overlap_tested,
+        kept=kept,
+        tested=looked_at,
+        depth=sum(drafted) - nodes + tree_depth,
+        trees=len(branched),
+        tree_depth=tree_depth,
     )
     if not timed:
         return counts
-    spent, parts = sum(seconds), (sum(draft), sum(target))
-    made = list(accumulate(emitted))
+    seconds, processor = of["seconds"], of["processor_seconds"]
+    spent, draft, target = sum(seconds), sum(of["draft_seconds"]), sum(of["target_seconds"])
+    made = list(accumulate(of["emitted"]))
     reached = made[-1] >= horizon
-    told = None not in processor
+    measured = None not in processor
     return counts._replace(
-        processor=sum(processor) if told else 0.0,
-        processor_tokens=counts.tokens if told else 0.0,
+        processor=sum(processor) if measured else 0.0,
+        processor_tokens=counts.tokens if measured else 0.0,
         timed=1,
         quiet=float(quiet),
         seconds=spent,
@@ -130,12 +128,24 @@ def totals(
         prefill=prefill_seconds,
         started=1,
         first=prefill_seconds + seconds[0],
-        parted=spent if any(parts) else 0.0,
-        draft=parts[0],
-        target=parts[1],
+        parted=spent if draft or target else 0.0,
+        draft=draft,
+        target=target,
         reached=float(reached),
         horizon=sum(seconds[: bisect_left(made, horizon) + 1]) if reached else 0.0,
     )
+
+
+def measured_sums(record: Record, tokens: float) -> Iterator[float]:
+    """Of each measure the sum over a generation, and the tokens, rounds or texts it is over."""
+    for each in MEASURES:
+        found = getattr(record, each.field)
+        if found is None:
+            yield from (0.0, 0.0)
+        elif each.listed:
+            yield from (sum(found), len(found))
+        else:
+            yield from (found, tokens if each.per == "token" else 1.0)
 
 
 def by_position(rounds: Sequence[RoundRecord], slots: int) -> list[int]:
@@ -201,11 +211,8 @@ class Tally:
         self.keys[sample, record.repeat] = len(self.keys)
         timed, quiet = not {*record.flags} - {LOADED}, not record.flags
         sums = totals(record.rounds, record.prefill_seconds, self.horizon, timed=timed, quiet=quiet)
-        if record.distance is not None:
-            sums = sums._replace(distance=record.distance, compared=sums.tokens)
-        if record.experts is not None:
-            sums = sums._replace(experts=sum(record.experts), routed=len(record.experts))
         self._values.extend(sums)
+        self._values.extend(measured_sums(record, sums.tokens))
         self._values.extend(by_position(record.rounds, self.slots))
         self._values.extend(by_sibling(record.rounds, SIBLINGS))
         self._values.extend(by_depth(record.rounds, self.k))
@@ -213,7 +220,7 @@ class Tally:
     @property
     def rows(self) -> Floats:
         """[R, F] one row a good generation."""
-        width = len(Totals._fields) + 2 * self.slots + 2 * SIBLINGS + self.k
+        width = len(AT) + 2 * self.slots + 2 * SIBLINGS + self.k
         return np.frombuffer(self._values, dtype=np.float64).reshape(-1, width)
 
     def jackknife(self, rows: Floats) -> Jackknife:

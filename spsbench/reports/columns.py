@@ -10,6 +10,7 @@ from spsbench.metrics.parity import is_percent
 from spsbench.metrics.summaries import Summary
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import NAMED, Names, method, warp
+from spsbench.settings.records import MEASURES
 
 ABSENT = "n/a"
 MARK = "*"  # timed while other work kept the machine busy
@@ -41,8 +42,7 @@ class Column:
 
 
 PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not every run has measured it
-DISTANCE = Column("TV to full", "target_tv", 4)  # of quantised targets
-EXPERTS = Column("experts", "experts", 2)  # of targets with layers of them
+MEASURED = tuple(Column(each.heading, each.figure, each.digits) for each in MEASURES)
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
     Column("ms/token", "mean_token_time_ms", 2),
@@ -50,12 +50,11 @@ COLUMNS = (
     Column("alpha", "alpha", 3),
     Column("tau", "block_efficiency", 2),
     Column("tau/(K+1)", "efficiency", 3),
-    DISTANCE,
-    EXPERTS,
+    *MEASURED,
     Column("loop ms", "loop_time_ms", 2),
     Column("TTFT ms", "ttft_ms", 1),
 )
-RARE = PROCESSOR, DISTANCE, EXPERTS
+RARE = PROCESSOR, *MEASURED
 """Columns that are left out where no row has them."""
 
 
@@ -64,7 +63,7 @@ def columns(rows: Sequence[Summary]) -> list[Column]:
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
-    usual = [c for c in COLUMNS if c not in RARE or any(s.figures[c.figure] for s in rows)]
+    usual = [c for c in COLUMNS if c not in RARE or any(s.figures.get(c.figure) for s in rows)]
     return [*headlines, *usual, *(column for column in scores if column not in headlines)]
 
 

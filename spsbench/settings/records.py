@@ -5,14 +5,69 @@ Measurements only; every rate is computed from them in `metrics/rates.py`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-SCHEMA = 4
-NANO = 9  # digits of a second that are kept: clocks tell no more
-EXPERT_DIGITS = 4  # of a mean over layers
+SCHEMA = 5
+NANO = 9  # digits of a second that are kept: the resolution of clocks
 
 Key = tuple[str, str, int]
 """What may be in a run only once: cell, sample, repeat."""
+
+
+class Kind(NamedTuple):
+    """The values that a measured number can have; without `whole` any finite number from 0."""
+
+    expected: str
+    whole: bool = False
+    least: int = 0
+    optional: bool = False  # None = not measured, or not applicable
+    seconds: bool = False  # kept to the nanosecond
+
+
+COUNT = Kind("a number from 0", whole=True)
+SECONDS = Kind("seconds from 0", seconds=True)
+
+ROUND: Mapping[str, Kind] = {
+    "drafted": COUNT,
+    "tested": Kind("a number from -1", whole=True, least=-1),
+    "accepted": COUNT,
+    "emitted": COUNT,
+    "overlap": Kind("a sum of probabilities", optional=True),
+    "seconds": SECONDS,
+    "draft_seconds": SECONDS,
+    "target_seconds": SECONDS,
+    "processor_seconds": SECONDS._replace(optional=True),
+}
+"""Every measured number of a round (`RoundRecord`), in the order of its array on disk."""
+
+
+class Measure(NamedTuple):
+    """An optional measurement of a generation: a field of `Record`, its figure and its column.
+
+    Checks of records, sums, summaries and reports derive from it.
+    """
+
+    field: str  # of `Record`; a list has one number a round
+    expected: str
+    figure: str  # in summaries: the ratio of sums, or the greatest value of all generations
+    per: Literal["token", "round", "process"]  # process: the greatest
+    heading: str
+    digits: int  # in tables
+    kept: int | None = None  # digits on disk; None = all
+    share: bool = False  # from 0 to 1
+
+    @property
+    def listed(self) -> bool:
+        """Whether a record has one number a round."""
+        return self.per == "round"
+
+
+MEASURES = (
+    Measure("distance", "a number from 0", "target_tv", "token", "TV to full", 4, share=True),
+    Measure("experts", "a number from 0 for each round", "experts", "round", "experts", 2, 4),
+    Measure("peak_memory_mib", "MiB from 0", "peak_memory_mib", "process", "peak MiB", 0, 1),
+)
+"""Measurements that only some records have; tables show their columns where a row has one."""
 
 
 class TreeRound(NamedTuple):
@@ -78,8 +133,9 @@ class Record:
     group: str | None = None  # a category of the task, for reports by group
     flags: tuple[str, ...] = ()  # "first": its timing is in no figure; "loaded": it is marked
     laws: list[DraftLaws] | None = None  # one a round, under `--record laws`
-    distance: float | None = None  # of a quantised target: see `runs.distance`
+    distance: float | None = None  # of a quantised target: total variation to its full self
     experts: list[float] | None = None  # one a round: distinct ones of a layer of the target's pass
+    peak_memory_mib: float | None = None  # most resident memory that the process has had so far
 
     @property
     def key(self) -> Key:
@@ -89,7 +145,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Plain values, times to the nanosecond; rounds and laws as arrays in their fields' order.
 
-        Laws, the distance and experts are there only if they were recorded.
+        Laws and `MEASURES` are there only if they were recorded.
         """
         values = {
             "cell": self.cell,
@@ -108,9 +164,12 @@ class Record:
         }
         if self.laws is not None:
             values |= {"laws": list(map(_law, self.laws))}
-        if self.experts is not None:
-            values |= {"experts": [round(count, EXPERT_DIGITS) for count in self.experts]}
-        return values if self.distance is None else values | {"distance": self.distance}
+        for each in MEASURES:
+            found = getattr(self, each.field)
+            if found is not None:
+                numbers = [x if each.kept is None else round(x, each.kept) for x in _listed(found)]
+                values[each.field] = numbers if each.listed else numbers[0]
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Record":
@@ -126,10 +185,23 @@ class Record:
         return cls(**made)
 
 
+def columns(rounds: Sequence[RoundRecord]) -> dict[str, Sequence[Any]]:
+    """Field of a round -> its values in all rounds."""
+    found: Any = zip(*rounds, strict=True) if rounds else ((),) * len(RoundRecord._fields)
+    return dict(zip(RoundRecord._fields, found, strict=True))
+
+
+def _listed(found: float | Sequence[float]) -> Sequence[float]:
+    return found if isinstance(found, Sequence) else (found,)
+
+
 def _row(r: RoundRecord) -> list[Any]:
     """A round as an array; that of a chain has no word of trees, as in older runs."""
-    timed = [*r[:5], *map(_seconds, r[5:9])]
-    return timed if r.tree is None else [*timed, list(map(_plain, r.tree))]
+    row: list[Any] = [
+        round(value, NANO) if kind.seconds and isinstance(value, float) else value
+        for kind, value in zip(ROUND.values(), r, strict=False)
+    ]
+    return row if r.tree is None else [*row, list(map(_plain, r.tree))]
 
 
 def _round(row: Sequence[Any]) -> RoundRecord:
@@ -148,10 +220,6 @@ def _law(law: DraftLaws) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, int) else list(value)
-
-
-def _seconds(value: float | None) -> float | None:
-    return None if value is None else round(value, NANO)
 
 
 @dataclass(frozen=True, slots=True)

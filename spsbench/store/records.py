@@ -3,7 +3,7 @@
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -14,7 +14,16 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import CannotCreateError, DataError, MissingError, UsageError, WriteError
 from spsbench.hardware.files import sync
-from spsbench.settings.records import DraftLaws, Key, Record, RoundRecord, TreeRound
+from spsbench.settings.records import (
+    MEASURES,
+    ROUND,
+    DraftLaws,
+    Key,
+    Record,
+    RoundRecord,
+    TreeRound,
+    columns,
+)
 from spsbench.store.folder import WHOLE, check_writable, record_logs, records_path, shard_name
 from spsbench.store.log import encode, iterate
 from spsbench.store.manifest import Manifest, refuse_differences
@@ -22,8 +31,6 @@ from spsbench.store.manifest import Manifest, refuse_differences
 # What no run can have measured: a record is believed only where its values can be true.
 
 FINISHES = ("eos", "stop", "length", "context")
-COUNTS = RoundRecord._fields[:4]
-TIMES = RoundRecord._fields[5:8]
 NUMBERS = {int, float}
 ROUNDING = 1e-4  # of probabilities that were added up in float32
 MOST = 2**63  # of anything: what is larger does not go into an array
@@ -56,9 +63,12 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
     yield "tokens", record.tokens, tokens, "token ids"
     spent = record.prefill_seconds
     yield "prefill_seconds", spent, _numbers((spent,)), "seconds from 0"
-    experts = record.experts
-    numbers = experts is None or (isinstance(experts, list) and _numbers(experts))
-    yield "experts", experts, numbers, "a number from 0 for each round"
+    for each in MEASURES:
+        found = getattr(record, each.field)
+        right = isinstance(found, list) == each.listed and _numbers(
+            found if each.listed else (found,)
+        )
+        yield each.field, found, found is None or right, each.expected
     yield "error", record.error, record.error is None or isinstance(record.error, str), "text, null"
     if record.error is None:
         finish = record.finish
@@ -70,23 +80,16 @@ def _fields(record: Record, samples: Collection[str]) -> Iterable[tuple[str, obj
 def _of_rounds(record: Record) -> str | None:
     """As `impossible`; column by column where it can be: a report reads millions of rounds."""
     rounds = record.rounds
-    columns: Sequence[Sequence[Any]] = tuple(zip(*rounds, strict=True)) or ((),) * 10
-    for name, column in zip(COUNTS, columns, strict=False):
-        least = -1 if name == "tested" else 0
-        if not _counts(column, least):
-            holds = partial(_counts, least=least)
-            return _in_round(rounds, name, holds, f"a number from {least}")
-    for name, column in zip(TIMES, columns[5:8], strict=True):
-        if not _numbers(column):
-            return _in_round(rounds, name, _numbers, "seconds from 0")
-    worked = rounds if None not in columns[8] else [r for r in rounds if r[8] is not None]
-    if not _numbers([r[8] for r in worked]):
-        return _in_round(worked, "processor_seconds", _numbers, "seconds from 0")
-    overlaps = columns[4]
-    known = rounds if None not in overlaps else [r for r in rounds if r.overlap is not None]
-    if not _numbers(overlaps if known is rounds else [r.overlap for r in known]):
-        return _in_round(known, "overlap", _numbers, "a sum of probabilities")
-    for r in rounds if any(columns[9]) else ():
+    of = columns(rounds)
+    for name, kind in ROUND.items():
+        holds = partial(_counts, least=kind.least) if kind.whole else _numbers
+        column = of[name]
+        if kind.optional and None in column:
+            column = [value for value in column if value is not None]
+        if not holds(column):
+            value = next(value for value in column if not holds((value,)))
+            return f"rounds: {name} {_shown(value)}, expected {kind.expected}"
+    for r in rounds if any(of["tree"]) else ():
         if r.tree is not None and not _is_walk(r):
             return f"rounds: tree {_shown(tuple(r.tree))}, expected a path of {r.accepted} nodes"
     for drafted, tested, accepted, emitted, overlap, *_ in rounds:
@@ -98,28 +101,16 @@ def _of_rounds(record: Record) -> str | None:
             return f"rounds: {accepted} accepted, {emitted} emitted, expected at most one more"
         if overlap is not None and overlap > drafted + ROUNDING:
             return f"rounds: overlap {overlap:g} of {drafted} drafted, expected at most as much"
-    if record.experts is not None and len(record.experts) > len(rounds):
-        return (
-            f"experts: {len(record.experts)}, expected at most one for each of {len(rounds)} rounds"
-        )
-    if max(columns[0], default=0) > MOST:
-        return f"rounds: {_shown(max(columns[0]))} drafted, expected fewer"
-    made = sum(columns[3])
+    for each in MEASURES:
+        n = len(getattr(record, each.field) or ()) if each.listed else 0
+        if n > len(rounds):
+            return f"{each.field}: {n}, expected at most one for each of {len(rounds)} rounds"
+    if max(of["drafted"], default=0) > MOST:
+        return f"rounds: {_shown(max(of['drafted']))} drafted, expected fewer"
+    made = sum(of["emitted"])
     if made != len(record.tokens):
         return f"rounds: {made} emitted, expected as many as tokens, {len(record.tokens)}"
     return None
-
-
-def _in_round(
-    rounds: Sequence[RoundRecord],
-    name: str,
-    holds: Callable[[Sequence[Any]], bool],
-    expected: str,
-) -> str:
-    """The line for the first round whose field `name` does not hold."""
-    at = RoundRecord._fields.index(name)
-    value = next(r[at] for r in rounds if not holds((r[at],)))
-    return f"rounds: {name} {_shown(value)}, expected {expected}"
 
 
 def _is_walk(r: RoundRecord) -> bool:

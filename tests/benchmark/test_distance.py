@@ -10,7 +10,8 @@ from spsbench.benchmark.jobs import EMPTY, Job, make
 from spsbench.benchmark.target_laws import distance, full_self
 from spsbench.engines.quantization.layers import dequantise, quantise
 from spsbench.methods.resolve import resolve
-from spsbench.metrics.sums import AT, Tally
+from spsbench.metrics.rates import RATES
+from spsbench.metrics.sums import Tally
 from spsbench.models.cache import ModelCache
 from spsbench.settings.cell_from_options import make_cell
 from spsbench.settings.models import BUNDLED
@@ -77,4 +78,4 @@ def test_a_table_divides_by_the_tokens_that_were_compared() -> None:
     tally.add(replace(EMPTY, cell="c", sample="a", rounds=rounds, distance=0.5), 0)
     tally.add(replace(EMPTY, cell="c", sample="b", rounds=rounds), 1)  # of an older run
     sums = tally.rows.sum(0)
-    assert sums[AT["distance"]] / sums[AT["compared"]] == 0.125
+    assert RATES["target_tv"](sums) == 0.125

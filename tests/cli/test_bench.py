@@ -16,7 +16,7 @@ from tests.cli.conftest import COMMAND, PATIENCE, Pair, Ran, Terminal, environme
 from tests.cli.forked import Forked
 
 LOG = "records-00-of-01.jsonl"
-TIMINGS = {"prefill_seconds", "flags", "crc", "n"}
+TIMINGS = {"prefill_seconds", "peak_memory_mib", "flags", "crc", "n"}
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from spsbench.store.folder import record_logs
 from spsbench.store.log import iterate
 
 TIMED = slice(5, 9)  # of a round
-OF_MACHINE = {"machine", "n", "crc", "attempt", "prefill_seconds", "flags"}
+OF_MACHINE = {"machine", "n", "crc", "attempt", "prefill_seconds", "peak_memory_mib", "flags"}
 
 
 def bare(folder: Path) -> list[bytes]:

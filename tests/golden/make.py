@@ -42,6 +42,7 @@ def records() -> list[Record]:
                         for r in one.rounds]  # fmt: skip
                 seen = [2.5] * len(one.rounds)
                 changed = replace(changed, flags=("first",), laws=laws, distance=0.5, experts=seen)
+                changed = replace(changed, peak_memory_mib=1234.5)
             made.append(changed)
         made.append(failure(of, "s3"))
     return made

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from spsbench.metrics.intervals import Estimate
 from spsbench.metrics.summaries import Summary, summaries
 from spsbench.settings.cell import Cell
 from spsbench.settings.models import ModelSpec
@@ -341,3 +342,13 @@ def test_figures_of_trees_by_hand() -> None:
     assert len(made.sibling_at) == 3
     assert made.alpha is None
     assert [r.full for r in rounds] == [True, False, False]
+
+
+def test_peak_memory_is_the_greatest_of_the_records_that_have_it() -> None:
+    one = cell(0)
+    peaks = zip(run(one, 0.7, 3), (100.0, 300.0, None), strict=True)
+    measured = [replace(each, peak_memory_mib=peak) for each, peak in peaks]
+    (row,) = summaries([one], measured)
+    assert row.figures["peak_memory_mib"] == Estimate(300.0, None, None, 2)
+    (older,) = summaries([one], run(one, 0.7, 3))
+    assert older.figures["peak_memory_mib"] is None

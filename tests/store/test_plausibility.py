@@ -28,6 +28,8 @@ def in_round(**changes: Any) -> dict[str, Any]:
 
 
 WRONG = {
+    "negative memory": ({"peak_memory_mib": -1.0}, "peak_memory_mib: -1.0"),
+    "experts that are no list": ({"experts": 2.0}, "experts: 2.0"),
     "negative prefill": ({"prefill_seconds": -1.0}, "prefill_seconds: -1.0"),
     "prefill that is no number": ({"prefill_seconds": float("nan")}, "prefill_seconds: nan"),
     "endless prefill": ({"prefill_seconds": 10**400}, "prefill_seconds: 1000"),

@@ -139,7 +139,7 @@ def test_what_a_user_will_test_on_is_known_again(tmp_path, monkeypatch):
     assert found.of(" ".join(words[::-1])) == f"{plain} paragraph 2"
     assert found.of("Short") is None
     assert kept_apart(["x"])[-1] == "x"
-    monkeypatch.setattr(articles, "cached", lambda: articles)
+    monkeypatch.setattr("spsbench.tasks.articles.cached", lambda: articles)
     assert kept_apart([]) == ["humaneval", "xsum:data=mini", "xsum:data=hub"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from spsbench.audit.exact.cases import Case, case
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.rules import STOPPING, made_schedule, schedules
+from spsbench.audit.exact.pairings import STOPPING, made_schedule, schedules
 from spsbench.audit.exact.tables import KINDS, Pair
 from spsbench.audit.exact.thresholds import RULES
 from spsbench.loop.types import Drawn

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from spsbench.audit.exact import rules
+from spsbench.audit.exact import pairings, rules
 from spsbench.audit.exact.cases import Case, case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import ArgmaxDrafter, FixedDrafter, sampled
@@ -446,7 +446,7 @@ def test_a_wrong_rule_is_seen_by_what_is_walked_unasked(rule: Sps | Block | Matc
 
     Not `u <= q / p`: its law is wrong by the chance of u = 0 alone.
     """
-    kind = next(kind for kind in rules.drafter_kinds() if kind.name == "model")
+    kind = next(kind for kind in pairings.drafter_kinds() if kind.name == "model")
     with patch.object(rules, "smallest", lambda make: []):
         found = rules.pairing("mine", rule, kind, "constant", lambda: Constant(2))
     assert found.verdict == "BIASED"

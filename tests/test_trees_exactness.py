@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.audit.exact import rules
+from spsbench.audit.exact import pairings, rules
 from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import SURE, FixedDrafter, along, sampled
@@ -449,8 +449,8 @@ PLANTED = (
 
 @pytest.mark.parametrize(("rule", "name"), PLANTED, ids=str)
 def test_a_planted_bug_is_seen_by_what_is_walked_unasked(rule: Verifier, name: str) -> None:
-    kind = next(kind for kind in rules.drafter_kinds() if kind.name == name)
-    assert rules.is_apt(rule, Spec("mine"), kind)
+    kind = next(kind for kind in pairings.drafter_kinds() if kind.name == name)
+    assert pairings.is_apt(rule, Spec("mine"), kind)
     with patch.object(rules, "smallest", lambda make: []):
         found = rules.pairing("mine", rule, kind, "constant", lambda: Constant(2))
     assert found.verdict == "BIASED"

@@ -129,7 +129,7 @@ def verify_pair(pair: Any, **asked: Any) -> Held:
         level=plan.level,
         most=plan.max_tokens,
         workers=workers,
-        offline=pair.access.offline,
+        access=pair.access,
     )
     return Held(named(cell), known, finding, advice_on(cell, finding))
 

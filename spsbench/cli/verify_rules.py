@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spsbench.audit.exact.cases import LOOKAHEAD
 from spsbench.audit.exact.draft_kinds import Reach
-from spsbench.audit.exact.rules import LOOKAHEAD, Pairing, RuleRow, pairings, rows_of
+from spsbench.audit.exact.pairings import Pairing, pairings
+from spsbench.audit.exact.rules import RuleRow, rows_of
 from spsbench.cli.progress import progress
 from spsbench.cli.terminal import is_terminal, one_line, say, write
 from spsbench.errors import Exit

@@ -194,7 +194,9 @@ def map_units(
 
         def hand_out() -> None:
             while idle:
-                if (unit := next(left, left)) is not left:
+                if again and done:  # before that, one deadly unit is not to end all workers
+                    attempt = again.popleft()
+                elif (unit := next(left, left)) is not left:
                     attempt = Attempt(unit)
                 elif again:
                     attempt = again.popleft()

@@ -9,20 +9,13 @@ import torch
 from torch import Tensor
 
 from spsbench.audit.exact import discovery, draft_kinds, rules
+from spsbench.audit.exact import pairings as chosen
 from spsbench.audit.exact.cases import Case, case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind, Reach
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.rules import (
-    Pairing,
-    compatibility,
-    drafter_kinds,
-    pairing,
-    pairings,
-    row_of,
-    rows_of,
-    schedules,
-)
+from spsbench.audit.exact.pairings import Pairing, drafter_kinds, pairings, schedules
+from spsbench.audit.exact.rules import compatibility, pairing, row_of, rows_of
 from spsbench.audit.exact.tables import Pair
 from spsbench.cli.verify_rules import conclusion, judge
 from spsbench.errors import Exit, UsageError
@@ -252,7 +245,7 @@ def test_what_no_table_can_stand_for_starts_no_process(monkeypatch: pytest.Monke
     found = rows_of(work, 2, lambda each, row: told.append(each))
     assert [each.verdict for each in found] == ["left out"] * 2
     assert (told, pools) == (work, [])
-    assert not rules.needs_no_table(WORK[0])
+    assert not chosen.needs_no_table(WORK[0])
 
 
 @pytest.mark.slow
@@ -305,7 +298,7 @@ def test_a_drafter_that_draws_too_much_is_left_out() -> None:
 
 def test_a_drafter_alone_goes_with_every_rule_and_its_small_forms() -> None:
     walked = pairings(drafts=[Spec("tree")])
-    assert {each.drafter for each in walked} == set(rules.SMALL["tree"])
+    assert {each.drafter for each in walked} == set(chosen.SMALL["tree"])
     assert {each.verifier.name for each in walked} == {e.name for e in entries("verifiers")}
     with pytest.raises(UsageError, match="no drafter 'beam'"):
         pairings(drafts=[Spec("beam")])
@@ -326,7 +319,7 @@ def test_a_needless_refusal_is_told() -> None:
 
 
 def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = rules.entries
+    own = chosen.entries
 
     def more(kind: str):
         yield from own(kind)
@@ -339,11 +332,11 @@ def test_plug_ins_of_other_packages_are_in_the_table(monkeypatch: pytest.MonkeyP
     def named(kind: str, name: str) -> Entry:
         return next(entry for entry in more(kind) if entry.name == name)
 
-    monkeypatch.setattr(rules, "entries", more)
+    monkeypatch.setattr(chosen, "entries", more)
     monkeypatch.setattr("spsbench.plugins.find", named)
-    monkeypatch.setattr(rules, "drafter_kinds", lambda deep=False: [MODEL])
+    monkeypatch.setattr(chosen, "drafter_kinds", lambda deep=False: [MODEL])
     few = [("constant", Constant), ("slow", ByHistory)]
-    monkeypatch.setattr(rules, "schedules", lambda: few)
+    monkeypatch.setattr(chosen, "schedules", lambda: few)
     found = {
         (each.verifier, each.schedule): each.verdict
         for each in compatibility([Spec("generous"), Spec("broken"), Spec("sps")])
@@ -377,7 +370,7 @@ def test_every_plug_in_of_the_registry_is_enumerated() -> None:
 
 
 def test_a_lossy_rule_shows_its_distance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "drafter_kinds", lambda deep=False: [MODEL])
+    monkeypatch.setattr(chosen, "drafter_kinds", lambda deep=False: [MODEL])
     found = list(compatibility([Spec("synthetic")]))
     assert [r.verdict for r in found] == ["lossy"] * len(found)
     assert all((r.distance or 0) > 0.1 for r in found)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.audit.exact.cases import Case
+from spsbench.audit.exact.cases import LOOKAHEAD, Case
 from spsbench.audit.exact.counterexample import number, smallest
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import DraftKind
 from spsbench.audit.exact.enumeration import prove
-from spsbench.audit.exact.rules import LOOKAHEAD, Subject
+from spsbench.audit.exact.rules import Subject
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import Verifier
 from spsbench.methods.drafters.model import ModelDrafter

@@ -1,59 +1,61 @@
-"""Workers of an audit: what fails in one is a line of the command, not a traceback of its own."""
+"""Jobs of an audit in workers: heard in their order, and errors keep their kind."""
 
-from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spsbench.audit.statistical import jobs
+from spsbench.audit.statistical.jobs import AuditJob, Done, Prompt, jobs, perform_in_order
 from spsbench.errors import DataError, UnavailableError
+from spsbench.settings.execution import Access
+from tests.distributed.inline import inline
 
-JOB = jobs.AuditJob(True, jobs.Prompt("one", (1, 2)), 0)
-
-
-@pytest.mark.parametrize("error", [MemoryError(), DataError("a model that is damaged")])
-def test_worker_that_cannot_start_raises_at_its_first_job(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def fail(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(jobs, "ModelCache", fail)
-    monkeypatch.setattr(jobs, "_WORKER", [])
-    jobs._start(None, 0.0, True)  # type: ignore[arg-type]
-    with pytest.raises(type(error)) as raised:
-        jobs._perform(JOB)
-    assert raised.value is error
-    assert capfd.readouterr() == ("", "")
+PROMPTS = [Prompt("one", (1, 2)), Prompt("two", (3,))]
 
 
-class Killed:
-    """A pool whose workers are killed."""
+@dataclass(frozen=True)
+class Echo:
+    """Does nothing but return the job, or an error at one repeat."""
 
-    def __init__(self, *_: object, **__: object) -> None:
+    fails: int | None = None
+
+    def prepare(self) -> None:
         pass
 
-    def submit(self, *_: object) -> "Future[object]":
-        future: Future[object] = Future()
-        future.set_exception(BrokenProcessPool("terminated abruptly"))
-        return future
-
-    def shutdown(self, **_: object) -> None:
-        pass
+    def __call__(self, unit: tuple[int, AuditJob]) -> Any:
+        if unit[1].repeat == self.fails:
+            return DataError("a model that is damaged")
+        return Done(unit[1], None, [])  # type: ignore[arg-type]
 
 
-def test_worker_that_is_killed_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "ProcessPoolExecutor", Killed)
-    bench: Any = jobs.Workbench(*[None] * 3, Examined())  # type: ignore[arg-type]
-    performed: Callable[..., Any]
-    with (
-        pytest.raises(UnavailableError, match=r"one of 2 workers was ended from outside: expected"),
-        jobs.in_order(bench, 2, True) as performed,
-    ):
-        list(performed([JOB]))
+def performed(count: int) -> list[AuditJob]:
+    bench: Any = SimpleNamespace(cell=None, examiner=SimpleNamespace(edge=0.0))
+    heard: list[AuditJob] = []
+
+    def hear(done: Done) -> bool:
+        heard.append(done.job)
+        return len(heard) == count
+
+    perform_in_order(bench, jobs(PROMPTS), hear, workers=2, access=Access())
+    return heard
 
 
-class Examined:
-    edge = 0.0
+def test_jobs_are_heard_in_order_although_workers_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: Iterator[bool] = iter([True, False, True])
+    inline(monkeypatch, lambda unit: next(left, False), lambda work: Echo())
+    assert performed(9) == list(islice(jobs(PROMPTS), 9))
+
+
+def test_an_error_keeps_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    inline(monkeypatch, with_work=lambda work: Echo(fails=1))
+    with pytest.raises(DataError, match="damaged"):
+        performed(9)
+
+
+def test_a_job_that_ends_every_worker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    inline(monkeypatch, lambda unit: unit[0] == 3, lambda work: Echo())
+    with pytest.raises(UnavailableError, match=r"audit a text of one \(worker lost: SIGKILL\)"):
+        performed(9)

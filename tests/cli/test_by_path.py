@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import spsbench
-from spsbench.audit.exact.rules import Enumeration, Pairing
+from spsbench.audit.exact.pairings import Pairing
+from spsbench.audit.exact.rules import Enumeration
 from spsbench.errors import UsageError
 from spsbench.methods.resolve import resolve
 from spsbench.settings.cell_from_options import make_cell

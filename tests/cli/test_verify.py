@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from spsbench.audit.exact import draft_kinds, rules
+from spsbench.audit.exact import draft_kinds, pairings, rules
 from spsbench.audit.exact.tables import Pair as Tables
 from spsbench.cli import verify_rules as enumerating
 from spsbench.errors import Exit
@@ -139,8 +139,8 @@ def test_rules(sps: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None
     small = (("two tokens", Tables(2, 3, ("plain",)), {"tokens": 2}),)
     monkeypatch.setattr(rules, "SETTINGS", small)
     monkeypatch.setattr(draft_kinds, "ROUNDS", draft_kinds.ROUNDS[:1] + draft_kinds.ROUNDS[-1:])
-    kinds = [each for each in rules.drafter_kinds() if each.name in ("model", "(argmax chain)")]
-    monkeypatch.setattr(rules, "drafter_kinds", lambda deep=False: kinds)
+    kinds = [each for each in pairings.drafter_kinds() if each.name in ("model", "(argmax chain)")]
+    monkeypatch.setattr(pairings, "drafter_kinds", lambda deep=False: kinds)
     monkeypatch.setattr(enumerating, "usable_cores", lambda: 1)  # others would not see the patches
     only = ("--schedule", "constant", "--schedule", "ema:least=0.1")
     ran = sps("verify", "rules", "--verifier", "sps", "--verifier", "synthetic", *only)

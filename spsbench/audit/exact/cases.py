@@ -125,6 +125,34 @@ class Case:
         )
 
 
+PROMPT = (0, 1, 0, 1, 0)  # look-ups find something in it
+LOOKAHEAD = 2  # K of whole texts
+
+SETTINGS: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
+    ("two tokens", Pair(2, 3, ("plain",)), {"tokens": 3}),
+    ("three tokens", Pair(3, 2, ("plain",)), {"tokens": 2}),
+    ("two tokens: ties, zeros, disjoint laws", Pair(2, 4), {"tokens": 3}),
+    ("three tokens: ties, zeros, disjoint laws", Pair(3, 4), {"tokens": 2}),
+    ("an EOS in the block", Pair(2, 3, ("plain",)), {"tokens": 3, "eos": frozenset({1})}),
+    (
+        "temperature, top-k, top-p",
+        Pair(3, 5, ("plain", "ties")),
+        {"tokens": 2, "warp": {"temperature": 1.5, "top_k": 2, "top_p": 0.7}},
+    ),
+    ("greedy", Pair(3, 4), {"tokens": 3, "warp": {"temperature": 0.0}}),
+)
+"""Name, laws and the rest of each case: texts of three tokens show what passes from round to round,
+a vocabulary of three tokens what is left when one is refused."""
+
+GREEDY = SETTINGS[-1:]
+
+LONGER: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
+    ("three tokens, longer", Pair(3, 4), {"tokens": 3}),
+    ("three tokens, an EOS in the block", Pair(3, 1), {"tokens": 3, "eos": frozenset({1})}),
+)
+"""Both at once: ten times as many paths."""
+
+
 def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
     """A case of the pair's two tables under the rule called `name`."""
     return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)

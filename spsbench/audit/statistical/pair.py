@@ -11,11 +11,12 @@ from spsbench.audit.statistical.betting import LEVEL
 from spsbench.audit.statistical.examine import rounding
 from spsbench.audit.statistical.greedy import Greedy, GreedyKind, compare, wrong_token
 from spsbench.audit.statistical.jobs import (
+    Done,
     Prompt,
     Workbench,
     generate,
-    in_order,
     jobs,
+    perform_in_order,
     plain_cell,
     plain_jobs,
     trusted,
@@ -24,6 +25,7 @@ from spsbench.models.cache import Loaded
 from spsbench.models.tokenizers import encode
 from spsbench.plugins import make
 from spsbench.settings.cell import Cell
+from spsbench.settings.execution import Access
 from spsbench.spec import Spec
 
 log = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ def audit_pair(
     level: float = LEVEL,
     most: int,
     workers: int = 1,
-    offline: bool = False,
+    access: Access = Access(),  # noqa: B008  # frozen
 ) -> Finding:
     """Generate ArS and SpS texts in turn until the audit is decided, or `most` SpS tokens long."""
     began = time.perf_counter()
@@ -72,22 +74,31 @@ def audit_pair(
     bench = replace(bench, examiner=replace(bench.examiner, edge=rounded.edge))
     audit = Audit(rounded.band, level, bias)
     said = 0
-    with in_order(bench, workers, offline) as performed:
-        for done in performed(jobs(prompts)):
-            arm = audit.sps if done.job.speculative else audit.ars
-            arm.take(done.evidence, done.impossible)
-            if audit.decided or audit.sps.tokens >= most:
-                break
-            if audit.sps.tokens - said >= OFTEN:
-                said = audit.sps.tokens
-                claim = audit.claim()
-                power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
-                log.info(f"{said:,} tokens{power}, {time.perf_counter() - began:.0f} s")
-        if audit.sps.alarmed:  # a charge needs a control of the same length
-            for done in performed(plain_jobs(prompts)):
-                if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
-                    break
-                audit.ars.take(done.evidence, done.impossible)
+
+    def hear(done: Done) -> bool:
+        """Add a text to its arm; return whether the audit is decided."""
+        nonlocal said
+        arm = audit.sps if done.job.speculative else audit.ars
+        arm.take(done.evidence, done.impossible)
+        if audit.decided or audit.sps.tokens >= most:
+            return True
+        if audit.sps.tokens - said >= OFTEN:
+            said = audit.sps.tokens
+            claim = audit.claim()
+            power = "" if claim is None else f", would have caught a bias of {claim:.2g}"
+            log.info(f"{said:,} tokens{power}, {time.perf_counter() - began:.0f} s")
+        return False
+
+    def hear_control(done: Done) -> bool:
+        """Add a text of ArS; return whether there are as many tokens as of SpS."""
+        if audit.ars.alarmed or audit.ars.tokens >= audit.sps.tokens:
+            return True
+        audit.ars.take(done.evidence, done.impossible)
+        return False
+
+    perform_in_order(bench, jobs(prompts), hear, workers=workers, access=access)
+    if audit.sps.alarmed:  # a charge needs a control of the same length
+        perform_in_order(bench, plain_jobs(prompts), hear_control, workers=workers, access=access)
     sure = True
     if audit.ars.alarmed or audit.sps.alarmed:
         again = [generate(plain, loaded, p.ids, p.name, 0) for p in prompts[:CALIBRATION]]

@@ -11,7 +11,7 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import FixedDrafter, TreeDrawn
 from spsbench.audit.exact.enumeration import Proof, prove
-from spsbench.audit.exact.rules import cells_of
+from spsbench.audit.exact.pairings import cells_of
 from spsbench.audit.exact.tables import Pair, TableLM, open_over
 from spsbench.engines.cuda.graphs import GraphLM
 from spsbench.engines.eager import EagerLM

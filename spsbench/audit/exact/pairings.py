@@ -1,0 +1,199 @@
+"""The pairings of the compatibility table: each verifier, with which drafters and schedules.
+
+Every plug-in of the registry takes part, built-in or of another package. `pairings` lists what is
+enumerated; `kind_of` and `made_schedule` make the parts of one pairing from their names.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from spsbench.audit.exact.cases import LOOKAHEAD
+from spsbench.audit.exact.draft_kinds import DEEP_KINDS, MOST, REFERENCE, DraftKind, TreeDrawn
+from spsbench.audit.exact.tables import Pair, TableLM, open_over
+from spsbench.audit.exact.thresholds import Facts
+from spsbench.errors import UsageError
+from spsbench.loop.drafter_context import Weights
+from spsbench.loop.types import LM, Drafter, Drawn, Guarantee, Schedule, Verifier
+from spsbench.methods.resolve import plan_of, usual
+from spsbench.methods.schedules.by_history import Constant
+from spsbench.plugins import is_ours, make
+from spsbench.registry import entries
+from spsbench.settings.cell import CONSTANT
+from spsbench.spec import Spec
+
+ASKING = "model"  # the drafter that asks a schedule before each of its tokens
+
+STOPPING = {
+    "confidence": "confidence:t=0.6",
+    "entropy": "entropy:t=0.65,step=0.05",
+    "disco": "disco:t=0.7",
+}
+"""Laws over two tokens are never flat: at their defaults these would hardly ever stop."""
+
+SMALL = {
+    "tree": ("tree:shape=2x2", "tree:shape=2x1,siblings=iid", "tree:shape=2x1,siblings=distinct"),
+    "topk": ("topk:width=2,nodes=5",),
+    "sequoia": ("sequoia:nodes=3,siblings=distinct",),
+    "chains": ("chains:n=2",),
+}
+"""Drafters whose default trees have too many paths: smaller ones, in every way that they draw."""
+
+STAND_INS = {kind.name: kind for kind in (*REFERENCE, *DEEP_KINDS)}
+
+COMMON = frozenset({"model", "ngram", "none"})
+"""Drafters that every rule is walked with. The other built-in ones draw as one of these or of
+`REFERENCE` does: one rule shows that the laws they report are right."""
+
+WITNESS = "sps"
+"""The rule that every schedule is walked with: a rule looks at drafts, never at who chose K, and
+`match` would be exact whatever a schedule had seen."""
+
+BLIND = frozenset({"match"})
+"""Rules that never look at the law of a draft, and so not at that of a third sibling."""
+
+UPTO_OF_TREES = 3  # K of single rounds: two chains of 6 tokens have 4,096 drafts
+
+PROBED = Pair(2, 3, ("plain",))
+
+
+class Pairing(NamedTuple):
+    """A row to be enumerated, by names, so that it can be sent to another process."""
+
+    verifier: Spec
+    drafter: str  # none, as the schedule, where the verifier cannot be made
+    schedule: str  # a spec as text
+    deep: bool = False  # with every case
+
+
+def pairings(
+    specs: Sequence[Spec] = (),
+    only: Sequence[Spec] = (),
+    drafts: Sequence[Spec] = (),
+    *,
+    deep: bool = False,
+) -> list[Pairing]:
+    """Return all pairings in the order of the table, of all verifiers or of those in `specs`.
+
+    The constant schedule goes with everything. Any other, or those in `only`, with what it can
+    spoil: rules that promise something, and the drafter that asks it before every token. Drafters
+    named in `drafts` take the place of all others, and go with every rule and schedule. With `deep`
+    larger trees, too, each drafter with every rule, and each rule with every schedule.
+
+    Raises:
+        UsageError: no such verifier, drafter or schedule, or one with other arguments.
+    """
+    drafters = [kind for spec in drafts for kind in kinds_of(spec)]
+    named = {kind.name for kind in drafters}
+    drafters = drafters or list(drafter_kinds(deep=deep))
+    for spec in only:
+        made_schedule(str(spec))
+    names = [str(spec) for spec in only] or [name for name, _ in schedules()]
+    found: list[Pairing] = []
+    for spec in specs or [Spec(entry.name) for entry in entries("verifiers")]:
+        try:
+            verifier: Verifier = make("verifiers", spec)
+        except Exception as error:  # other people's plug-in
+            if specs and (isinstance(error, UsageError) or spec.path is not None):
+                raise
+            found.append(Pairing(spec, "", ""))
+            continue
+        promises = verifier.guarantee is not Guarantee.LOSSY
+        moved = promises and (deep or bool(specs) or spec.name == WITNESS)
+        found += [
+            Pairing(spec, kind.name, name, deep)
+            for kind in drafters
+            for name in names
+            if (deep or named or (kind.rule in (None, spec.name) and is_apt(verifier, spec, kind)))
+            and (name == CONSTANT or (moved and kind.name in (named or {ASKING})))
+        ]
+    return found
+
+
+def is_apt(verifier: Verifier, spec: Spec, kind: DraftKind) -> bool:
+    """Return whether a kind of draft may show something of a rule that no smaller kind does.
+
+    A wide tree does of a rule that looks at the laws of siblings, and takes them so drawn.
+    """
+    if not kind.wide or kind.how is None:
+        return True
+    if spec.name in BLIND or verifier.guarantee is Guarantee.LOSSY:
+        return False
+    try:
+        return verifier.refuses(kind.how, True) is None
+    except Exception:  # another package's; its row says so
+        return True
+
+
+def needs_no_table(each: Pairing) -> bool:
+    """Return whether a pairing is left out by the plan of its drafter: nothing is to be walked."""
+    if not each.drafter or each.drafter in STAND_INS:
+        return False
+    plan = plan_of(Spec.parse(each.drafter))
+    return plan.target or plan.weights not in (Weights.NONE, Weights.MODEL)
+
+
+def drafter_kinds(*, deep: bool = False) -> Iterator[DraftKind]:
+    """Yield the drafters of the registry, and reference kinds; more with `deep`."""
+    for entry in entries("drafters"):
+        yield from kinds_of(Spec(entry.name))
+    yield from (*REFERENCE, *DEEP_KINDS) if deep else REFERENCE
+
+
+def kinds_of(spec: Spec) -> Iterator[DraftKind]:
+    """Yield the kinds that a drafter stands for: itself, or smaller ones of one without arguments.
+
+    Raises:
+        UsageError: no such drafter, or arguments that it refuses.
+    """
+    small = () if spec.args else SMALL.get(spec.name, ())
+    yield from map(kind_of, map(Spec.parse, small)) if small else (kind_of(spec),)
+
+
+def kind_of(spec: Spec) -> DraftKind:
+    """Return the kind of a drafter by its spec."""
+    plan = plan_of(spec)
+    every = not is_ours("drafters", spec) or spec.name in COMMON
+    upto = UPTO_OF_TREES if plan.tree and plan.drawn is not Drawn.POINT else MOST
+    return DraftKind(
+        str(spec),
+        partial(open_over, drafter=spec),
+        cells_of(spec) if is_ours("drafters", spec) else None,
+        rule=None if every else usual(plan),
+        upto=upto,
+        how=plan.drawn if plan.tree else None,
+    )
+
+
+def made_drafter(make: Callable[[LM], Drafter]) -> Drafter:
+    """Make a drafter over the table of a small draft model, to see how it drafts."""
+    return make(TableLM(PROBED.p, PROBED.vocab))
+
+
+def cells_of(drafter: Spec) -> Callable[[Facts, int], list[float]]:
+    """Return where the decisions of a drafter change: a chain, or the tree that it draws."""
+    try:
+        made = made_drafter(partial(open_over, drafter=drafter))
+    except Exception:  # one without a table: left out with the reason
+        return Facts.drawn
+    shape = getattr(made, "shape", None)
+    return Facts.drawn if shape is None else TreeDrawn(shape, made.drawn)
+
+
+def schedules() -> Iterator[tuple[str, Callable[[], Schedule]]]:
+    """Yield every schedule, built-in ones that stop with a threshold at which they stop here."""
+    for entry in entries("schedules"):
+        name = STOPPING.get(entry.name, entry.name)
+        yield name, partial(made_schedule, name)
+
+
+def made_schedule(name: str) -> Schedule:
+    """Make the schedule of a spec as text; the constant one has the K of whole texts.
+
+    Raises:
+        UsageError: no such schedule, or one with other arguments.
+    """
+    if name == CONSTANT:  # the one that an option of its own, --k, stands for
+        return Constant(LOOKAHEAD)
+    schedule: Schedule = make("schedules", Spec.parse(name))
+    return schedule

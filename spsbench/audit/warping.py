@@ -25,7 +25,7 @@ class Laws:
     top_p: float
 
     def outside(self, tokens: NDArray[np.int64]) -> Floats:
-        """[n] how far each token is beyond the support: 0 for one within it.
+        """Return [n] how far each token is beyond the support: 0 for one within it.
 
         In logits where top-k or min-p cut it, in mass where top-p did.
         """
@@ -37,7 +37,7 @@ class Laws:
 
 
 def laws_of(logits: Floats, warp: WarpSettings) -> Laws:
-    """[n, V] logits -> laws; the temperature is above 0."""
+    """Return [n, V] the laws of logits; the temperature is above 0."""
     n, size = logits.shape
     scaled = (logits.astype(np.float64) - logits.max(-1, keepdims=True)) / warp.temperature
     least = np.full(n, -np.inf)

@@ -99,7 +99,7 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The key of its record."""
+        """Return the key of its record."""
         return self.cell, self.sample.id, self.repeat
 
 
@@ -295,7 +295,7 @@ class Progress:
         self.failed += failed
 
     def __str__(self) -> str:
-        """`312/800, 4 workers, 1 worker lost, 3.1 samples/s, 0:04:10 to go`."""
+        """Return `312/800, 4 workers, 1 worker lost, 3.1 samples/s, 0:04:10 to go`."""
         parts = [f"{self.done}/{self.total}"]
         if self.workers:
             parts.append(counted(self.workers, "worker"))

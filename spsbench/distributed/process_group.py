@@ -190,7 +190,7 @@ class SingleProcess:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank writes and decides."""
+        """Return whether this rank writes and decides."""
         return self.rank == 0
 
     def broadcast(self, value: Value) -> Value:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TextWorkers:
-    """`training.text.partial.Hands`: targets of workers write texts, and the driver keeps them."""
+    """`training.texts.Hands`: targets of workers write texts, and the driver keeps them."""
 
     workers: Workers
     target: ModelSpec
@@ -76,7 +76,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """The work of a worker: the target writes, as `training.text.writing` has it.
+    """The work of a worker: the target writes, as `training.generation.Writer` does.
 
     Args:
         dtype: of the driver's target: a text is a sample of the target in that dtype.

@@ -1,7 +1,7 @@
 """The traces of a run by workers: a unit is one text, with all drafts along it.
 
-The driver loads no model, so which drafts can be traced the first results tell it: until then it
-hands out too much rather than too little.
+The driver loads no model, so the first results say which drafts can be traced: until then it
+hands out too many texts rather than too few.
 """
 
 import logging
@@ -58,7 +58,7 @@ def trace_units(workers: Workers, bulk: Bulk, told: Told) -> None:
         if not driver.total:
             return
         work = Traces(
-            trails=tuple(trail._replace(samples=()) for trail in driver.trails),
+            groups=tuple(group._replace(samples=()) for group in driver.groups),
             access=bulk.access,
             choices=dict(bulk.model_cache.choices),
             expected=environment(driver.folders),
@@ -70,7 +70,7 @@ def trace_units(workers: Workers, bulk: Bulk, told: Told) -> None:
             work,
             driver.units(),
             threads=bulk.access.threads,
-            device=driver.trails[0].plain.models.target.device,
+            device=driver.groups[0].plain.models.target.device,
             take=driver.take,
             give_up=driver.give_up,
             stop=bulk.stop,
@@ -78,7 +78,7 @@ def trace_units(workers: Workers, bulk: Bulk, told: Told) -> None:
         driver.finish()
 
 
-class Trail(NamedTuple):
+class TraceGroup(NamedTuple):
     """The texts of one ArS cell, and the cells that are traced along them."""
 
     plain: Cell
@@ -87,14 +87,14 @@ class Trail(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A text, of a trail by its number."""
+    """A text of a group, by the number of the group."""
 
-    trail: int
+    group: int
     text: Untraced
 
 
 class Found(NamedTuple):
-    """The result of a unit: traces, and what the worker knows of drafts and engines by now."""
+    """The result of a unit: traces, and what the worker knows by then of drafts and engines."""
 
     traced: Traced
     fits: Mapping[str, Fit]  # draft -> what can be traced of it
@@ -112,7 +112,7 @@ class Traces:
         beside: workers on one machine.
     """
 
-    trails: tuple[Trail, ...]
+    groups: tuple[TraceGroup, ...]
     access: Access
     choices: Choices
     expected: Mapping[str, Any]
@@ -125,16 +125,16 @@ class Traces:
 
     def __call__(self, unit: Unit) -> Found:
         """Trace along a text."""
-        if unit.trail not in self._tracings:
-            trail = self.trails[unit.trail]
-            made = Tracing(trail.plain, trail.traced, self._models, self._folders)
-            self._tracings[unit.trail] = made
-        tracing = self._tracings[unit.trail]
+        if unit.group not in self._tracings:
+            group = self.groups[unit.group]
+            made = Tracing(group.plain, group.traced, self._models, self._folders)
+            self._tracings[unit.group] = made
+        tracing = self._tracings[unit.group]
         return Found(tracing(unit.text), tracing.fits, dict(self._models.model_cache.choices))
 
     @cached_property
     def _folders(self) -> Any:
-        return folders_for(cells_of(self.trails), self.access)
+        return folders_for(cells_of(self.groups), self.access)
 
     @cached_property
     def _models(self) -> Models:
@@ -151,41 +151,41 @@ class Driver:
     def __init__(self, bulk: Bulk, told: Told, opened: ExitStack) -> None:
         self._bulk, self._told = bulk, told
         self._missing = self._done = 0
-        self.trails = tuple(
-            Trail(plain, part.traced, samples)
+        self.groups = tuple(
+            TraceGroup(plain, part.traced, samples)
             for part, samples in zip(bulk.experiment.parts, bulk.samples, strict=True)
             for plain in (plains(part) if part.traced else ())
         )
-        self.folders = folders_for(cells_of(self.trails), bulk.access)
+        self.folders = folders_for(cells_of(self.groups), bulk.access)
         self._fits = [
-            {name: foreseen(own) for name, own in by_name(trail.plain, trail.traced).items()}
-            for trail in self.trails
+            {name: foreseen(own) for name, own in by_name(group.plain, group.traced).items()}
+            for group in self.groups
         ]
         writer = bulk.writer
         self._writers = [
             opened.enter_context(
                 TraceWriter(
-                    traces_path(writer.folder, trail.plain.id, writer.shard),
-                    head_of(trail.plain, self.folders),
+                    traces_path(writer.folder, group.plain.id, writer.shard),
+                    head_of(group.plain, self.folders),
                 )
             )
-            for trail in self.trails
+            for group in self.groups
         ]
         self.total = sum(1 for _ in self.units())
 
     def units(self) -> Iterator[Unit]:
         """Yield the texts that miss something, as far as it is known by then."""
         made: Callable[[], Any] = partial(records, self._bulk.writer.folder)
-        for number, trail in enumerate(self.trails):
+        for number, group in enumerate(self.groups):
             fits, writer = self._fits[number], self._writers[number]
-            for text in untraced(trail.plain, trail.samples, made, fits, writer):
+            for text in untraced(group.plain, group.samples, made, fits, writer):
                 yield Unit(number, text)
 
     def take(self, unit: Unit, found: Found) -> None:
         """Write traces, and keep what the worker knows."""
-        self._fits[unit.trail] |= found.fits
+        self._fits[unit.group] |= found.fits
         keep_choices(self._bulk.model_cache, found.choices)
-        keep(self._writers[unit.trail], found.traced)
+        keep(self._writers[unit.group], found.traced)
         self._done += 1
         self._told(self._done, max(self._done, self.total))
 
@@ -202,9 +202,9 @@ class Driver:
         check_complete(self._missing, "texts without a trace")
 
 
-def cells_of(trails: Sequence[Trail]) -> list[Cell]:
-    """Return all cells of some trails."""
-    return [cell for trail in trails for cell in (trail.plain, *trail.traced)]
+def cells_of(groups: Sequence[TraceGroup]) -> list[Cell]:
+    """Return all cells of some groups."""
+    return [cell for group in groups for cell in (group.plain, *group.traced)]
 
 
 def foreseen(cells: Sequence[Any]) -> Fit:

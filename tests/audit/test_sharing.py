@@ -10,7 +10,7 @@ from spsbench.audit.exact.cases import Case
 from spsbench.audit.exact.discovery import DiscoveredRule
 from spsbench.audit.exact.draft_kinds import REFERENCE, DraftKind
 from spsbench.audit.exact.enumeration import Proof, Walk, prove
-from spsbench.audit.exact.queries import Asked
+from spsbench.audit.exact.queries import VerifierQuery
 from spsbench.audit.exact.tables import Pair
 from spsbench.loop.types import LM, Context, Draft, Drafter, Drawn, GoOn, Noise, Verifier
 from spsbench.methods.drafters.model import ModelDrafter
@@ -39,17 +39,17 @@ def test_uniforms_asked_about_together_have_the_cells_that_each_has_alone(
     verifier: Verifier, kind: DraftKind, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    together = Asked._together
+    together = VerifierQuery._together
 
-    def counted(self: Asked, moves: Sequence[Any], points: Sequence[float]) -> torch.Tensor:
+    def counted(self: VerifierQuery, moves: Sequence[Any], points: Sequence[float]) -> torch.Tensor:
         calls.append(len(moves))
         return together(self, moves, points)
 
-    monkeypatch.setattr(Asked, "_together", counted)
+    monkeypatch.setattr(VerifierQuery, "_together", counted)
     found = proved(verifier, kind, **fields)
     ahead = len(calls)
     assert max(calls) > 1
-    monkeypatch.setattr(Asked, "after", lambda self, uniform: [])
+    monkeypatch.setattr(VerifierQuery, "after", lambda self, uniform: [])
     assert proved(verifier, kind, **fields) == found
     assert max(calls[ahead:]) == 1
     assert len(calls) > 2 * ahead

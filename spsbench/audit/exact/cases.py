@@ -25,7 +25,7 @@ Outcome = tuple[tuple[int, ...], str]
 
 
 def warped(law: Law, **settings: Any) -> Law:
-    """The law after the warp of these settings, by the audit's own code."""
+    """Return the law after the warp of these settings, by the audit's own code."""
     warp = WarpSettings(**settings)
 
     @cache
@@ -49,7 +49,7 @@ def law_of_outputs(
     limit: int | None = None,
     stop: Callable[[Sequence[int]], bool] = lambda output: False,
 ) -> dict[Outcome, float]:
-    """Every output that the target alone would make, token after token, and its probability."""
+    """Return every output that the target alone would make, and its probability."""
     room = math.inf if limit is None else limit - len(prompt)
     budget = min(tokens, room)
     outcomes: dict[Outcome, float] = {}
@@ -78,7 +78,7 @@ Address = Callable[[int, int, Purpose, int], Hashable]
 
 
 def fresh(index: int, length: int, purpose: Purpose, slot: int) -> Hashable:
-    """Every draw has a uniform of its own."""
+    """Return an address of its own for every draw."""
     return index, purpose, slot
 
 
@@ -106,7 +106,7 @@ class Case:
     lm: Callable[["Case", list[int], bool], LM] | None = None
 
     def session(self, text: list[int], target: bool) -> LM:
-        """A model over the table of the target or of the draft; `text` checks what it is fed."""
+        """Return a session over the table of the target or of the draft; `text` checks it."""
         if self.lm is not None:
             return self.lm(self, text, target)
         limit = self.target_limit if target else self.draft_limit
@@ -114,7 +114,7 @@ class Case:
         return TableLM(law, self.vocab, limit=limit, text=text, target=target)
 
     def expected(self) -> dict[Outcome, float]:
-        """The law of the target alone."""
+        """Return the law of the target alone."""
         return law_of_outputs(
             warped(self.q, **self.warp),
             self.prompt,
@@ -154,5 +154,5 @@ LONGER: tuple[tuple[str, Pair, dict[str, Any]], ...] = (
 
 
 def case(name: str, verifier: Verifier, pair: Pair, **fields: Any) -> Case:
-    """A case of the pair's two tables under the rule called `name`."""
+    """Return a case of the pair's two tables under the rule called `name`."""
     return Case(verifier, RULES[name](), pair.q, pair.p, pair.vocab, **fields)

@@ -36,13 +36,13 @@ Make = Callable[[Laws, int], Case]
 
 
 def smallest(make: Make) -> list[str]:
-    """The smallest case that `make` makes and that is wrong, in lines; none where all are right."""
+    """Describe the smallest wrong case of `make` in lines; none where all are right."""
     for depth in DEPTHS:
         for laws in SIMPLE:
             case = make(laws, depth)
             proof = prove(case)
             if proof.whole and proof.distance > EXACT:
-                return list(told(case, proof, laws, depth))
+                return list(described(case, proof, laws, depth))
     return []
 
 
@@ -58,8 +58,8 @@ class Drafted:
     rulings: Rulings = field(default_factory=dict)  # its own chance included
 
 
-def told(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]:
-    """A wrong case, in lines."""
+def described(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]:
+    """Describe a wrong case in lines."""
     q, p = laws
     yield (
         f"{len(q)} tokens, K = {depth}; after every text q = {listed(q)} and p = {listed(p)}; "
@@ -90,7 +90,7 @@ def told(case: Case, proof: Proof, laws: Laws, depth: int) -> Iterator[str]:
 
 
 def walked(case: Case) -> dict[tuple[int, ...], Drafted]:
-    """All drafts of a case of one round, and how they were ruled."""
+    """Return all drafts of a case of one round, and their rulings."""
     q, p = warped(case.q, **case.warp), warped(case.p, **case.warp)
     drafts: dict[tuple[int, ...], Drafted] = {}
     script: list[int] | None = []
@@ -108,7 +108,7 @@ def walked(case: Case) -> dict[tuple[int, ...], Drafted]:
 
 
 def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
-    """The rulings with those as one that differ in the bonus alone, where its law is the target's.
+    """Merge rulings that differ in the bonus alone, where its law is the target's.
 
     The target goes on alone after a round in any case.
     """
@@ -127,7 +127,7 @@ def without_bonus(rulings: Rulings, n: int, case: Case) -> Rulings:
 
 
 def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
-    """How often a round that emitted `emitted` ends in `text`, the target alone going on."""
+    """Return how often a round that emitted `emitted` ends in `text`, the target alone going on."""
     shared = min(len(emitted), len(text))
     if tuple(emitted[:shared]) != tuple(text[:shared]):
         return 0.0
@@ -138,7 +138,7 @@ def completed(case: Case, emitted: Sequence[int], text: Sequence[int]) -> float:
 
 
 def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
-    """The shortest beginning that does not come as often as it should: it, came, expected."""
+    """Return the shortest beginning of a wrong frequency, how often it came and should have."""
     came = max(proof.low, proof.high, key=lambda law: total_variation(law, proof.expected))
     for length in range(1, 1 + max((len(text) for text, _ in proof.expected), default=0)):
         theirs, right = beginnings(came, length), beginnings(proof.expected, length)
@@ -150,7 +150,7 @@ def wrong_text(proof: Proof) -> tuple[tuple[int, ...], float, float]:
 
 
 def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
-    """The shortest beginning of a text that does not come as often as it should, in words."""
+    """Describe the shortest beginning of a text that does not come as often as it should."""
     text, came, expected = wrong_text(proof)
     if not text:
         return ""
@@ -161,7 +161,7 @@ def counterexample(proof: Proof, prompt: Sequence[int]) -> str:
 
 
 def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...], float]:
-    """The law of the first `length` tokens; a text that is shorter stands for itself."""
+    """Return the law of the first `length` tokens; a text that is shorter stands for itself."""
     made: dict[tuple[int, ...], float] = {}
     for (text, _), chance in law.items():
         made[text[:length]] = made.get(text[:length], 0.0) + chance
@@ -169,11 +169,11 @@ def beginnings(law: Mapping[Outcome, float], length: int) -> dict[tuple[int, ...
 
 
 def number(value: float) -> str:
-    """A simple fraction where it is one, else six digits."""
+    """Return a simple fraction where `value` is one, else six digits."""
     near = Fraction(value).limit_denominator(2000)
     return str(near) if abs(near - Fraction(value)) < EXACT else f"{value:.6g}"
 
 
 def listed(law: Sequence[float]) -> str:
-    """`(1/3, 2/3)`."""
+    """Return a law as `(1/3, 2/3)`."""
     return f"({', '.join(map(number, law))})"

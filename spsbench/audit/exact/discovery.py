@@ -19,13 +19,13 @@ from torch import Tensor
 
 from spsbench.audit.exact.queries import (
     LATER,
-    Asked,
-    AskedDrafter,
+    DrafterQuery,
     Fixed,
     Move,
     Probe,
     Ruling,
     Uniform,
+    VerifierQuery,
     edges,
     guesses,
 )
@@ -53,13 +53,13 @@ Place = tuple[tuple[tuple[Uniform, float], ...], Uniform]
 class Question:
     """What is asked about one draft: the verifier, and where its thresholds are likely to be."""
 
-    asked: Asked | AskedDrafter
+    asked: VerifierQuery | DrafterQuery
     likely: list[float]
     known: dict[Place, list[float]] = field(default_factory=dict)  # the widths of the cells there
 
     @property
     def points(self) -> list[float]:
-        """Where to look first: near likely thresholds, too, where many points cost little."""
+        """Return the first points to try: near likely thresholds, too, where many cost little."""
         return self._many if self.asked.at_once else sorted({*GRID, LAST})
 
     @cached_property
@@ -68,7 +68,7 @@ class Question:
         return sorted({*GRID, LAST, *around})
 
     def cells(self, before: dict[Uniform, float], moved: Uniform) -> list[float]:
-        """The widths of the cells of one uniform, from 0 up."""
+        """Return the widths of the cells of one uniform, from 0 up."""
         place = placed(before, moved)
         if place not in self.known:
             for at, changes in changes_along(self, before, moved):
@@ -92,7 +92,7 @@ class DiscoveredRule(Rule):
     _latest: tuple[Facts, Draft | None, Question] | None = field(default=None, repr=False)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
-        """The widths of the cells of one uniform, from 0 up."""
+        """Return the widths of the cells of one uniform, from 0 up."""
         if purpose is Purpose.DRAFT:
             return self._redrawn(facts, slot) if self.drawn is None else self.drawn(facts, slot)
         before = {at: u for at, u in facts.middle.items() if at[0] is not Purpose.DRAFT}
@@ -100,17 +100,17 @@ class DiscoveredRule(Rule):
 
     @property
     def redrafts(self) -> bool:  # type: ignore[override]  # by case
-        """Whether it asks the drafter."""
+        """Return whether this rule asks the drafter."""
         return self.drawn is None
 
     def _redrawn(self, facts: Facts, slot: int) -> list[float]:
-        """The widths of the cells of a draft's uniform, found by drafting with others."""
+        """Return the widths of the cells of a draft's uniform, found by drafting with others."""
         if facts.redraft is None:
             raise ValueError("a draft without a drafter to ask")
         before = {at: u for at, u in facts.middle.items() if at[0] is Purpose.DRAFT}
         place = facts.text, *placed(before, (Purpose.DRAFT, slot))
         if place not in self._drafts:
-            asked = AskedDrafter(facts.redraft)
+            asked = DrafterQuery(facts.redraft)
             tokens = facts.redraft(Probe(before, 0)).tokens.tolist()
             texts = ((*facts.text, *tokens[:n]) for n in range(len(tokens) + 1))
             likely = sorted(
@@ -121,7 +121,7 @@ class DiscoveredRule(Rule):
         return self._drafts[place]
 
     def _question(self, facts: Facts) -> Question:
-        """That of the draft at hand; a draft that came before after the same text has its own."""
+        """Return the question of the draft at hand, kept for each draft and text."""
         if self._latest and self._latest[0] is facts and self._latest[1] is facts.draft:
             return self._latest[2]
         draft = facts.draft or Draft(torch.empty(0, dtype=torch.int64), None)
@@ -133,18 +133,18 @@ class DiscoveredRule(Rule):
 
 
 def question_of(verifier: Verifier, facts: Facts, draft: Draft) -> Question:
-    """Nothing of it is known yet."""
+    """Return the question about a draft, no answer of which is known yet."""
     q = laws_after(facts, draft)
     p = [] if draft.probs is None else draft.probs.tolist()
     above = None if draft.parents is None else draft.parents.tolist()
     likely = set(guesses(q.tolist(), p, draft.tokens.tolist(), above))
     if draft.probs is not None and draft.parents is not None and draft.drawn is Drawn.IID:
         likely.update(of_chosen(draft, q))
-    return Question(Asked(verifier, draft, q), sorted(likely))
+    return Question(VerifierQuery(verifier, draft, q), sorted(likely))
 
 
 def of_chosen(draft: Draft, q: Tensor) -> list[float]:
-    """Where decisions are likely to change that are about the best of several paths, as a chain."""
+    """Return likely thresholds of decisions about the best of several paths, as a chain."""
     shape = shape_of(draft)
     if not (levels := even(shape)):
         return []
@@ -156,14 +156,14 @@ def of_chosen(draft: Draft, q: Tensor) -> list[float]:
 
 
 def placed(before: Fixed, moved: Uniform) -> Place:
-    """A `Place` from its parts."""
+    """Return a `Place` from its parts."""
     return tuple(sorted(before.items())), moved
 
 
 def changes_along(
     question: Question, before: Fixed, moved: Uniform
 ) -> Iterator[tuple[Place, list[float]]]:
-    """Where the ruling changes along one uniform, for any of the values that later ones try.
+    """Yield where the ruling changes along one uniform, for any values that later ones try.
 
     Where it does not, the next place is that of the uniform after it, and so on: most uniforms of
     a large draft decide nothing, and many are asked about as fast as one.
@@ -194,7 +194,7 @@ def changes_along(
 def further(
     question: Question, move: Move, later: int, seen: dict[float, Ruling], known: Sequence[float]
 ) -> list[float]:
-    """The changes between the points that were `seen` in one trial, without the `known` ones."""
+    """Return the changes between the points `seen` in one trial, without the `known` ones."""
     fixed, moved = move
 
     def ask(u: float) -> Ruling:
@@ -217,7 +217,7 @@ def new_changes(
     known: Sequence[float],
     likely: Sequence[float],
 ) -> list[float]:
-    """The changes between two points with different rulings, without those that are `known`."""
+    """Return the changes between two points with different rulings, but for the `known` ones."""
     marks = [u for at in known for u in (max(at - NEAR, ends[0]), min(at + NEAR, ends[1]))]
     points = [ends[0], *marks, ends[1]]
     found = [rulings[0], *(ask(u) for u in marks), rulings[1]]
@@ -233,7 +233,7 @@ def new_changes(
 def between(
     ask: Ask, low: float, high: float, below: Ruling, above: Ruling, likely: Sequence[float]
 ) -> list[float]:
-    """All changes between two points with different rulings: the first points of what is new."""
+    """Return all changes between two points with different rulings: the first point of each."""
     inside = likely[bisect_right(likely, low) : bisect_left(likely, high)]
     if inside and high - low <= 3 * NEAR:
         return [inside[0]]
@@ -252,7 +252,7 @@ def between(
 
 
 def laws_after(facts: Facts, draft: Draft) -> Tensor:
-    """[N + 1, V] the target's laws after the text and after each node, as the loop hands them."""
+    """Return [N + 1, V] the target's laws after the text and each node, as the loop passes them."""
     tokens = draft.tokens.tolist()
     above = range(-1, len(tokens) - 1) if draft.parents is None else draft.parents.tolist()
     paths: list[tuple[int, ...]] = []
@@ -270,7 +270,7 @@ def laws_after(facts: Facts, draft: Draft) -> Tensor:
 
 
 def shape(draft: Draft) -> tuple[Any, ...]:
-    """What tells two drafts apart."""
+    """Return the values that tell two drafts apart."""
     parents = None if draft.parents is None else tuple(draft.parents.tolist())
     probs = None if draft.probs is None else tuple(draft.probs.flatten().tolist())
     return tuple(draft.tokens.tolist()), parents, probs

@@ -49,7 +49,7 @@ class OneRound(NamedTuple):
 
     @property
     def case(self) -> dict[str, Any]:
-        """The fields of a `Case`: texts of K + 1 tokens, so that the first round may draft K."""
+        """Return fields of a `Case`: texts of K + 1 tokens, so that the first round may draft K."""
         return {"tokens": self.lookahead + 1, "one_round": True, **self.fields}
 
 
@@ -89,7 +89,7 @@ def one_rounds(
     deep: bool = False,
     small: bool = False,
 ) -> Iterator[tuple[OneRound, Schedule]]:
-    """The cases up to K = `most` for a rule of some promise, each with its schedule.
+    """Yield the cases up to K = `most` for a rule of some promise, each with its schedule.
 
     With `deep` there are more, with `small` those over two tokens alone. A schedule that is not
     constant chooses K itself, up to the largest.
@@ -119,7 +119,7 @@ class ArgmaxDrafter(Drafter):
         self.lm.commit(0)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """`k` tokens."""
+        """Draft `k` tokens."""
         tokens: list[Tensor] = []
         self.lm.commit(min(self.lm.length, len(context.tokens) - 1))
         feed = torch.tensor(context.tokens[self.lm.length :])
@@ -144,7 +144,7 @@ class FixedDrafter(Drafter):
         self.calls = 0
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """The nodes above depth `k`."""
+        """Draft the nodes down to depth `k`."""
         self.calls += 1
         if self.parents is None:
             return Draft(torch.tensor(self.tokens[:k], dtype=torch.int64), None)
@@ -172,7 +172,7 @@ class TreeDrafter(Drafter):
         self.lm.commit(0)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """The nodes down to depth `k`."""
+        """Return the nodes down to depth `k`."""
         nodes = shallow(self.parents, k)
         u = noise.uniform(Purpose.DRAFT, len(nodes))
         number, tokens, parents = {-1: -1}, list[int](), list[int]()
@@ -199,12 +199,12 @@ class TreeDrafter(Drafter):
 
 
 def shallow(parents: Sequence[int], k: int) -> list[int]:
-    """The nodes down to depth `k`."""
+    """Return the nodes down to depth `k`."""
     return [node for node, depth in enumerate(levels_of(parents)) if depth <= k]
 
 
 def along(tokens: Sequence[int], parents: Sequence[int], node: int) -> tuple[int, ...]:
-    """The tokens on the way to a node, and its own; nothing for -1."""
+    """Return the tokens on the way to a node, its own included; nothing for -1."""
     return (*along(tokens, parents, parents[node]), tokens[node]) if node >= 0 else ()
 
 
@@ -216,7 +216,7 @@ class TreeDrawn:
     drawn: Drawn
 
     def __call__(self, facts: Facts, slot: int) -> list[float]:
-        """The widths of the cells of node `slot`; one cell where it cannot be drawn."""
+        """Return the widths of the cells of node `slot`; one cell where it cannot be drawn."""
         tokens: list[int | None] = []
         for node, parent in enumerate(self.parents[: slot + 1]):
             law = self._law(facts, tokens, node, parent)
@@ -266,7 +266,7 @@ def sampled(
     *,
     wide: bool = False,
 ) -> DraftKind:
-    """A tree of one shape; its nodes level by level, so that none is cut before one above it."""
+    """Return the kind of trees of one shape, whose nodes come level by level."""
     make = partial(TreeDrafter, parents=parents, drawn=drawn)
     return DraftKind(name, make, TreeDrawn(parents, drawn), rounds, wide=wide, how=drawn)
 
@@ -274,7 +274,7 @@ def sampled(
 def both(
     name: str, parents: Sequence[int], rounds: tuple[OneRound, ...] = (), *, wide: bool = False
 ) -> list[DraftKind]:
-    """A shape with independent and with distinct siblings."""
+    """Return the kinds of a shape with independent and with distinct siblings."""
     return [
         sampled(f"(i.i.d. {name})", parents, Drawn.IID, rounds, wide=wide),
         sampled(f"(distinct {name})", parents, Drawn.DISTINCT, rounds, wide=wide),
@@ -370,13 +370,13 @@ class Reach:
     depth: int = 0  # of sampled trees
 
     def joined(self, other: "Reach") -> "Reach":
-        """The larger of both, each by itself."""
+        """Return the larger value of each field."""
         names = [each.name for each in fields(self)]
         return Reach(**{name: max(getattr(self, name), getattr(other, name)) for name in names})
 
 
 def reach_of(shapes: Iterable[tuple[int, ...]], vocab: int, how: Drawn | None) -> Reach:
-    """The reach of a proof over `vocab` tokens; `how` the nodes of its trees were drawn."""
+    """Return the reach of a proof over `vocab` tokens, the nodes of whose trees were drawn so."""
     found = Reach(vocab)
     for parents in shapes:
         widest = max((parents.count(parent) for parent in parents), default=0)

@@ -61,7 +61,7 @@ class Walk:
         self.shapes: set[tuple[int, ...]] = set()  # parents of the trees that were drafted
 
     def after(self, before: "Walk | None", same: int) -> "Walk":
-        """Itself, and where the first `same` choices made a draft in the path before, with that.
+        """Return the walk, with the draft that the first `same` choices made in the path before.
 
         Of single rounds alone: these are the first, so no drafter has seen anything else before.
         """
@@ -71,7 +71,7 @@ class Walk:
         return self
 
     def run(self) -> tuple[Outcome, list[Seen]]:
-        """The output of the path, and its rounds."""
+        """Return the output of the path, and its rounds."""
         case = self.case
         drafter = case.drafter(case.session(self.text, False))
         rounds = decode(
@@ -96,13 +96,13 @@ class Walk:
         return (tuple(self.text[len(case.prompt) :]), finish), seen
 
     def round(self, index: int) -> "CellNoise":
-        """The noise of round `index`."""
+        """Return the noise of round `index`."""
         self.facts = Facts(self.q, self.p, tuple(self.text))
         self.noise = CellNoise(self, index)
         return self.noise
 
     def draft(self, make: Callable[[], Draft]) -> Draft:
-        """What `make` drafts; in a single round once for all paths that go on from it."""
+        """Return what `make` drafts; in a single round once for all paths that go on from it."""
         facts, noise, known = self.facts, self.noise, self.drafted
         if known is None:
             facts.draft = make()
@@ -143,7 +143,7 @@ class CellNoise:
         self.given: dict[tuple[Purpose, int], float] = {}
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] numbers in the cells that the path has chosen."""
+        """Return [n] the numbers in the cells that the path has chosen."""
         walk, rule = self.walk, self.walk.case.rule
         for slot in rule.order(purpose, n):
             if (purpose, slot) not in self.given:
@@ -165,11 +165,11 @@ class Watched(Drafter):
         self.tree, self.layers, self.limit = drafter.tree, drafter.layers, drafter.limit
 
     def begin(self, prompt: Sequence[int], prefill: Scores) -> None:
-        """As it is."""
+        """Begin the watched drafter."""
         self._drafter.begin(prompt, prefill)
 
     def draft(self, context: Context, k: int, noise: Noise, go_on: GoOn) -> Draft:
-        """As it is, and noted as the loop hands it on."""
+        """Draft, and note the draft as the loop passes it on."""
         if self._walk.case.rule.redrafts:
             before = deepcopy((self._drafter, go_on))  # a schedule may count what it was asked
 
@@ -189,7 +189,7 @@ class Watched(Drafter):
 
 
 def copied(draft: Draft) -> Draft:
-    """The same numbers in other places: what a rule under test writes to is its own."""
+    """Copy a draft, so that a rule under test may write to it."""
     probs, parents = (None if x is None else x.clone() for x in (draft.probs, draft.parents))
     return replace(draft, tokens=draft.tokens.clone(), probs=probs, parents=parents)
 
@@ -213,24 +213,24 @@ class Proof:
 
     @property
     def distance(self) -> float:
-        """Total variation from the target's law, at the worse end."""
+        """Return the total variation from the target's law, at the worse end."""
         return max(
             total_variation(self.low, self.expected), total_variation(self.high, self.expected)
         )
 
     @property
     def whole(self) -> bool:
-        """Whether the cells were right, so that `distance` is that of the law itself."""
+        """Return whether the cells were right, so that `distance` is that of the law itself."""
         return self.constant and abs(self.mass - 1) < EXACT
 
     @property
     def exact(self) -> bool:
-        """Whether the law is the target's."""
+        """Return whether the law is the target's."""
         return self.whole and self.distance < EXACT
 
 
 def total_variation(a: dict[Outcome, float], b: dict[Outcome, float]) -> float:
-    """Half the sum of the differences of two laws."""
+    """Return half the sum of the differences of two laws."""
     return sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys()) / 2
 
 
@@ -268,7 +268,7 @@ def prove(case: Case) -> Proof:
 
 
 def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, float]:
-    """The law of the texts that begin with a round of law `law` and go on as the target alone.
+    """Return the law of texts that begin with a round of law `law` and go on as the target alone.
 
     It is the target's law of texts if and only if the round is exact, whatever follows it. A rule
     that is exact in one round after any text is so in all, since the noise of each round is fresh.
@@ -291,7 +291,7 @@ def whole_texts(case: Case, q: Law, law: dict[Outcome, float]) -> dict[Outcome, 
 
 
 def following(trail: list[tuple[int, int]]) -> list[int] | None:
-    """The script of the next path, depth first; None after the last."""
+    """Return the script of the next path, depth first; None after the last."""
     trail = list(trail)
     while trail and trail[-1][0] + 1 == trail[-1][1]:
         trail.pop()

@@ -34,7 +34,7 @@ LATER = 7  # values that the uniforms which are not fixed try
 
 
 @dataclass
-class Asked:
+class VerifierQuery:
     """A verifier with one draft and the target's laws `q` [N + 1, V] of it."""
 
     verifier: Verifier
@@ -43,25 +43,25 @@ class Asked:
     at_once: bool = field(init=False, default=True)  # until it turns out that it cannot be
 
     def one(self, fixed: Fixed, later: int) -> Ruling:
-        """The ruling with some uniforms fixed and the others as trial `later` has them."""
+        """Return the ruling with some uniforms fixed and the others as trial `later` has them."""
         path, token, _ = self.verifier(self.draft, self.q, Probe(fixed, later))
         return (*path.tolist(), int(token))
 
     @cached_property
     def order(self) -> list[Uniform]:
-        """The uniforms in the order in which it asks for them, as far as one ruling shows."""
+        """Return the uniforms in the order in which the verifier asks for them in one ruling."""
         probe = Probe({}, 0)
         self.verifier(self.draft, self.q, probe)
         return list(dict.fromkeys(probe.heard))
 
     def after(self, uniform: Uniform) -> list[Uniform]:
-        """Those that it asks for later than one; none where it is asked setting by setting."""
+        """Return the uniforms that are asked for after one; none where it is tried one by one."""
         if not self.at_once or uniform not in self.order:
             return []
         return self.order[self.order.index(uniform) + 1 :]
 
     def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
-        """[moves, LATER, points, N + 1] the rulings while one uniform moves along `points`.
+        """Return [moves, LATER, points, N + 1] the rulings while a uniform moves along `points`.
 
         Each move is that uniform and what is fixed meanwhile. Fewer moves are answered, but the
         first one always is, where settings must be tried one by one.
@@ -94,26 +94,26 @@ class Asked:
 
 
 @dataclass
-class AskedDrafter:
-    """A drafter after one text, asked as `Asked` is: a ruling is the number of a draft."""
+class DrafterQuery:
+    """A drafter after one text, asked as `VerifierQuery` is: a ruling is the number of a draft."""
 
     redraft: Callable[[Noise], Draft]
     at_once: bool = field(init=False, default=False)
     _numbers: dict[tuple[Any, ...], int] = field(init=False, default_factory=dict)
 
     def one(self, fixed: Fixed, later: int) -> Ruling:
-        """The number of the draft with some uniforms fixed."""
+        """Return the number of the draft with some uniforms fixed."""
         draft = self.redraft(Probe(fixed, later))
         parents = None if draft.parents is None else tuple(draft.parents.tolist())
         made = tuple(draft.tokens.tolist()), parents
         return (self._numbers.setdefault(made, len(self._numbers)),)
 
     def after(self, uniform: Uniform) -> list[Uniform]:
-        """None: it is asked setting by setting."""
+        """Return none: settings are tried one by one."""
         return []
 
     def along(self, moves: Sequence[Move], points: Sequence[float]) -> Tensor:
-        """[1, LATER, points, 1] the numbers while one uniform moves along `points`."""
+        """Return [1, LATER, points, 1] the numbers while one uniform moves along `points`."""
         fixed, moved = moves[0]
         found = [[self.one({**fixed, moved: u}, later) for u in points] for later in range(LATER)]
         return torch.tensor([found])
@@ -128,7 +128,7 @@ class Probe(Noise):
     heard: list[Uniform] = field(default_factory=list)  # what was asked for
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] the fixed values; low, high, or scattered ones elsewhere."""
+        """Return [n] the fixed values; low, high, or scattered ones elsewhere."""
         self.heard.extend((purpose, i) for i in range(n))
         values = [self.fixed.get((purpose, i), other(self.later, purpose, i)) for i in range(n)]
         return torch.tensor(values, dtype=torch.float64)
@@ -141,14 +141,14 @@ class Given(Noise):
     values: Tensor
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] of them."""
+        """Return the first `n` values of a purpose."""
         if n > self.values.shape[-1]:
             raise ValueError(f"{n} uniforms: {self.values.shape[-1]} are there")
         return self.values[purpose, :n]
 
 
 def other(later: int, purpose: Purpose, slot: int) -> float:
-    """The value of a uniform that is not fixed, in one of `LATER` trials."""
+    """Return the value of a uniform that is not fixed, in one of `LATER` trials."""
     if later < 2:
         return (1e-9, 1.0 - 1e-9)[later]
     return (0.5 + 0.381966 * later * (1 + int(purpose) + 3 * slot)) % 1.0
@@ -156,7 +156,7 @@ def other(later: int, purpose: Purpose, slot: int) -> float:
 
 @cache
 def trials(width: int) -> Tensor:
-    """[LATER, purposes, width] the values of all uniforms in each trial."""
+    """Return [LATER, purposes, width] the values of all uniforms in each trial."""
     return torch.tensor(
         [[[other(later, p, i) for i in range(width)] for p in Purpose] for later in range(LATER)],
         dtype=torch.float64,
@@ -165,7 +165,7 @@ def trials(width: int) -> Tensor:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without vmap's warnings of what is slow."""
+    """Silence vmap's warnings of slow operations."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -184,7 +184,7 @@ def guesses(
     tokens: Sequence[int],
     parents: Sequence[int] | None = None,
 ) -> list[float]:
-    """Points inside (0, 1), in order, for a draft of `tokens`.
+    """Return likely thresholds inside (0, 1), in order, for a draft of `tokens`.
 
     Args:
         q: [N + 1] the target's laws as a verifier is given them.
@@ -213,7 +213,7 @@ def guesses(
 def of_trees(
     q: Sequence[Law], p: Sequence[Law], tokens: Sequence[int], parents: Sequence[int]
 ) -> Iterator[float]:
-    """What sibling after sibling leaves, of independent and of distinct ones, from either weight.
+    """Yield what sibling after sibling leaves, independent and distinct, from either weight.
 
     A node begins with the weight 1 where it is walked down to, else with its own chance.
     """
@@ -266,16 +266,16 @@ def of_tries(
 
 
 def one_hot(token: int, size: int) -> list[float]:
-    """All on one token."""
+    """Return a law with all mass on one token."""
     return [float(x == token) for x in range(size)]
 
 
 def over(weight: float, q: Law, p: Law) -> list[float]:
-    """(weight q - p)+."""
+    """Return (weight q - p)+."""
     return [max(weight * a - b, 0.0) for a, b in zip(q, p, strict=True)]
 
 
 def edges(weights: Law) -> Iterator[float]:
-    """Where the cells of an inverse CDF end."""
+    """Return where the cells of an inverse CDF end."""
     total = sum(weights)
     return (edge / total for edge in accumulate(weights) if total > 0)

@@ -51,15 +51,15 @@ class Pair:
     )
 
     def q(self, prefix: Sequence[int]) -> tuple[float, ...]:
-        """The target's law."""
+        """Return the target's law."""
         return self._row(tuple(prefix))[0]
 
     def p(self, prefix: Sequence[int]) -> tuple[float, ...]:
-        """The draft model's law."""
+        """Return the draft model's law."""
         return self._row(tuple(prefix))[1]
 
     def kind(self, prefix: Sequence[int]) -> str:
-        """Which of `kinds` the laws after `prefix` are."""
+        """Return the kind of the laws after `prefix`."""
         return self._random(prefix, "kind").choice(self.kinds)
 
     def _random(self, prefix: Sequence[int], what: str) -> random.Random:
@@ -91,7 +91,7 @@ class Pair:
 
 
 def normalised(weights: Sequence[float]) -> tuple[float, ...]:
-    """Rescaled to a sum of 1."""
+    """Rescale weights to a sum of 1."""
     total = sum(weights)
     return tuple(w / total for w in weights)
 
@@ -125,7 +125,7 @@ class TableLM:
         self._logits: dict[tuple[int, ...], Tensor] = {}
 
     def __deepcopy__(self, memo: object) -> "TableLM":
-        """Another session over the same table, with the same cache."""
+        """Copy the session: the same table, and a cache of the same tokens."""
         other = copy.copy(self)
         other._cache = list(self._cache)
         other._tree = None if self._tree is None else list(self._tree)
@@ -133,11 +133,11 @@ class TableLM:
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
+        """Return the number of tokens in the cache."""
         return len(self._cache) + len(self._tree or ())
 
     def append(self, tokens: Tensor, keep: int, parents: Tensor | None = None) -> Scores:
-        """As `types.LM`; raises `InconsistentFeedError` for what cannot follow."""
+        """Append as `types.LM`; raise `InconsistentFeedError` for tokens that cannot follow."""
         fed = tokens.tolist()
         nodes = 0 if parents is None else min(len(parents), len(fed))
         if self._tree is not None and len(self._tree) + nodes != (
@@ -160,7 +160,7 @@ class TableLM:
         return Scores(torch.stack(rows) if rows else torch.empty(0, self.vocab_size), {})
 
     def commit(self, length: int, path: Sequence[int] | None = None) -> None:
-        """As `types.LM`; raises `InconsistentFeedError` for what cannot be kept."""
+        """Commit as `types.LM`; raise `InconsistentFeedError` for a path that cannot be kept."""
         if not 0 <= length <= len(self._cache):
             raise InconsistentFeedError(f"commit of {length}: {len(self._cache)} are cached")
         kept: tuple[int, ...] = ()
@@ -207,42 +207,42 @@ class TableSite:
         self._lm, self._plan = lm, plan
 
     def session(self) -> LM:
-        """The table."""
+        """Return the table."""
         if self._plan.weights is not Weights.MODEL:
             raise UsageError("asked for a draft model: expected its plan to name it (weights)")
         return self._lm
 
     def own(self) -> OwnWeights:
-        """Never there."""
+        """Refuse: a table has none."""
         raise UsageError("reads weights of its own, and a table has none")
 
     def head(self) -> HeadWeights:
-        """Never there."""
+        """Refuse: a table has none."""
         raise UsageError("reads weights of its own, and a table has none")
 
     def network(self, make: Callable[[], Network]) -> Network:
-        """Never there."""
+        """Refuse: a table has none."""
         raise UsageError("reads weights of its own, and a table has none")
 
     def target(self) -> TargetParts:
-        """Never there."""
+        """Refuse: a table has none."""
         raise UsageError("uses parts of the target, and a table has none")
 
     def cache(self, most: int | None = None) -> Cache:
-        """Never there: without weights of its own there are no layers to keep."""
+        """Refuse: without weights of its own there are no layers to keep."""
         raise UsageError("keeps a cache for layers of its own, and a table has none")
 
     def variant(self, variant: Variant) -> LM:
-        """Never there."""
+        """Refuse: a table has none."""
         raise UsageError("leaves out layers of the target, and a table has none")
 
     def memory(self, make: Callable[[], Made]) -> Made:
-        """Nothing is remembered: each walk begins as the first."""
+        """Make a memory anew: each walk begins as the first."""
         return make()
 
 
 def open_over(lm: LM, drafter: Spec) -> Drafter:
-    """A drafter of the registry over the table of a draft model.
+    """Return a drafter of the registry over the table of a draft model.
 
     Raises:
         SpsError: it cannot be made there.

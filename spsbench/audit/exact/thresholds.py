@@ -26,15 +26,15 @@ class Facts:
 
     @property
     def draft_tokens(self) -> tuple[int, ...]:
-        """What was drafted, nothing before that."""
+        """Return the drafted tokens; none before the draft."""
         return () if self.draft is None else tuple(self.draft.tokens.tolist())
 
     def after(self, n: int) -> tuple[int, ...]:
-        """The text and the first `n` tokens of the drafted chain."""
+        """Return the text and the first `n` tokens of the drafted chain."""
         return (*self.text, *self.draft_tokens[:n])
 
     def drawn(self, slot: int) -> list[float]:
-        """Cells of DRAFT: the draft model's law after the tokens that it drew before."""
+        """Return the cells of DRAFT: the draft model's law after the tokens that it drew before."""
         before = tuple(self.picked[Purpose.DRAFT, i] for i in range(slot))
         return list(self.p(self.text + before))
 
@@ -45,11 +45,11 @@ class Rule:
     redrafts: ClassVar[bool] = False  # whether it asks the drafter for other drafts
 
     def order(self, purpose: Purpose, n: int) -> range:
-        """The slots, in the order in which their cells become known."""
+        """Return the slots, in the order in which their cells become known."""
         return range(n)
 
     def cells(self, facts: Facts, purpose: Purpose, slot: int) -> list[float]:
-        """The widths of the cells of one uniform, from 0 up."""
+        """Return the widths of the cells of one uniform, from 0 up."""
         if purpose is Purpose.DRAFT:
             return facts.drawn(slot)
         if purpose is Purpose.ACCEPT:
@@ -57,15 +57,15 @@ class Rule:
         return self.final(facts) if purpose is Purpose.FINAL else self.plain(facts, slot)
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
-        """Cells of the test of `slot`."""
+        """Return the cells of the test of `slot`."""
         return [1.0]
 
     def final(self, facts: Facts) -> list[float]:
-        """Cells of the last token."""
+        """Return the cells of the last token."""
         return [1.0]
 
     def plain(self, facts: Facts, slot: int) -> list[float]:
-        """Cells of the target's own token after row `slot`."""
+        """Return the cells of the target's own token after row `slot`."""
         return [1.0]
 
 
@@ -73,14 +73,14 @@ class SpsRule(Rule):
     """Cell 0 of ACCEPT keeps the token. FINAL follows the residual of the first rejection."""
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
-        """Cells of the test of `slot`."""
+        """Return the cells of the test of `slot`."""
         if any(facts.picked[Purpose.ACCEPT, i] == 1 for i in range(slot)):
             return [1.0]
         kept = min(1.0, quotient(facts, slot))
         return [kept, 1 - kept]
 
     def final(self, facts: Facts) -> list[float]:
-        """Cells of the last token."""
+        """Return the cells of the last token."""
         n = len(facts.draft_tokens)
         kept = 0
         while kept < n and facts.picked[Purpose.ACCEPT, kept] == 0:
@@ -96,7 +96,7 @@ class BlockRule(Rule):
         return range(n)[::-1] if purpose is Purpose.ACCEPT else range(n)
 
     def accept(self, facts: Facts, slot: int) -> list[float]:
-        """Cells of the test of `slot`."""
+        """Return the cells of the test of `slot`."""
         n = len(facts.draft_tokens)
         if any(facts.picked[Purpose.ACCEPT, i] == 0 for i in range(slot + 1, n)):
             return [1.0]
@@ -109,7 +109,7 @@ class BlockRule(Rule):
         return [kept, 1 - kept]
 
     def final(self, facts: Facts) -> list[float]:
-        """Cells of the last token."""
+        """Return the cells of the last token."""
         n = len(facts.draft_tokens)
         passed = [i + 1 for i in range(n) if facts.picked[Purpose.ACCEPT, i] == 0]
         # An irrelevant test is cell 0 of one, too; the longest is the only one that counts.
@@ -121,7 +121,7 @@ class MatchRule(Rule):
     """PLAIN's uniform i + 1 matters only where node i was reached by equal tokens."""
 
     def plain(self, facts: Facts, slot: int) -> list[float]:
-        """Cells of the target's own token after row `slot`."""
+        """Return the cells of the target's own token after row `slot`."""
         tokens = facts.draft_tokens
         parents = list(range(-1, len(tokens) - 1))
         if facts.draft is not None and facts.draft.parents is not None:
@@ -150,14 +150,14 @@ RULES: dict[str, type[Rule]] = {
 
 
 def quotient(facts: Facts, slot: int) -> float:
-    """Q / p of the token in `slot`; a token that the draft model could not draw is no token."""
+    """Return q / p of the token in `slot`; 0 for a token that the draft model could not draw."""
     before, token = facts.after(slot), facts.after(slot + 1)[-1]
     p = facts.p(before)[token]
     return facts.q(before)[token] / p if p > 0 else 0.0
 
 
 def weights(facts: Facts) -> list[float]:
-    """Of each prefix of the draft, the running product of q / p, cut at 1 after each factor."""
+    """Return for each prefix of the draft the product of q / p, cut at 1 after each factor."""
     running = [1.0]
     for slot in range(len(facts.draft_tokens)):
         running.append(min(1.0, running[-1] * quotient(facts, slot)))
@@ -165,7 +165,7 @@ def weights(facts: Facts) -> list[float]:
 
 
 def leftover(facts: Facts, kept: int, n: int, weight: float) -> list[float]:
-    """The law of the token after `kept` of `n`: (weight q - p)+ rescaled, q after all of them."""
+    """Return the law of the token after `kept` of `n`: (weight q - p)+ rescaled, q after all."""
     q = facts.q(facts.after(kept))
     if kept == n:
         return list(q)

@@ -52,7 +52,7 @@ class AuditArm:
         self.tokens = 0
 
     def take(self, evidence: Evidence, impossible: Sequence[Impossible]) -> None:
-        """One more text."""
+        """Add one text."""
         self.texts += 1
         self.tokens += len(evidence)
         self.parts.append(evidence)
@@ -61,17 +61,17 @@ class AuditArm:
 
     @property
     def alarmed(self) -> bool:
-        """Whether this is not the target's law."""
+        """Return whether this arm alarms: its law is not the target's."""
         return bool(self.impossible) or self.money.peak >= alarm(self.level)
 
     @property
     def evidence(self) -> Evidence:
-        """All of it."""
+        """Return the evidence of all texts."""
         self.parts = [Evidence.joined(self.parts)]
         return self.parts[0]
 
     def thinned(self) -> list[tuple[int, float]]:
-        """(tokens, log10 of the money), at some `POINTS`, with the last and the highest."""
+        """Return (tokens, log10 of the money) at some `POINTS`, and the last and the highest."""
         whole = np.concatenate([np.zeros(1), *self.curve]) / np.log(10)
         at = np.linspace(0, len(whole) - 1, min(POINTS, len(whole))).astype(int)
         at = np.union1d(at, [int(whole.argmax())])
@@ -91,12 +91,12 @@ class Test:
 
     @property
     def bias(self) -> float:
-        """Too often by this much."""
+        """Return by how much the set comes too often."""
         return self.observed - self.expected
 
 
 def tests(evidence: Evidence) -> list[Test]:
-    """Each direction over all tokens, then the draft direction by stratum."""
+    """Return each direction over all tokens, then the draft direction by stratum."""
     everywhere = np.ones(len(evidence), np.bool_)
     made = [_test(evidence, d, "all", everywhere) for d in range(len(DIRECTIONS))]
     for names, strata in (
@@ -145,7 +145,7 @@ class Audit:
         self._claim: float | None = None
 
     def claim(self) -> float | None:
-        """The bias that the SpS arm is long enough for; computed anew when it has grown."""
+        """Return the bias that the SpS arm is long enough for; computed anew when it has grown."""
         if self.sps.tokens > 1.1 * self._tried:
             self._tried = self.sps.tokens
             self._claim = claimable(self.sps.evidence, self.level, self.band)
@@ -153,14 +153,14 @@ class Audit:
 
     @property
     def decided(self) -> bool:
-        """Whether more tokens would change nothing."""
+        """Return whether more tokens would change nothing."""
         if self.sps.alarmed or self.ars.alarmed:
             return True
         claim = self.claim() if self.asked is not None else None
         return claim is not None and self.asked is not None and claim <= self.asked
 
     def finding(self, seconds: float, *, trusted: bool = True) -> Finding:
-        """The verdict. `trusted` = a third opinion agrees with the scorer, if it was asked."""
+        """Return the verdict. `trusted`: a third opinion, if asked, agrees with the scorer."""
         if self.sps.tokens > self._tried:
             self._tried = 0
         claim = self.claim()
@@ -203,7 +203,7 @@ class Audit:
 
 
 def described(arm: AuditArm) -> str:
-    """What gave an arm away."""
+    """Describe the test that found an arm biased."""
     if arm.impossible:
         first = arm.impossible[0]
         return (
@@ -224,7 +224,7 @@ SHOWN = 20  # impossible tokens that are listed
 
 
 def of_finding(found: Finding) -> dict[str, Any]:
-    """A sampled audit."""
+    """Return the rows of a sampled audit."""
     return {
         "verdict": found.verdict.value,
         "line": found.line,
@@ -242,7 +242,7 @@ def of_finding(found: Finding) -> dict[str, Any]:
 
 
 def of_arm(arm: AuditArm) -> dict[str, Any]:
-    """One method's tokens."""
+    """Return the values of one method."""
     return {
         "name": arm.name,
         "texts": arm.texts,

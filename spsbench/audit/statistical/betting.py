@@ -58,13 +58,13 @@ class Evidence:
 
     @property
     def spread(self) -> Floats:
-        """[n] variance of a hit in the draft direction."""
+        """Return [n] the variance of a hit in the draft direction."""
         mass = self.mass[:, DRAFT]
         return mass * (1 - mass)
 
     @classmethod
     def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
-        """One after the other."""
+        """Join evidence, one after the other."""
         if not parts:
             return empty()
         along = {"drawn": 1, "favoured": 1}
@@ -77,7 +77,7 @@ class Evidence:
 
 
 def empty() -> Evidence:
-    """No tokens."""
+    """Return the evidence of no tokens."""
     d = len(DIRECTIONS)
     return Evidence(
         np.zeros((0, d), np.bool_),
@@ -91,14 +91,14 @@ def empty() -> Evidence:
 
 
 def places(emitted: Sequence[int]) -> Whole:
-    """[n] index stratum of each token of rounds that emitted so many tokens."""
+    """Return [n] the index stratum of each token of rounds that emitted so many tokens."""
     inside = [np.arange(count) for count in emitted]
     place = np.concatenate(inside) if inside else np.zeros(0)
     return np.minimum(place, len(INDEX_STRATA) - 1).astype(np.int64)
 
 
 def lengths(n: int) -> Whole:
-    """[n] length stratum of each token of a text."""
+    """Return [n] the length stratum of each token of a text."""
     return np.searchsorted(LENGTH_ENDS, np.arange(n), side="right").astype(np.int64)
 
 
@@ -126,7 +126,7 @@ class Bet:
 
     @property
     def name(self) -> str:
-        """Direction, sign and stratum."""
+        """Return direction, sign and stratum."""
         name = f"{DIRECTIONS[self.direction]} {'too often' if self.sign > 0 else 'too rarely'}"
         if self.index is not None:
             return f"{name}, {INDEX_STRATA[self.index]}"
@@ -159,7 +159,7 @@ NO_BAND: Floats = np.zeros(len(DIRECTIONS))
 
 
 def log_factors(bet: Bet, mass: Floats, pull: Floats, band: float = 0.0) -> tuple[Floats, Floats]:
-    """[...] logarithms of what a hit and what a miss multiplies the stake by.
+    """Return [...] the logarithms of the factors of a hit and of a miss.
 
     With a `band` the null is |bias| <= band: the bet is fair at the far end of it.
     """
@@ -183,7 +183,7 @@ class Money:
         self.peak = 0.0  # of the logarithm of the whole
 
     def take(self, evidence: Evidence) -> Floats:
-        """[n] logarithm of the whole after each further token."""
+        """Return [n] the logarithm of the whole after each further token."""
         steps = gains(evidence, self.band)
         paths = self.logs + np.cumsum(steps, axis=0)
         if len(paths) == 0:
@@ -195,7 +195,7 @@ class Money:
 
     @property
     def loudest(self) -> str:
-        """The bets that hold most of the money."""
+        """Return the bets that hold most of the money."""
         held: dict[str, float] = {}
         for bet, log in zip(BETS, self.logs - self.logs.max(), strict=True):
             held[bet.name] = held.get(bet.name, 0.0) + math.exp(log)
@@ -203,7 +203,7 @@ class Money:
 
 
 def gains(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
-    """[n, B] what each token adds to the logarithm of each bet."""
+    """Return [n, B] what each token adds to the logarithm of each bet."""
     steps = np.zeros((len(evidence), len(BETS)))
     for i, bet in enumerate(BETS):
         mass = evidence.mass[:, bet.direction]
@@ -218,13 +218,13 @@ def gains(evidence: Evidence, band: Floats = NO_BAND) -> Floats:
 
 
 def total(logs: Floats) -> Floats:
-    """[..., B] logarithms of parts -> [...] logarithm of their sum."""
+    """Return [...] the logarithm of a sum whose parts' logarithms are [..., B]."""
     top = logs.max(-1, keepdims=True)
     return np.asarray(np.log(np.exp(logs - top).sum(-1)) + top[..., 0])
 
 
 def alarm(level: float = LEVEL) -> float:
-    """Logarithm of the money at which an audit of this level says that there is a bias."""
+    """Return the logarithm of the money at which an audit of this level finds a bias."""
     return -math.log(level)
 
 
@@ -246,12 +246,12 @@ class Control:
 
     @property
     def passed(self) -> bool:
-        """Whether the audit could have seen what it claims."""
+        """Return whether the audit could have seen what it claims."""
         return self.caught >= CAUGHT
 
 
 def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) -> float | None:
-    """The least bias that an audit of this length catches with probability 0.99; None: none.
+    """Return the least bias that such an audit catches with probability 0.99; None: none.
 
     Simulated at the tokens' own laws, with the main bets alone: the others can only help.
     """
@@ -285,7 +285,7 @@ def claimable(evidence: Evidence, level: float = LEVEL, band: Floats = NO_BAND) 
 def inject(
     evidence: Evidence, bias: float, level: float = LEVEL, band: Floats = NO_BAND
 ) -> Control:
-    """Whole audits of tokens drawn at the same laws with a bias of `bias`, one a seed."""
+    """Audit tokens drawn from the same laws with a bias of `bias`, once a seed."""
     kappa = tilt_of(evidence, bias)
     free = np.maximum(1 - evidence.mass[:, DRAFT], 1e-12)
     chance = added(evidence, kappa) / free  # of a token outside the set to be replaced
@@ -302,12 +302,12 @@ def inject(
 
 
 def added(evidence: Evidence, kappa: float) -> Floats:
-    """[n] what a tilt of `kappa` adds to the chance of the favoured set."""
+    """Return [n] what a tilt of `kappa` adds to the chance of the favoured set."""
     return np.minimum(kappa * evidence.spread, 1 - evidence.mass[:, DRAFT])
 
 
 def tilt_of(evidence: Evidence, bias: float) -> float:
-    """The tilt whose mean effect is `bias`."""
+    """Return the tilt whose mean effect is `bias`."""
     low, high = 0.0, tilt_limit(evidence)
     for _ in range(60):
         middle = (low + high) / 2
@@ -316,5 +316,5 @@ def tilt_of(evidence: Evidence, bias: float) -> float:
 
 
 def tilt_limit(evidence: Evidence) -> float:
-    """The largest tilt worth trying; 0 where no token could be hit or missed."""
+    """Return the largest tilt worth trying; 0 where no token could be hit or missed."""
     return 8.0 if evidence.spread.sum() > 0 else 0.0

@@ -46,7 +46,7 @@ class Text:
 
     @property
     def starts(self) -> list[int]:
-        """Output position at which each round began."""
+        """Return the output position at which each round began."""
         return [int(at) for at in np.cumsum([0, *self.emitted[:-1]])] if self.emitted else []
 
 
@@ -59,10 +59,10 @@ class Suspect(Protocol):
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Return the name of the suspect."""
 
     def on(self, text: Text) -> Pull:
-        """What it says of the tokens of `text`."""
+        """Return the suspected law at the tokens of `text`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DraftLaw:
     name: str = "the draft's law"
 
     def on(self, text: Text) -> Pull:
-        """Beyond the draft model's context q itself: nothing is suspected there."""
+        """Return the draft's law; beyond its context q itself, where nothing is suspected."""
         logits = self.scorer.logits(text.prompt, text.tokens)
 
         def laws(first: int, q: Floats) -> Floats:
@@ -93,7 +93,7 @@ class Likeliest:
     name: str = "the target's likeliest token"
 
     def on(self, text: Text) -> Pull:
-        """One-hot."""
+        """Return one-hot laws."""
         return lambda first, q: one_hot(q.argmax(-1), q)
 
 
@@ -105,7 +105,7 @@ class Proposal:
     name: str = "the proposed token"
 
     def on(self, text: Text) -> Pull:
-        """One-hot."""
+        """Return one-hot laws."""
         known = dict(self._replayed(text))
 
         def laws(first: int, q: Floats) -> Floats:
@@ -116,7 +116,7 @@ class Proposal:
         return laws
 
     def _replayed(self, text: Text) -> list[tuple[int, int]]:
-        """Output positions and what was proposed there, as far as the draft was followed."""
+        """Return output positions and the tokens proposed there, while the draft was followed."""
         drafter, found = self.make(), []
         drafter.begin(text.prompt, Scores(torch.empty(0, 0), {}))
         for start, count, k in zip(text.starts, text.emitted, text.drafted, strict=True):
@@ -133,7 +133,7 @@ class Proposal:
 
 
 def one_hot(tokens: Whole, like: Floats) -> Floats:
-    """[n, V] all mass on one token a row."""
+    """Return [n, V] the all mass on one token a row."""
     rows = np.zeros_like(like)
     rows[np.arange(len(tokens)), tokens] = 1.0
     return rows
@@ -187,7 +187,7 @@ class Examiner:
     seed: int = 0
 
     def examine(self, text: Text) -> tuple[Evidence, list[Impossible]]:
-        """Evidence of each token, and the tokens that are impossible."""
+        """Return the evidence of each token, and the tokens that are impossible."""
         logits = self.scorer.logits(text.prompt, text.tokens)
         pull = self.suspect.on(text)
         tokens = np.array(text.tokens, np.int64)
@@ -203,7 +203,7 @@ class Examiner:
         return Evidence.joined(parts), found
 
     def laws(self, logits: Floats) -> Laws:
-        """The target's laws at some positions."""
+        """Return the target's laws at some positions."""
         return laws_of(logits, self.warp)
 
     def _evidence(
@@ -223,7 +223,7 @@ class Examiner:
         )
 
     def sets(self, q: Floats, p: Floats) -> Bits:
-        """[n, D, V] the tokens of each direction."""
+        """Return [n, D, V] the tokens of each direction."""
         n, size = q.shape
         sets = np.zeros((n, len(DIRECTIONS), size), np.bool_)
         rows = np.arange(n)
@@ -246,7 +246,7 @@ class Examiner:
         return found
 
     def _beyond_the_end(self, text: Text) -> list[Impossible]:
-        """The first token after an EOS, or beyond the budget."""
+        """Return the first token after an EOS, or beyond the budget."""
         ended = [i for i, token in enumerate(text.tokens) if self.ends and token in self.eos]
         ends = [(at + 1, "after the text had ended") for at in ended[:1]]
         ends += [(self.budget, "beyond the budget")] if self.budget is not None else []
@@ -258,12 +258,12 @@ class Examiner:
 
 
 def masses(q: Floats, sets: Bits) -> Floats:
-    """[n, D] q of each set."""
+    """Return [n, D] the q of each set."""
     return np.stack([(q * sets[:, d]).sum(-1) for d in range(sets.shape[1])], axis=1).clip(0, 1)
 
 
 def draws(q: Floats, sets: Bits, rng: Generator) -> tuple[Bits, Bits]:
-    """[R, n, D] the sets of seeded draws from q, and from q within the draft direction's set."""
+    """Return [R, n, D] the sets of seeded draws from q, and from q within the draft's set."""
     n = len(q)
     rows = np.arange(n)
     inside = q * sets[:, DRAFT]

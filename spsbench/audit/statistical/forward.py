@@ -45,7 +45,7 @@ class Scorer:
         self.limit: int | None = getattr(context, "max_position_embeddings", None)
 
     def logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Floats:
-        """[n, V] of each of `tokens`, given all before it; fewer rows where the context ends."""
+        """Return [n, V] logits of each of `tokens`, given all before; fewer if the context ends."""
         text = [*prompt, *tokens[:-1]] if tokens else []
         text = text[: self.limit]
         keep = len(text) - len(prompt) + 1
@@ -57,7 +57,7 @@ class Scorer:
 
 @torch.inference_mode()
 def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
-    """[keep, V] logits after each of the last `keep` tokens of `text`, on the host."""
+    """Return [keep, V] logits after each of the last `keep` tokens of `text`, on the host."""
     ids = torch.tensor([list(text)], device=model.device)
     out = model(input_ids=ids, use_cache=False, logits_to_keep=keep)
     rows: Tensor = out.logits[0, -keep:]
@@ -65,7 +65,7 @@ def plain(model: PreTrainedModel, text: Sequence[int], keep: int) -> Tensor:
 
 
 def again(model: PreTrainedModel) -> PreTrainedModel | None:
-    """The model read anew in float32; None where it has no folder, or there is no room."""
+    """Read the model anew in float32; None where it has no folder, or there is no room."""
     folder = Path(str(model.config.name_or_path))
     plain_files = folder.is_dir() and any(folder.glob("*.safetensors"))
     quantised = getattr(model.config, "quantization_config", None) is not None
@@ -92,7 +92,7 @@ def again(model: PreTrainedModel) -> PreTrainedModel | None:
 
 
 def fits(model: PreTrainedModel) -> bool:
-    """Whether a float32 copy leaves most of the memory free."""
+    """Return whether a float32 copy leaves most of the memory free."""
     need = 4 * int(model.num_parameters())
     return need < SHARE * free_bytes(model.device)
 

@@ -39,7 +39,7 @@ class Led(Noise):
     _u: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     def uniform(self, purpose: Purpose, n: int) -> Tensor:
-        """[n] numbers that are set as the laws become known."""
+        """Return [n] the numbers that are set as the laws become known."""
         self._u = torch.full((max(n, 1),), 0.5, dtype=torch.float64)
         return self._u[:n]
 
@@ -59,7 +59,7 @@ class Led(Noise):
 def along(
     cell: Cell, loaded: Loaded, prompt: Sequence[int], text: Sequence[int], depth: int
 ) -> list[list[Slot]]:
-    """For each place of `text` the slots of a draft of `depth` tokens, fewer at its end.
+    """Return for each place of `text` the slots of a draft of `depth` tokens, fewer at its end.
 
     The target is fed as in rounds that keep everything, so that its passes, and the hidden states
     that it hands on, are those of its engine.
@@ -94,7 +94,7 @@ def along(
 
 
 def seen(draft: Draft, led: Led, q: Tensor, text: Sequence[int]) -> list[Slot]:
-    """The slots of one draft, as far as it followed the text."""
+    """Return the slots of one draft, as far as it followed the text."""
     if (led.laws and draft.probs is not None) or not len(draft.tokens):
         p = led.laws[: len(q)]
         return [
@@ -114,7 +114,7 @@ def seen(draft: Draft, led: Led, q: Tensor, text: Sequence[int]) -> list[Slot]:
 
 
 def kept_nothing(scores: Scores) -> Step:
-    """A round in which nothing was drafted: the pending token alone was fed."""
+    """Return the record of a round in which the pending token alone was fed."""
     none: Any = torch.empty(0, dtype=torch.int64)
     zero = torch.zeros((), dtype=torch.int64)
     return Step(Draft(none, None), scores, Verdict(none, zero, zero))
@@ -159,7 +159,7 @@ class Golden:
 
     @property
     def depths(self) -> list[Depth]:
-        """Over all texts."""
+        """Return acceptance at each depth over all texts."""
         deepest = max((len(s) for p in self.passages for s in p.slots), default=0)
         return [self._at(depth) for depth in range(deepest)]
 
@@ -171,7 +171,7 @@ class Golden:
 
     @property
     def kept(self) -> float:
-        """Tokens that a draft of full depth is expected to have kept."""
+        """Return how many tokens a draft of full depth is expected to have kept."""
         total, chance = 0.0, 1.0
         for each in self.depths:
             chance *= each.acceptance
@@ -179,7 +179,7 @@ class Golden:
         return total
 
     def to_json(self) -> dict[str, Any]:
-        """For a file; `depths` and `kept` are there to be read, and computed anew."""
+        """Return the values for a file; `depths` and `kept` are for readers, and computed anew."""
         values = asdict(self)
         for passage in values["passages"]:
             passage["slots"] = [
@@ -191,7 +191,7 @@ class Golden:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str) -> "Golden":
-        """The inverse of `to_json`.
+        """Read the values that `to_json` wrote.
 
         Raises:
             DataError: another file.
@@ -229,7 +229,7 @@ class Parting(NamedTuple):
 
 
 def parting(golden: Golden, now: Golden) -> Parting | None:
-    """The first depth at which acceptance is another, and the place of the widest gap there."""
+    """Return the first depth of another acceptance, and the place of the widest gap there."""
     for one, two in zip(golden.depths, now.depths, strict=False):
         if abs(one.acceptance - two.acceptance) > NEAR:
             return widest(golden, now, one, two)
@@ -238,7 +238,7 @@ def parting(golden: Golden, now: Golden) -> Parting | None:
 
 
 def widest(golden: Golden, now: Golden, one: Depth, two: Depth) -> Parting:
-    """The place where the overlaps of a depth are furthest apart."""
+    """Return the place where the overlaps of a depth are furthest apart."""
     at = one.depth - 1
     pairs = [
         (abs(a[at].overlap - b[at].overlap), passage.name, place, (a[at], b[at]))

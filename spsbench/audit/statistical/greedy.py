@@ -58,27 +58,27 @@ def first_divergence(
 
 
 def reference_of(model: PreTrainedModel) -> PreTrainedModel:
-    """`model`, or a float32 copy of one in lower precision."""
+    """Return `model`, or a float32 copy of one in lower precision."""
     precise = model.dtype in (torch.float32, torch.float64)
     return model if precise else copy.deepcopy(model).float()
 
 
 @torch.inference_mode()
 def last_logits(model: PreTrainedModel, text: Tensor) -> Tensor:
-    """[V] logits after `text` without a cache."""
+    """Return [V] logits after `text` without a cache."""
     out = model(input_ids=text[None].to(model.device), use_cache=False, logits_to_keep=1)
     return out.logits[0, -1].float()  # type: ignore[no-any-return]
 
 
 def by_steps(model: PreTrainedModel, text: Tensor) -> Tensor:
-    """[V] logits after `text`, its last token fed alone."""
+    """Return [V] logits after `text`, its last token fed alone."""
     lm = EagerLM(model)
     lm.append(text[:-1], keep=0)
     return lm.append(text[-1:], keep=1).logits[0].float()
 
 
 def by_block(model: PreTrainedModel, text: Tensor, k: int) -> Tensor:
-    """[V] logits after `text`, its last token fed in a block of k + 1."""
+    """Return [V] logits after `text`, its last token fed in a block of k + 1."""
     lm = EagerLM(model)
     lm.append(text[: -k - 1], keep=0)
     return lm.append(text[-k - 1 :], keep=1).logits[0].float()
@@ -113,12 +113,12 @@ class Greedy:
 
     @property
     def counts(self) -> Counter[GreedyKind]:
-        """How often each kind."""
+        """Return how often each kind came."""
         return Counter(each.kind for each in self.compared)
 
     @property
     def verdict(self) -> AuditVerdict:
-        """A bug anywhere is a bias."""
+        """Return the verdict: a bug anywhere is a bias."""
         if self.counts[GreedyKind.BUG]:
             return AuditVerdict.BIAS
         valid = self.repeated and self.planted and self.compared
@@ -126,7 +126,7 @@ class Greedy:
 
     @property
     def line(self) -> str:
-        """The result."""
+        """Return the result in a line."""
         counts = ", ".join(f"{self.counts[kind]} {kind}" for kind in GreedyKind)
         start = {AuditVerdict.BIAS: "BUG FOUND: ", AuditVerdict.NOT_VALID: "not valid: "}
         controls = "" if self.repeated else "; ArS differs from itself"
@@ -137,7 +137,7 @@ class Greedy:
 def compare(
     loaded: Loaded, prompt: Sequence[int], ars: Sequence[int], sps: Sequence[int], k: int, name: str
 ) -> Compared:
-    """Two greedy texts of one prompt."""
+    """Compare two greedy texts of one prompt."""
     if list(ars) == list(sps):
         return Compared(name, GreedyKind.IDENTICAL)
     found = first_divergence(loaded.target, prompt, ars, sps, k)
@@ -152,7 +152,7 @@ def compare(
 def wrong_token(
     loaded: Loaded, prompt: Sequence[int], tokens: Sequence[int], k: int
 ) -> Compared | None:
-    """The control: one token is replaced by the target's third choice; it must be a bug."""
+    """Return the control, a text with the target's third choice in it; it must be a bug."""
     if not tokens:
         return None
     at = len(tokens) // 2
@@ -164,7 +164,7 @@ def wrong_token(
 
 
 def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
-    """Records of a greedy run against the scorer's own choices, given each text's past."""
+    """Compare records of a greedy run with the scorer's own choices, given each text's past."""
     scorer = Scorer(loaded.target, loaded.vocab_size)
     result = Greedy()
     for text in texts:
@@ -188,7 +188,7 @@ def greedy_records(cell: Cell, loaded: Loaded, texts: Sequence[Text]) -> Greedy:
 
 
 def of_greedy(found: Greedy) -> dict[str, Any]:
-    """A greedy audit."""
+    """Return the rows of a greedy audit."""
     return {
         "verdict": found.verdict.value,
         "line": found.line,

@@ -45,12 +45,12 @@ from spsbench.settings.records import Record
 
 
 def plain_cell(cell: Cell) -> Cell:
-    """Auto-regressive sampling by the same decoder, engine and warp."""
+    """Return the cell of auto-regressive sampling by the same decoder, engine and warp."""
     return resolve(cell.auto_regressive)
 
 
 def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
-    """A record as the audit reads it."""
+    """Return a record as the audit reads it."""
     return Text(
         tuple(prompt),
         tuple(record.tokens),
@@ -61,7 +61,7 @@ def text_of(prompt: Sequence[int], record: Record, name: str) -> Text:
 
 
 def generate(cell: Cell, loaded: Loaded, prompt: Sequence[int], sample: str, repeat: int) -> Text:
-    """One generation of `cell`, in the loop that ships."""
+    """Generate one text of `cell`, by the shipping loop."""
     generation = Generation(cell, loaded, prompt, sample, repeat)
     for _ in generation:
         pass
@@ -75,7 +75,7 @@ OPINIONS = 4  # texts that are looked at
 
 
 def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
-    """The examiner of texts of `cell`; one of ArS and SpS alike, so that they are comparable."""
+    """Return the examiner of texts of `cell`: one for ArS and SpS, so that they compare."""
     own = not (cell.models.target.trust_remote_code or cell.models.random)
     return Examiner(
         Scorer(loaded.target, loaded.vocab_size, own=own),
@@ -89,7 +89,7 @@ def examiner_of(cell: Cell, loaded: Loaded) -> Examiner:
 
 
 def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
-    """What a faulty method would pull the text to."""
+    """Return the law to which a faulty method would pull the text."""
     if loaded.draft is not None and loaded.draft_tokenizer is None:
         scorer = Scorer(loaded.draft, loaded.vocab_size, own=own)
         return DraftLaw(scorer, cell.sampling.warp)
@@ -104,7 +104,7 @@ def suspect_of(cell: Cell, loaded: Loaded, *, own: bool) -> Suspect:
 
 
 def trusted(examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
-    """Whether transformers, asked for logits and for its own warps, agrees with the examiner."""
+    """Return whether transformers, by its own logits and warps, agrees with the examiner."""
     tolerance = AGREE if loaded.target.dtype in PRECISE else 0.5
     for text in texts[:OPINIONS]:
         rows = examiner.scorer.logits(text.prompt, text.tokens)
@@ -121,7 +121,7 @@ def trusted(examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
 
 
 def warped(logits: Floats, examiner: Examiner) -> Floats:
-    """[n, V] laws by transformers' own warpers, named after the options: `TopKLogitsWarper`."""
+    """Return [n, V] laws by transformers' warpers, named after options: `TopKLogitsWarper`."""
     scores, usual = torch.from_numpy(np.array(logits, np.float64)), WarpSettings()
     for name in WARP:
         value = getattr(examiner.warp, name)
@@ -160,7 +160,7 @@ class Done(NamedTuple):
 
 
 def jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
-    """Without end: of each prompt one text of ArS between three of SpS."""
+    """Yield jobs without end: of each prompt one text of ArS between three of SpS."""
     for cycle in count():
         for prompt in prompts:
             yield AuditJob(True, prompt, 3 * cycle)
@@ -170,7 +170,7 @@ def jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
 
 
 def plain_jobs(prompts: Sequence[Prompt]) -> Iterator[AuditJob]:
-    """Without end: ArS texts that `jobs` does not make."""
+    """Yield jobs without end: texts of ArS that `jobs` does not make."""
     for cycle in count(1 << 20):
         for prompt in prompts:
             yield AuditJob(False, prompt, cycle)
@@ -187,7 +187,7 @@ class Workbench:
 
     @classmethod
     def of(cls, cell: Cell, loaded: Loaded) -> "Workbench":
-        """For a resolved cell."""
+        """Make the workbench of a resolved cell."""
         return cls(cell, plain_cell(cell), loaded, examiner_of(cell, loaded))
 
     def perform(self, job: AuditJob) -> Done:
@@ -274,7 +274,7 @@ class AuditTexts:
 
 
 def workers_for(cell: Cell, loaded: Loaded) -> int:
-    """As many as there are cores, for models that are small and on the CPU; else one."""
+    """Return as many as there are cores for small models on the CPU, else one."""
     if cell.models.ranks > 1:
         return 1
     models = [model for model in (loaded.target, loaded.draft) if model is not None]

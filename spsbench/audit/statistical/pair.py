@@ -37,7 +37,7 @@ REPEATED = 3  # greedy prompts that are generated twice
 
 
 def prompts_of(cell: Cell, loaded: Loaded, tasks: Sequence[Spec], most: int) -> list[Prompt]:
-    """Prompts that fit the context with what is to come, of each task in turn."""
+    """Return prompts that fit the context with their output, of each task in turn."""
     room = None if loaded.limit is None else loaded.limit - cell.sampling.max_new_tokens
 
     def fits(prompt: str) -> bool:
@@ -107,7 +107,7 @@ def audit_pair(
 
 
 def greedy_pair(cell: Cell, loaded: Loaded, prompts: Sequence[Prompt]) -> Greedy:
-    """Each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
+    """Compare each prompt under greedy ArS and SpS: identical, a rounding tie, or a bug."""
     began = time.perf_counter()
     plain, result = plain_cell(cell), Greedy()
     for number, prompt in enumerate(prompts):

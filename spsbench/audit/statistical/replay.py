@@ -133,7 +133,7 @@ def audit_texts(
 
 
 def trust(audit: Audit, examiner: Examiner, loaded: Loaded, texts: Sequence[Text]) -> bool:
-    """A third opinion on the scorer, asked only where there is an alarm."""
+    """Return a third opinion on the scorer, asked only where there is an alarm."""
     return not (audit.ars.alarmed or audit.sps.alarmed) or trusted(examiner, loaded, texts)
 
 
@@ -161,7 +161,7 @@ class Prompts:
             self._samples |= {(cell.id, sample.id): sample for sample in samples}
 
     def __call__(self, cell: Cell, record: Record) -> list[int]:
-        """Its tokens.
+        """Return the tokens of a generation.
 
         Raises:
             DataError: the record is of no sample of the task, or of another prompt.
@@ -180,7 +180,7 @@ class Prompts:
 
 
 def _made(cell: Cell, loaded: Loaded, like: Sequence[Text]) -> Iterator[Text]:
-    """Fresh ArS texts of the same prompts, enough to see whether the audit alarms by itself."""
+    """Yield fresh ArS texts of the same prompts, to see whether the audit alarms by itself."""
     plain, made = plain_cell(cell), 0
     for text in like[:CONTROL_TEXTS]:
         fresh = generate(plain, loaded, text.prompt, "control", made)
@@ -198,7 +198,7 @@ TOTALS = ("num_accepted_tokens_per_pos", "num_drafts")
 
 
 def rates_in(path: Path) -> list[float]:
-    """Of all drafts the share whose i-th token was kept, the newest that a file tells.
+    """Return the newest shares in a file: of all drafts, those whose i-th token was kept.
 
     It is vLLM's log ("Per-position acceptance rate: 0.8, 0.6, ..."), or JSON: a list of such
     shares, or an object with vLLM's counters `num_accepted_tokens_per_pos` and `num_drafts`.
@@ -224,7 +224,7 @@ def rates_in(path: Path) -> list[float]:
 
 
 def from_json(text: str) -> list[float]:
-    """The shares of a list, or those of two counters; none where neither is there."""
+    """Return the shares of a list, or of two counters; none where neither is there."""
     try:
         values: Any = json.loads(text)
     except ValueError:
@@ -238,7 +238,7 @@ def from_json(text: str) -> list[float]:
 
 
 def numbers(values: Any) -> list[float]:
-    """As floats; none where one is no number."""
+    """Return values as floats; none where one is no number."""
     try:
         return [float(value) for value in values if str(value).strip()]
     except (TypeError, ValueError):

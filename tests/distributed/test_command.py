@@ -50,7 +50,13 @@ def test_the_command_writes_the_text_of_one_rank() -> None:
     alone, together = ran(*asked, text="def f("), ran(*asked, *OVER_TWO, text="def f(")
     assert (alone.returncode, together.returncode) == (0, 0), together.stderr
     assert together.stdout == alone.stdout
-    assert together.stderr.splitlines() == alone.stderr.splitlines(), "rank 1 is silent"
+    assert said_in(together) == said_in(alone), "rank 1 is silent"
+
+
+def said_in(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return the lines of a command but for those that depend on how busy the machine is."""
+    lines = done.stderr.splitlines()
+    return [line for line in lines if not line.endswith("...") and "machine is busy" not in line]
 
 
 def rank_of(pid: str) -> str:

@@ -55,7 +55,8 @@ def nodes(tmp_path_factory):
 
 
 def here(root: Path = ROOT) -> dict[str, str]:
-    return {"PYTHONPATH": str(root)}
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, inherited)])}
 
 
 def address(one) -> list[str]:

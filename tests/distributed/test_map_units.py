@@ -138,11 +138,11 @@ def has_begun(pid: int) -> bool:
 
 DRIVER = """
 from spsbench.distributed.map_units import map_units
-from spsbench.settings.execution import Crew
+from spsbench.settings.execution import Workers
 from tests.distributed.doubling import Doubling
 
 map_units(
-    Crew(on="processes:2"),
+    Workers(on="processes:2"),
     Doubling(seconds=60),
     range(4),
     take=lambda *_: None,

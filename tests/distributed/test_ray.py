@@ -41,7 +41,7 @@ import os, signal
 from pathlib import Path
 
 from spsbench.distributed.map_units import map_units
-from spsbench.settings.execution import Crew
+from spsbench.settings.execution import Workers
 from tests.distributed.doubling import Doubling, Written
 
 written, killed = Written(), []
@@ -59,7 +59,7 @@ def strike(workers, losses):
                 break
 
 map_units(
-    Crew(on="ray", cpus_per_worker=1),
+    Workers(on="ray", cpus_per_worker=1),
     Doubling(failing=(7,), seconds=0.05),
     iter(range(60)),
     take=written.take,

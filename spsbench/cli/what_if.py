@@ -12,7 +12,6 @@ from spsbench.cli.interrupt import at_once
 from spsbench.cli.terminal import say, write
 from spsbench.errors import UsageError
 from spsbench.messages import LIBRARIES, announce_if_slow
-from spsbench.planning.forecast.what_if import HERE, parse_link, parse_shapes
 from spsbench.settings.cell_from_options import OF_CELL, make_cell
 from spsbench.settings.commands import OF_PLANNING, TASK
 from spsbench.settings.experiment import task_spec
@@ -98,6 +97,8 @@ def plan_link(link: str, what: str | None, asked: Mapping[str, Any], *, json: bo
     Raises:
         SpsError: a link, a number of ranks or files that cannot be used.
     """
+    from spsbench.planning.forecast.what_if import HERE, parse_link
+
     rest = dict(asked)
     ranks = ranks_of(rest)
     if link != HERE:
@@ -171,6 +172,8 @@ def plan_shapes(shapes: str, asked: Mapping[str, Any], *, json: bool) -> None:
     Raises:
         SpsError: what is no shape, or one that this kind of model cannot have.
     """
+    from spsbench.planning.forecast.what_if import parse_shapes
+
     wanted = parse_shapes(shapes)
     once = single(asked, "--shapes")
     make_cell(**access_of(once)[1])

@@ -144,6 +144,7 @@ def test_it_goes_on_where_it_stopped(made: Planned, pair: dict[str, str], tmp_pa
     assert len(more.outlook.forecasts) > len(done.outlook.forecasts)
 
 
+@pytest.mark.slow  # test_it_goes_on_where_it_stopped resumes too
 def test_a_plan_that_was_moved_goes_on(made: Planned, pair: dict[str, str], tmp_path: Path) -> None:
     """Nothing is made again, although its cells name their prompts where it was begun."""
     moved = tmp_path / "moved"

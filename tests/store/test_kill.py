@@ -57,8 +57,8 @@ def kill_often(folder, kills):
     assert log.read_bytes() == b"".join(expected)  # as if it had never been killed
 
 
-def test_twenty_kills_lose_nothing(tmp_path):
-    kill_often(tmp_path, 20)
+def test_eight_kills_lose_nothing(tmp_path):
+    kill_often(tmp_path, 8)
 
 
 @pytest.mark.slow

@@ -289,7 +289,7 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
     flagged = good - sum(s.timed for s in rows) - loaded
     lines = [
         f"{good} generations over up to {samples} samples. Brackets are 95 % intervals over "
-        f"samples; fewer than {FEWEST} samples have none, unless all or none succeed."
+        f"samples; fewer than {FEWEST} samples have none, unless every one or none succeeds."
     ]
     lengths = [s.text_tokens.mean for s in rows if s.text_tokens is not None]
     if lengths:

@@ -113,7 +113,7 @@ def test_markdown() -> None:
         " n/a |\n"
         "\n"
         "- 99 generations over up to 50 samples. Brackets are 95 % intervals over samples; "
-        "fewer than 8 samples have none, unless all or none succeed.\n"
+        "fewer than 8 samples have none, unless every one or none succeeds.\n"
         "- 1 generations failed and are left out of every figure.\n"
         "- 1 timings of first calls are left out of the times.\n"
         "- 3 prompts were truncated to fit the context.\n"

@@ -97,7 +97,7 @@ class Bulk(NamedTuple):
     stop: Callable[[], bool]
 
 
-class Hands(Protocol):
+class WorkerPool(Protocol):
     """Others who work for a run; they stop when `Bulk.stop` says so."""
 
     def make(self, bulk: Bulk) -> None:
@@ -142,7 +142,7 @@ class Conduct:
     watch: Watch = lambda pace: None
     stop: Callable[[], bool] = lambda: False
     traced: Told = lambda done, total: None
-    hands: Hands | None = None
+    hands: WorkerPool | None = None
 
     def run(self, experiment: Experiment) -> Outcome:
         """Make every record that is missing, score them, and sum up.

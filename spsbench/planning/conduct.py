@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.benchmark.conduct import RESULTS, Hands
+from spsbench.benchmark.conduct import RESULTS, WorkerPool
 from spsbench.benchmark.jobs import fitting
 from spsbench.benchmark.models import Models, folders_for
 from spsbench.errors import UsageError
@@ -133,7 +133,7 @@ class Planner:
     system: str = ""
     watch: Callable[[Phases], None] = lambda phases: None
     stop: Callable[[], bool] = lambda: False
-    hands: Hands | None = None
+    hands: WorkerPool | None = None
 
     def __post_init__(self) -> None:
         self._phases, self._phase, self._count = Phases(), "texts", Count()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.benchmark.conduct import Conduct, Hands
+from spsbench.benchmark.conduct import Conduct, WorkerPool
 from spsbench.benchmark.estimate import Pace
 from spsbench.benchmark.trace_run import Told
 from spsbench.methods.resolve import resolve
@@ -48,7 +48,7 @@ class Runs:
         watch: Callable[[Pace], None],
         traced: Told,
         stop: Callable[[], bool],
-        hands: Hands | None = None,
+        hands: WorkerPool | None = None,
     ) -> None:
         self.folder, self.access, self.model_cache = folder, access, model_cache
         self._home = home
@@ -85,7 +85,7 @@ class Runs:
             traced=tuple(cell.but(**work) for cell in traced),
         )
 
-    def _run(self, part: Part, out: Path, hands: Hands | None = None) -> Path | None:
+    def _run(self, part: Part, out: Path, hands: WorkerPool | None = None) -> Path | None:
         experiment = Experiment(parts=(part,), seed=self._seed, threads=self.access.threads)
         conduct = Conduct(
             place=OutputFolder(out=out, resume=True, score=False),

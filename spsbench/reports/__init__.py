@@ -1,1 +1,1 @@
-"""Summaries -> files for people and programs, one format a file."""
+"""Render summaries as files for people and programs, one module a format."""

@@ -1,20 +1,18 @@
-"""Audits as sheets: made of the values that `sps verify --json` tells, new or kept with a run."""
+"""Audits as sheets and figures, from the values that `sps verify --json` prints."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spsbench.reports.figures import Curve, Figure, Grid, Level, Mood, Panel, Point, Sheet
 
-# The figure of an audit: the money won against each arm, token by token, and the alarm.
-
-LOWEST = -3.0  # of the axis: who has lost more than that has lost
+LOWEST = -3.0  # lower end of the axis; a smaller e-value is drawn here
 
 Money = Sequence[tuple[int, float]]
-"""(tokens, log10 of the money)."""
+"""(tokens, log10 of the e-value)."""
 
 
 def money(curves: Mapping[str, Money], alarm: float, title: str) -> Figure:
-    """The e-process of each arm; `alarm` is log10 of the money that means a bias."""
+    """Draw the e-process of each arm; `alarm` is log10 of the e-value that rejects losslessness."""
     items = [
         Curve(
             name=name,
@@ -31,9 +29,9 @@ def money(curves: Mapping[str, Money], alarm: float, title: str) -> Figure:
 
 
 Values = Mapping[str, Any]
-"""One audit: `audit.text.report.of_finding` or `of_greedy`, with `name` and `settings`."""
+"""An audit's values: `audit.text.report.of_finding` or `of_greedy`, with `name` and `settings`."""
 
-SHOWN = 20  # rows of what went wrong
+SHOWN = 20  # rows of failures in the table
 MOODS: Mapping[str, Mood] = {"held": "good", "bias found": "bad"}
 MONEY = (
     "An audit bets against the claim that every token follows the target's law. If the claim "
@@ -48,11 +46,11 @@ GREEDY = (
 
 
 def audit_sheet(audit: Values, run: str = "", records: int | None = None) -> Sheet:
-    """One audit.
+    """Return the sheet of one audit.
 
     Args:
-        run: the title of the run's table; empty where the audit made its own texts.
-        records: how many the run has now; it is told if they were others then.
+        run: title of the run's table; empty if the audit generated its own texts.
+        records: number of records in the run now; a change since the audit is reported.
     """
     notes = []
     settings = audit.get("settings") or {}

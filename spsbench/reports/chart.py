@@ -16,10 +16,10 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
     """Return a bar for each row that has a speed-up, under a heading for each task and setting.
 
     A bar is full up to the low end of its interval, lighter up to the estimate, lightest up to the
-    high end. Empty where fewer than two methods have a speed-up.
+    high end. The chart is empty if fewer than two methods have a speed-up.
 
     Args:
-        rows: a row a cell; rows of groups are left out.
+        rows: one row per cell; rows of groups are omitted.
         width: columns of the terminal.
         plain: whether only ASCII may be used.
     """
@@ -45,12 +45,12 @@ def chart(rows: Sequence[Summary], width: int, *, plain: bool = False) -> str:
 
 
 def speedup(row: Summary) -> Estimate | None:
-    """Return the measured speed-up of a row, under load or not, else the one a plan predicts."""
+    """Return the measured speed-up of a row, idle or under load, else the speed-up of a plan."""
     return row.at_any_load("speedup")[0] or row.predicted_speedup
 
 
 def bar(gain: Estimate, scale: float, room: int, shades: str) -> str:
-    """Return `room` characters, each worth `scale`; a blank one at 1 is marked."""
+    """Return `room` characters, each worth `scale`; a blank at 1 is marked."""
     low = gain.mean if gain.low is None else gain.low
     high = gain.mean if gain.high is None else gain.high
     ends = (low, gain.mean, high)

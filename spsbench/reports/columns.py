@@ -1,4 +1,4 @@
-"""The columns of every table, and their cells as text."""
+"""Columns of the tables: names, figures, quality scores, and their cells as text."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from spsbench.settings.labels import NAMED, Names, method, warp
 from spsbench.settings.records import MEASURES
 
 ABSENT = "n/a"
-MARK = "*"  # timed while other work kept the machine busy
+MARK = "*"  # timed while other work used the machine
 
 Show = Callable[[Estimate, int, str], str]
-"""An estimate, its digits and its unit -> text."""
+"""Formatter of an estimate: (estimate, digits, unit) -> text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class Column:
     unit: str = ""  # "x", "%" (the value times 100), ...
 
     def text(self, summary: Summary, show: Show) -> str:
-        """The figure as `show` writes it, `n/a` where there is none; marked if under load."""
+        """Format the figure by `show`, `n/a` if missing; timings under load are marked."""
         estimate, marked = summary.at_any_load(self.figure)
         if estimate is None:
             return ABSENT
         return show(estimate, self.digits, self.unit) + MARK * marked
 
     def with_load(self, summary: Summary, show: Show) -> str:
-        """The figure over all timings, marked; empty where load has no part in it."""
+        """Return the figure over all timings, marked; empty if load does not affect the figure."""
         estimate = summary.with_load.get(self.figure)
         return "" if estimate is None else show(estimate, self.digits, self.unit) + MARK
 
 
-PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not every run has measured it
+PROCESSOR = Column("CPU ms/token", "processor_token_time_ms", 2)  # not in every run
 MEASURED = tuple(Column(each.heading, each.figure, each.digits) for each in MEASURES)
 COLUMNS = (
     Column("speed-up", "speedup", 2, "x"),
@@ -55,11 +55,11 @@ COLUMNS = (
     Column("TTFT ms", "ttft_ms", 1),
 )
 RARE = PROCESSOR, *MEASURED
-"""Columns that are left out where no row has them."""
+"""Columns that are omitted if no row has a value."""
 
 
 def columns(rows: Sequence[Summary]) -> list[Column]:
-    """The columns of a table: the headline of quality, those of COLUMNS, the rest of quality."""
+    """Return the columns of a table: the first metric of each task, COLUMNS, the other metrics."""
     names = dict.fromkeys(name for s in rows for name in s.quality)
     scores = [quality(name) for name in names]
     headlines = [column for column in scores if column.heading in headline(rows)]
@@ -68,10 +68,10 @@ def columns(rows: Sequence[Summary]) -> list[Column]:
 
 
 def chosen(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
-    """The columns of those headings or figures, in their order: `speed-up`, `alpha`, `prefill_ms`.
+    """Return the columns by headings or figures, in order: `speed-up`, `alpha`, `prefill_ms`.
 
     Raises:
-        UsageError: one that no row has.
+        UsageError: no row has the column.
     """
     known = {column.heading: column for column in [*columns(rows), *COLUMNS]}
     figures = dict.fromkeys(name for s in rows for name in s.figures)
@@ -90,29 +90,29 @@ def chosen(rows: Sequence[Summary], names: Sequence[str]) -> list[Column]:
 
 
 def headline(rows: Sequence[Summary]) -> set[str]:
-    """The metric that each task names first."""
+    """Return the first metric of each task."""
     return {next(iter(s.quality)) for s in rows if s.quality}
 
 
 def quality(metric: str) -> Column:
-    """The column of a score."""
+    """Return the column of a quality metric."""
     return Column(metric, f"quality.{metric}", 2 if is_percent(metric) else 4)
 
 
 def group(summary: Summary) -> str:
-    """The category that a row is of."""
+    """Return the category of a row."""
     return "all" if summary.group is None else summary.group or "none"
 
 
 OPTIONS = "options"
 NAMES = ("group", *NAMED, OPTIONS)
-"""The columns that say what a row is, of files for programs."""
+"""Columns that identify a row in machine-readable files."""
 
 
 def names(rows: Iterable[Summary]) -> dict[str, Callable[[Summary], str]]:
-    """Each of `NAMES` with its text in a row; `options` has all else that differs between rows.
+    """Map each of `NAMES` to its text in a row; `options` joins all other differences between rows.
 
-    The text is other people's: quote it.
+    The text comes from users and must be quoted.
     """
     told = Names(row.cell for row in rows)
 
@@ -124,7 +124,7 @@ def names(rows: Iterable[Summary]) -> dict[str, Callable[[Summary], str]]:
 
 
 def counted(summary: Summary) -> str:
-    """How many generations a row stands on, how many failed, how many were timed under load."""
+    """Count the generations of a row: all, failed, and timed under load."""
     notes = [f"{summary.failures} failed"] * bool(summary.failures)
     if summary.loaded:
         timed = summary.timed + summary.loaded
@@ -133,7 +133,7 @@ def counted(summary: Summary) -> str:
 
 
 def brief(estimate: Estimate, digits: int, unit: str = "") -> str:
-    """`1.92x ±0.03`, or `1.92x [1.90, 1.99]` where one side is longer, to the digits shown."""
+    """Format `1.92x ±0.03`, or `1.92x [1.90, 1.99]` if the rounded interval is asymmetric."""
     if estimate.low is None or estimate.high is None:
         return full(estimate, digits, unit)
     sides = {
@@ -146,14 +146,12 @@ def brief(estimate: Estimate, digits: int, unit: str = "") -> str:
 
 
 def full(estimate: Estimate, digits: int, unit: str = "") -> str:
-    """`1.92x [1.90, 1.94]`; no brackets where there is no interval."""
+    """Format `1.92x [1.90, 1.94]`, without brackets if there is no interval."""
     mean = f"{estimate.mean:.{digits}f}{unit}"
     if estimate.low is None or estimate.high is None:
         return mean
     return f"{mean} [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]"
 
-
-# Chinchilla's figures, to stand beside measured ones (Chen et al. 2023, arXiv 2302.01318).
 
 TARGET, DRAFT = "Chinchilla 70B", "Chinchilla 4B"
 SOURCE = (
@@ -163,10 +161,10 @@ SOURCE = (
 
 
 class PaperRow(NamedTuple):
-    """A row of Table 1."""
+    """A row of Table 1 of Chen et al. 2023, arXiv 2302.01318 (Chinchilla)."""
 
     task: str
-    setting: str  # this and the method in the words of `columns`
+    setting: str  # setting and method are spelled as in `columns`
     method: str
     metric: str
     result: float  # on the scale 0 .. 1
@@ -185,12 +183,15 @@ TABLE_1 = (
     PaperRow("humaneval", HUMANEVAL, "ArS", "pass@1", 0.451, 14.1, 1.0, 16400),
     PaperRow("humaneval", HUMANEVAL, "SpS K=4", "pass@1", 0.470, 5.73, 2.46, 16400),
 )
-"""XSum: 1-shot, 11,305 sequences of at most 128 tokens. HumanEval: 100 samples for each problem,
-16,400 of at most 512 tokens; the paper gives no temperature for XSum's nucleus sampling."""
+"""Table 1. XSum: 1-shot, 11,305 sequences of at most 128 tokens.
+
+HumanEval: 100 samples for each problem, 16,400 of at most 512 tokens. The paper gives no
+temperature for nucleus sampling on XSum.
+"""
 
 
 def beside(summary: Summary) -> PaperRow | None:
-    """The paper's row for a measured one; None where Table 1 has none."""
+    """Return the row of Table 1 that matches a measured row, or None."""
     cell = summary.cell
     if summary.group is not None or not cell.method.own_loop:
         return None

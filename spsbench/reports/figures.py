@@ -1,70 +1,68 @@
-"""A figure as numbers: what a plot draws, whoever draws it."""
+"""Plots as plain numbers, independent of the renderer, and sheets of findings."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 
 class Point(NamedTuple):
-    """A value, with its interval or spread where there is one."""
+    """A value with an optional interval or spread."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
-    loaded: bool = False  # timed while other work kept the machine busy
+    loaded: bool = False  # timed while other work used the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Points in the order of x."""
+    """A line through points in the order of x."""
 
     name: str
     points: tuple[Point, ...]
-    line: int  # what it belongs to: one colour and mark in all panels
+    line: int  # index of the line; selects colour and marker in all panels
     best: Point | None = None  # the optimum
-    dense: bool = False  # too many points to mark each
+    dense: bool = False  # too many points for a marker each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A value that does not depend on x."""
+    """A horizontal line: a value that does not depend on x."""
 
     name: str
     y: float
-    line: int | None = None  # whose baseline it is; None = a bound that belongs to no line
-    loaded: bool = False  # timed while other work kept the machine busy
+    line: int | None = None  # index of the line whose baseline this is; None = a bound
+    loaded: bool = False  # timed while other work used the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One pair of axes."""
+    """A pair of axes with its curves."""
 
     title: str = ""
-    x: str  # what is on each axis, with its unit
+    x: str  # axis labels with units
     y: str = ""
     items: tuple[Curve | Level, ...]
-    whole: bool = False  # x counts something
-    from_zero: bool = False  # y begins at 0
-    empty: str = ""  # why there is nothing to draw, where there is nothing
+    whole: bool = False  # x is an integer
+    from_zero: bool = False  # y starts at 0
+    empty: str = ""  # reason why the panel is empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Panels side by side under one heading; a line has one name in all of them."""
+    """Panels side by side under one heading; a line has the same name in all panels."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
-# What is told in words, figures and small tables: an audit, a plan, a training.
-
 Mood = Literal["good", "bad", "open"]
-"""How a finding reads at a glance."""
+"""Outcome of a finding; selects its colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A table of text; the first `names` columns say what a row is."""
+    """A table of text; the first `names` columns identify a row."""
 
     caption: str
     headings: tuple[str, ...]
@@ -74,15 +72,15 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """A finding with what it stands on, for formats that can show it. All text may be others'."""
+    """A finding with its tables and figures. All text may be user input and must be escaped."""
 
     title: str
     mood: Mood
-    line: str  # the finding in a sentence
+    line: str  # the finding in one sentence
     notes: tuple[str, ...] = ()
-    says: str = ""  # how its figures are to be read
+    says: str = ""  # how to read the figures
     figures: tuple[Figure, ...] = ()
     grids: tuple[Grid, ...] = ()
-    run: str = ""  # title of the table, and id of the cell in it, where it is of one
+    run: str = ""  # title of the run's table and id of the cell, if the finding belongs to a run
     cell: str = ""
-    answers: bool = False  # it is the whole answer of its report: its rows do not say it anew
+    answers: bool = False  # the sheet is the whole answer; its rows do not repeat it

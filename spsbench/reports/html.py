@@ -1,4 +1,4 @@
-"""One page that needs nothing else: answers in words, plots, tables, and texts by token."""
+"""Self-contained HTML page of a report: answers, plots, tables, and generations by token."""
 
 import base64
 import hashlib
@@ -33,7 +33,7 @@ SCRIPTS = (
 
 
 def html(report: Report) -> str:
-    """A page of runs; the same bytes for the same records."""
+    """Return the page of a report; equal records give equal bytes."""
     made = content(report)
     firsts = accumulate((len(table.rows) for table in report.tables), initial=0)
     tables = "".join(tabled(*each) for each in zip(report.tables, firsts, strict=False))
@@ -52,7 +52,7 @@ def html(report: Report) -> str:
 def trace_page(
     title: str, traces: Iterable[Trace], about: Mapping[str, str], lines: Sequence[str]
 ) -> str:
-    """A page of generations alone: `about` in words, and `lines` said of them."""
+    """Return a page of generations only, with a description `about` and notes `lines`."""
     data = {
         "rows": [],
         "exhibits": [],
@@ -70,9 +70,9 @@ def trace_page(
 
 
 def page(title: str, about: str, parts: Sequence[str], data: Mapping[str, Any]) -> str:
-    """The document around its parts. Only the script of this package may run in it.
+    """Return the document around `parts`; only the script of this package may run.
 
-    No address is allowed to be asked for anything, so that nothing leaves it when it is opened.
+    The content security policy allows no network requests, so opening the page sends nothing.
     """
     style = (ASSETS / "page.css").read_text("utf-8")
     script = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
@@ -101,7 +101,7 @@ def _digest(text: str) -> str:
 
 
 def _about(tables: Sequence[Table], runs: Sequence[str]) -> str:
-    """What was run, on what, when, at which commit."""
+    """Return the provenance as HTML: models, tasks, machine, time and commit."""
     seen: dict[str, dict[str, None]] = {"runs": dict.fromkeys(runs)}
     for table in tables:
         seen.setdefault("data", {})[table.title.task] = None

@@ -1,4 +1,4 @@
-"""Parquet for notebooks: one file, a row a generation and a row a round, told apart by `kind`."""
+"""Parquet for notebooks: one file with a row a generation and a row a round, typed by `kind`."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -9,7 +9,7 @@ from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names, method, setting
 from spsbench.settings.records import Record, RoundRecord
 
-BATCH = 20_000  # rows that are held at a time, about
+BATCH = 20_000  # rows held in memory, approximately
 
 COLUMNS = {
     "text": "kind run cell task setting method options sample group text finish error",
@@ -22,9 +22,9 @@ COLUMNS = {
 
 
 def parquet(report: Report) -> bytes:
-    """Every record of the report; what a kind of row does not have is null.
+    """Return every record of the report; columns that do not apply to a kind are null.
 
-    Text that is no Unicode has its surrogates escaped. Times are in seconds.
+    Unpaired surrogates in text are escaped. Times are in seconds.
     """
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow.parquet import ParquetWriter  # type: ignore[import-untyped]
@@ -48,7 +48,7 @@ def parquet(report: Report) -> bytes:
 
 def _rows(report: Report) -> Iterator[dict[str, Any]]:
     for table in report.tables:
-        if table.part:  # its records are in a table before
+        if table.part:  # the records are in an earlier table
             continue
         cells = {row.cell.id: row.cell for row in table.rows}
         names = Names(row.cell for each in report.tables for row in each.rows)
@@ -60,7 +60,7 @@ def _rows(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _tree(r: RoundRecord) -> dict[str, Any]:
-    """Of a round's tree its depth, and of a path the nodes; of a chain its depth alone."""
+    """Return the depth of a round, and the path and siblings of its tree; null for a chain."""
     none = {"path": None, "siblings": None, "offered": None}
     return {**none, **({} if r.tree is None else r.tree._asdict()), "depth": r.depth}
 
@@ -96,7 +96,7 @@ def _generation(record: Record) -> dict[str, Any]:
 
 
 def _sums(rounds: list[RoundRecord]) -> dict[str, Any]:
-    """Counts and times of all rounds; what not every round has is not added up."""
+    """Sum the counts and times of all rounds; fields that some round lacks are omitted."""
     return {
         name: sum(getattr(r, name) for r in rounds)
         for name in ("drafted", "accepted", "emitted", "seconds", "draft_seconds", "target_seconds")

@@ -1,4 +1,4 @@
-"""Figures as PNG and SVG, by matplotlib."""
+"""Render figures as PNG and SVG with matplotlib."""
 
 import textwrap
 from io import BytesIO
@@ -7,28 +7,28 @@ from typing import Any
 from spsbench.reports.figures import Curve, Figure, Level, Panel
 from spsbench.reports.text import visible
 
-# Okabe and Ito's colours, told apart under every common colour blindness; markers differ as well
+# Okabe-Ito palette, distinct under common colour blindness; markers differ as well
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
 OPEN = " (open marks: under load)"
 SHORT = 40  # characters of labels that fit three in a row
-LABEL_WIDTH = 70  # characters of a line of one, that fit two in a row
+LABEL_WIDTH = 70  # characters of a label line that fit two in a row
 TITLE_WIDTH = 130  # characters that fit above several panels
 STYLE: Any = {"svg.hashsalt": "spsbench", "svg.fonttype": "path", "font.size": 10.0}
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG."""
+    """Return the figure as PNG."""
     return _saved(figure, "png")
 
 
 def svg(figure: Figure) -> bytes:
-    """The figure as SVG, the same bytes for the same numbers."""
+    """Return the figure as SVG; equal numbers give equal bytes."""
     return _saved(figure, "svg")
 
 
 def draw(figure: Figure) -> Any:
-    """The panels as a figure of matplotlib; those of several share a legend below them."""
+    """Draw the panels as a matplotlib figure; several panels share a legend below."""
     import matplotlib.figure
 
     single = len(figure.panels) == 1
@@ -39,7 +39,7 @@ def draw(figure: Figure) -> Any:
     for axes, panel in zip(panels, figure.panels, strict=True):
         _draw(axes, panel)
     named: dict[str, Any] = {}
-    for axes in panels:  # a line may be in some panels only
+    for axes in panels:  # a line may be missing from some panels
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     labels, handles = list(named), list(named.values())
@@ -93,7 +93,7 @@ def _draw(axes: Any, panel: Panel) -> None:
 
 
 def _curve(axes: Any, curve: Curve) -> None:
-    """Points with their intervals; the optimum ringed."""
+    """Draw points with error bars and circle the optimum."""
     colour = COLOURS[curve.line % len(COLOURS)]
     xs, ys = [p.x for p in curve.points], [p.y for p in curve.points]
     if curve.dense:
@@ -105,7 +105,7 @@ def _curve(axes: Any, curve: Curve) -> None:
     loaded = [p for p in curve.points if p.loaded]
     name = f"{curve.name}{OPEN}" if loaded else curve.name
     axes.errorbar(xs, ys, yerr=[below, above], label=_plain(name), capsize=3, **look)
-    if loaded:  # an open mark over the full one
+    if loaded:  # an open marker over the filled one
         where = [p.x for p in loaded], [p.y for p in loaded]
         axes.plot(*where, linestyle="none", markerfacecolor="white", zorder=4, **look)
     if curve.best is not None:
@@ -116,7 +116,7 @@ def _curve(axes: Any, curve: Curve) -> None:
 
 
 def _level(axes: Any, level: Level) -> None:
-    """The baseline of a line is dashed, a bound dotted."""
+    """Draw a baseline dashed or a bound dotted."""
     colour = "#555555" if level.line is None else COLOURS[level.line % len(COLOURS)]
     style = ":" if level.line is None else "--"
     name = f"{level.name} (under load)" if level.loaded else level.name
@@ -128,6 +128,6 @@ def _plain_lines(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """ASCII, for the font may lack the rest; a leading underscore would hide a label."""
+    """Return ASCII text without a leading underscore, which matplotlib would hide."""
     shown = visible(text).encode("ascii", "backslashreplace").decode()
     return f" {shown}" if shown.startswith("_") else shown

@@ -1,4 +1,4 @@
-"""The lines below a table: parity of quality, what memory allows, the paper's figures."""
+"""Lines below a table: quality parity, memory bandwidth, repetition, greedy texts, pass@k."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,11 +20,11 @@ from spsbench.tasks.program_texts import TASK
 def findings(
     rows: Sequence[Summary], paired: Sequence[tuple[Cell, Parity]], *, paper: bool = False
 ) -> list[str]:
-    """What the figures of a run show, one line each.
+    """Return the findings of a run, one line each.
 
     Args:
-        paired: made by `paired_quality`.
-        paper: whether the paper's rows stand beside those of the run.
+        paired: result of `paired_quality`.
+        paper: whether the paper's rows are shown with the run's.
     """
     names = Names(row.cell for row in rows)
     lines = [*_warnings([row.cell for row in rows]), *_parities(paired, names)]
@@ -38,7 +38,7 @@ def paired_quality(
     margins: Mapping[str, float],
     identical: Container[str] = (),
 ) -> list[tuple[Cell, Parity]]:
-    """Every drafting cell's quality against that of ArS, on the scale 0 .. 1."""
+    """Compare the quality of every drafting cell with that of ArS, on the scale [0, 1]."""
     scaled = (Score(s.cell, s.sample, s.repeat, _to_one(s.metrics)) for s in scores)
     cells = [row.cell for row in rows]
     return parities(cells, scaled, combine=combine, margins=margins, identical=identical)
@@ -47,7 +47,7 @@ def paired_quality(
 def by_sample(
     rows: Sequence[Summary], scores: Sequence[Score], combine: Callable[[Cell], Combine]
 ) -> dict[str, Qualities]:
-    """Of each cell its quality by sample, on the scale 0 .. 1."""
+    """Return the quality of each cell by sample, on the scale [0, 1]."""
     own: dict[str, list[Score]] = {row.cell.id: [] for row in rows}
     for s in scores:
         if s.cell in own:
@@ -56,7 +56,7 @@ def by_sample(
 
 
 def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str]:
-    """How near ArS comes to what memory allows, for each target."""
+    """Compare ArS with the memory-bandwidth limit, for each target."""
     memory = provenance.get("memory") or {}
     lines = []
     for target, size in memory.get("weights", {}).items():
@@ -85,7 +85,7 @@ def ceilings(rows: Sequence[Summary], provenance: Mapping[str, Any]) -> list[str
 
 
 def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[str]:
-    """How varied the texts of each row are; one whose texts loop says what that means."""
+    """Describe the diversity of the texts of each row, and warn about looping texts."""
     lines, names = [], Names(cells)
     for cell in cells:
         found = texts[cell.id]
@@ -100,7 +100,7 @@ def repetitions(cells: Sequence[Cell], texts: Mapping[str, Repetition]) -> list[
 
 
 def sameness(cells: Sequence[Cell], greedy: GreedyTexts) -> list[str]:
-    """How many greedy texts of each row are those of ArS, and what it means."""
+    """Count the greedy texts of each row that equal those of ArS, and interpret the count."""
     alike, lines, names = [], [], Names(cells)
     for cell in cells:
         found = greedy.same(cell)
@@ -166,13 +166,11 @@ def _interval(estimate: Estimate) -> str:
     return f"{estimate.mean:+.4f} [{estimate.low:+.4f}, {estimate.high:+.4f}]"
 
 
-# The lines below a table that say what its pass@k stands on.
-
-PROBLEMS = 164  # of HumanEval
+PROBLEMS = 164  # problems in HumanEval
 
 
 def judged_notes(folder: Path, cells: Sequence[Cell]) -> list[str]:
-    """How programs were run; of each cell the verdicts, and pass@k with both intervals.
+    """Describe how programs were run, and the verdicts and pass@k of each cell with both intervals.
 
     Raises:
         DataError: a damaged log of verdicts.

@@ -1,4 +1,4 @@
-"""What a report is: all figures and lines are made before a reporter lays them out."""
+"""Reports: tables with all figures and remarks, computed before a reporter formats them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,15 @@ from spsbench.settings.labels import NAMED, Names, setting
 from spsbench.settings.records import Record
 from spsbench.spec import Spec
 
-# Figure 1 of Chen et al. 2023: time to 128 tokens, efficiency and loop time, each against K.
-
-MEASURED_FROM = 10  # generations whose time to the horizon stands for a row
+MEASURED_FROM = 10  # generations whose measured time to the horizon suffices for a row
 K = "K, tokens drafted a round"
 
 
 def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None) -> Figure:
-    """The three panels; `ceiling_ms` is the least time of an ArS token (`bandwidth`)."""
+    """Return Figure 1 of Chen et al. 2023: time to 128 tokens, efficiency and loop time, against K.
+
+    `ceiling_ms` is the memory-bound minimum of the time of an ArS token (`bandwidth`).
+    """
     horizon = max((s.horizon for s in rows), default=128)
     times: list[Curve | Level] = []
     efficiency: list[Curve | Level] = []
@@ -65,7 +66,7 @@ def figure1(rows: Sequence[Summary], title: str, ceiling_ms: float | None = None
 
 
 def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
-    """What keeps a panel without lines, in words; empty where there are rows to draw."""
+    """Explain a panel without lines; return an empty string if there are rows to draw."""
     drafting = [s for s in rows if s.cell.k]
     if not drafting:
         return "no row has a constant K of 1 or more"
@@ -78,10 +79,10 @@ def why_empty(rows: Sequence[Summary], *, timed: bool) -> str:
 
 
 def lines(rows: Sequence[Summary]) -> dict[str, list[Summary]]:
-    """Label -> its rows by K, from K = 0 on. A line is all that varies but K; see `columns.NAMES`.
+    """Group rows into lines (label -> rows by K, from K = 0 on); see `columns.NAMES`.
 
-    A baseline belongs to every line that it is a baseline of; schedules other than constant have no
-    K and are in no line.
+    A line varies in K only. A baseline belongs to each line that is compared with it. Schedules
+    that are not constant have no K and no line.
     """
     drafting = [s for s in rows if s.cell.k]
     keys = {_key(s.cell): s for s in drafting}
@@ -101,14 +102,14 @@ class Reached(NamedTuple):
 
     row: Summary
     time: Estimate
-    loaded: bool  # over timings under load, for want of others
+    loaded: bool  # mean over timings under load, as there are no others
 
 
 def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
-    """Seconds to the horizon for the rows of one line, and whether they were measured.
+    """Return seconds to the horizon for the rows of one line, and whether they were measured.
 
-    Times are measured where all generations of every row reached the horizon, or at least
-    `MEASURED_FROM` did. Else every row has its mean token time times the horizon.
+    Times are measured if all generations of every row reached the horizon, or at least
+    `MEASURED_FROM` did. Else the time is the mean token time times the horizon.
     """
     known = [(s.at_any_load("horizon_time_ms")[0], s.timed or s.loaded) for s in members]
     measured = all(own is not None and own.n >= min(MEASURED_FROM, timed) for own, timed in known)
@@ -123,7 +124,7 @@ def horizon_times(members: Sequence[Summary]) -> tuple[list[Reached], bool]:
 
 
 def _times(members: Sequence[Summary], label: str, line: int) -> list[Curve | Level]:
-    """Mean with standard deviation, and the baseline."""
+    """Return the means with standard deviations, and the baseline."""
     timed, measured = horizon_times(members)
     if not measured:
         label = f"{label} (mean token time x {members[0].horizon})"
@@ -149,7 +150,7 @@ def _curve(
     line: int,
     figure: str,
 ) -> list[Curve]:
-    """Means with their intervals, from K = 0 on."""
+    """Return the means with their intervals, from K = 0 on."""
     known = [(s.cell.k or 0, *s.at_any_load(figure)) for s in members]
     points = tuple(
         Point(k, e.mean, e.low, e.high, loaded) for k, e, loaded in known if e is not None
@@ -162,7 +163,7 @@ def _key(cell: Cell) -> Cell:
 
 
 def _label(summary: Summary, among: Sequence[Summary]) -> str:
-    """Task and setting, and of the other names those in which lines differ."""
+    """Join task and setting with the other names that differ between lines."""
     parts = [str(summary.cell.work.task or ""), setting(summary.cell)]
     cell, cells = summary.cell, [s.cell for s in among]
     for heading, read in NAMED.items():
@@ -185,9 +186,9 @@ class Title:
     """The heading of a table."""
 
     run: str
-    task: str = ""  # what was used, in words: data, count, revision
-    notes: tuple[str, ...] = ()  # for instance whose figures stand beside the measured ones
-    timed: bool = True  # times are in it; those of unlike machines stand apart
+    task: str = ""  # dataset in words: data, count, revision
+    notes: tuple[str, ...] = ()  # for instance the source of the paper's figures
+    timed: bool = True  # the table has times; unlike machines have separate tables
 
     def __str__(self) -> str:
         return f"{self.run}: {self.task}" if self.task else self.run
@@ -195,50 +196,50 @@ class Title:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows that may be compared with each other: a run, on one machine."""
+    """Comparable rows: a run, on one machine."""
 
     title: Title
     rows: Sequence[Summary]
-    columns: Sequence[Column]  # the figures to show, the headline first
-    paper: Sequence[PaperRow | None]  # beside each row, the paper's own
-    remarks: Sequence[str]  # the lines below it: what it stands on, and what it shows
+    columns: Sequence[Column]  # figures in order, the headline first
+    paper: Sequence[PaperRow | None]  # the paper's row for each row
+    remarks: Sequence[str]  # lines below the table
     figure: Figure
     identity: Mapping[str, Any] = field(
         default_factory=dict
-    )  # of its JSON: digests; a plan's answer
-    seeds: Sequence[OverSeeds] = ()  # of rows that differ only in their seed
-    part: bool = False  # the times of one machine; its records are in a table before as well
-    provenance: Sequence[Mapping[str, Any]] = ()  # of each start: time, versions, machine
-    records: Callable[[], Iterator[Record]] = lambda: iter(())  # read anew at each call, streamed
+    )  # identity in JSON: digests; a plan's answer
+    seeds: Sequence[OverSeeds] = ()  # over rows that differ in the seed only
+    part: bool = False  # times of one machine; an earlier table has the same records
+    provenance: Sequence[Mapping[str, Any]] = ()  # time, versions, machine of each start
+    records: Callable[[], Iterator[Record]] = lambda: iter(())  # each call streams from disk
     parities: Sequence[tuple[Cell, Parity]] = ()  # quality of each drafting cell against ArS
-    qualities: Mapping[str, Qualities] = field(default_factory=dict)  # of each cell, 0 .. 1
+    qualities: Mapping[str, Qualities] = field(default_factory=dict)  # cell -> scores, 0 .. 1
 
     @property
     def whole(self) -> list[Summary]:
-        """The rows over all groups: one a cell."""
+        """Return the rows over all groups, one a cell."""
         return [row for row in self.rows if row.group is None]
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """Where a text will be seen."""
+    """The output medium of a text."""
 
     width: int = 160  # columns
-    plain: bool = False  # it has no more than ASCII
+    plain: bool = False  # ASCII only
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One document."""
+    """A document of tables and sheets."""
 
     title: str
     tables: Sequence[Table]
     medium: Medium = Medium()
-    sheets: Sequence[Sheet] = ()  # findings beside the rows, for formats that show them
+    sheets: Sequence[Sheet] = ()  # findings, for formats that support sheets
 
 
 Reporter = Callable[[Report], bytes | str]
-"""A report -> the content of a file. Text is UTF-8."""
+"""Formatter of a file: report -> content. Text is UTF-8."""
 
 
 def table_of(
@@ -254,13 +255,13 @@ def table_of(
     parities: Sequence[tuple[Cell, Parity]] = (),
     qualities: Mapping[str, Qualities] | None = None,
 ) -> Table:
-    """Rows with all that is said of them.
+    """Build a table with columns, remarks and figure.
 
     Args:
-        rows: those of groups among them, if there are.
-        shown: other columns than the usual ones, which the paper has no figures for.
-        paper: whether the paper's own rows stand beside those that Table 1 has.
-        ceiling_ms: the least time of an ArS token that memory allows; None = unknown.
+        rows: one per cell, and one per group if there are groups.
+        shown: columns that replace the default; the paper's rows are omitted then.
+        paper: whether to add the paper's rows of Table 1.
+        ceiling_ms: memory-bound minimum of an ArS token's time in ms; None = unknown.
         provenance, records, part, parities, qualities: see `Table`.
     """
     whole = [row for row in rows if row.group is None]
@@ -282,7 +283,7 @@ def table_of(
 
 
 def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
-    """The lines below a table: what it stands on, what is missing from it, and its own notes."""
+    """Return the lines below a table: its basis, missing data, and its own notes."""
     good, failed = sum(s.n for s in rows), sum(s.failures for s in rows)
     cut, samples = max((s.cut for s in rows), default=0), max((s.samples for s in rows), default=0)
     loaded = sum(s.loaded for s in rows)
@@ -306,7 +307,7 @@ def remarks(rows: Sequence[Summary], title: Title) -> list[str]:
 
 
 def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]:
-    """What varies when the same samples are drawn anew, a line a cell."""
+    """Describe the variation over seeds on the same samples, one line a cell."""
     lines, names = [], Names(each.cell for each in found)
     for each in found:
         told = [
@@ -322,7 +323,7 @@ def seed_lines(found: Sequence[OverSeeds], rows: Sequence[Summary]) -> list[str]
 
 
 def under_load(loaded: int, timed: int) -> list[str]:
-    """What it means that some of the timings were disturbed, and what to do."""
+    """Explain timings under load and recommend a repetition."""
     return [
         f"{loaded} of {timed} timings were taken under load: other programs used more than "
         f"{OTHERS_AT_MOST:.0%} of the processors. Figures marked {MARK} include them; times "
@@ -339,16 +340,13 @@ def _between(low: float, high: float) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-# Rows of categories, where prompts have some.
-
-
 def in_categories(report: Report) -> bool:
-    """Whether a prompt of it has a category."""
+    """Return whether any prompt of the report has a category."""
     return any(row.group for table in report.tables for row in table.rows)
 
 
 def known_categories(report: Report) -> Report:
-    """The report; without rows by category in tables whose prompts have none."""
+    """Return the report without rows by category in tables whose prompts have no category."""
     return replace(report, tables=[_known(table) for table in report.tables])
 
 

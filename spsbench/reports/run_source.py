@@ -1,4 +1,4 @@
-"""A run as its tables see it: what was asked, the records of each setting, and their summaries."""
+"""Read access to a run for its tables: manifest, records of each setting, and summaries."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from spsbench.tasks.scores import read_scores
 
 
 class Source(NamedTuple):
-    """What every table of a run is made of."""
+    """The data of a run that all its tables share."""
 
     folder: Path
     manifest: Manifest
@@ -29,8 +29,8 @@ class Source(NamedTuple):
     margins: Mapping[str, float]
     by_group: bool
     dialect: Dialect | None
-    pool: bool = False  # times of unlike machines too
-    paper: bool = False  # the paper's rows, where the run did not ask for them itself
+    pool: bool = False  # keep times of unlike machines
+    paper: bool = False  # show the paper's rows even if the run did not request them
 
     @classmethod
     def open(
@@ -40,10 +40,10 @@ class Source(NamedTuple):
         by_group: bool = False,
         dialect: Dialect | None = None,
     ) -> "Source":
-        """Read what stands beside the records.
+        """Read the files of a run other than its records.
 
         Raises:
-            SpsError: no run, or one that is damaged.
+            SpsError: no run, or a damaged run.
         """
         manifest = Manifest.load(folder)
         cells = list(manifest.configurations(folder).values())
@@ -52,21 +52,21 @@ class Source(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """Return the name of the run."""
         return self.manifest.experiment.get("title") or self.folder.absolute().name
 
     @property
     def with_paper(self) -> bool:
-        """Whether the paper's rows stand beside the run's: asked for by the run, or now."""
+        """Return whether to show the paper's rows: requested by the run or by this report."""
         return self.paper or bool(self.manifest.experiment.get("paper"))
 
     def title(self, part: str, notes: Sequence[str], *, timed: bool = True) -> Title:
-        """The heading of one table."""
+        """Return the heading of one table."""
         tasks = dict.fromkeys(p["title"] for p in self.manifest.experiment.get("parts", ()))
         return Title(self.name + part, "; ".join(tasks), tuple(notes), timed=timed)
 
     def settings(self) -> list[Setting]:
-        """Those that have records; one that has nothing, if none has."""
+        """Return the settings that have records, or one empty setting if there are none."""
         found = settings(self.manifest)
         if sum(len(setting.machines) for setting in found) > 1:
             used = {placed.segment for placed in segmented(self.folder)}
@@ -74,14 +74,14 @@ class Source(NamedTuple):
         return found or [Setting((), ())]
 
     def records(self, segments: frozenset[int], *, timed: bool = True) -> Iterator[Record]:
-        """The records of some starts; without `timed` marked as not to be timed together."""
+        """Yield the records of some starts; without `timed` their times are flagged `unlike`."""
         for placed in segmented(self.folder):
             if placed.segment in segments:
                 record = placed.record
                 yield record if timed else replace(record, flags=(*record.flags, "unlike"))
 
     def starts(self, segments: frozenset[int]) -> list[dict[str, Any]]:
-        """What the manifest knows of them."""
+        """Return the manifest's entries of these starts."""
         return [self.manifest.segments[i] for i in sorted(segments)]
 
     def rows(
@@ -92,9 +92,9 @@ class Source(NamedTuple):
         *,
         timed: bool = True,
     ) -> list[Summary]:
-        """The summaries of the records of some starts; `seen` takes keys, `tap` is told of each.
+        """Summarise the records of some starts; `seen` collects keys, `tap` receives each record.
 
-        Without `seen` there are no scores in them, without `timed` no times.
+        Scores require `seen`, and times require `timed`.
 
         Raises:
             DataError: records of another run.
@@ -107,7 +107,7 @@ class Source(NamedTuple):
                 tap(record)
                 yield record
 
-        # read after the records: a score counts where its record does
+        # after the records, because a score counts only if its record does
         own = (score for score in self.scores if seen and score.key in seen)
         try:
             return summaries(self.cells, records(), own, combine=combine_of, by_group=self.by_group)
@@ -119,11 +119,11 @@ class Source(NamedTuple):
 
 
 def combine_of(cell: Cell) -> Combine:
-    """The task's way from scores to one value a sample; needs no data."""
+    """Return the task's aggregation from scores to one value a sample; needs no data."""
     if cell.work.task is None:
         return average
     try:
         combine: Combine = plug_in("tasks", cell.work.task).combine
-    except UsageError:  # a task of a package that is not installed here
+    except UsageError:  # the task's package is not installed
         return average
     return combine

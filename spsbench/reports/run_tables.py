@@ -1,4 +1,4 @@
-"""Run folders -> a report: summaries with all that is said of them."""
+"""Convert run folders to a report, and count records in another project's terms."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,13 +34,14 @@ from spsbench.store.atomic import replace_file
 from spsbench.store.folder import read_audits, unbegun
 from spsbench.store.provenance import Machine, Setting, digests, unlike
 
-# A run's counts under another project's names, cell by cell, as its records stream by.
-
 DIGITS = 3
 
 
 class TermsTally:
-    """Counts of each cell and of each group in it; without a dialect, none."""
+    """Counts of each cell and of its groups in the terms of a dialect; empty without a dialect.
+
+    The records are counted one by one while they stream.
+    """
 
     def __init__(self, cells: Iterable[Cell], dialect: Dialect | None) -> None:
         self._k = {cell.id: cell.k or 0 for cell in cells}
@@ -48,18 +49,18 @@ class TermsTally:
         self._counts: dict[tuple[str, str | None], Counts] = {}
 
     def add(self, record: Record) -> None:
-        """Count one record; a failure is in no figure."""
+        """Count one record; failures are ignored."""
         if self._dialect is None or record.error is not None:
             return
         for group in (None, record.group or ""):
             self._of(record.cell, group).add(record.rounds)
 
     def beside(self, rows: Iterable[Summary]) -> list[Summary]:
-        """The rows with the figures of the dialect."""
+        """Return the rows with the figures of the dialect."""
         return [replace(row, terms=self._figures(row)) for row in rows]
 
     def columns(self, rows: Iterable[Summary]) -> Sequence[Column]:
-        """One for each figure of `rows`, which have them by `beside`; counts have no decimals."""
+        """Return a column for each figure that `beside` adds to `rows`; counts have no decimals."""
         named: dict[str, int] = {}
         for row in rows:
             for name, estimate in row.terms.items():
@@ -78,7 +79,7 @@ class TermsTally:
 
     def _of(self, cell: str, group: str | None) -> Counts:
         key = cell, group
-        if key not in self._counts:  # a cell of another run is refused where records are summed up
+        if key not in self._counts:  # cells of other runs are rejected by the summaries
             self._counts[key] = counts((), self._k.get(cell, 0))
         return self._counts[key]
 
@@ -92,13 +93,13 @@ def report_on(
     pool: bool = False,
     paper: bool = False,
 ) -> Report:
-    """The tables of runs as one document; `shown` names other columns than the usual ones.
+    """Build the tables of runs as one document; `shown` selects columns other than the default.
 
-    Under `pool` the times of unlike machines are averaged, and a note says so. Under `paper` the
-    paper's rows stand beside those of every run, else of those that were run with it.
+    `pool` averages the times of unlike machines and adds a note. `paper` adds the paper's rows to
+    every run; else they appear in the runs that requested them.
 
     Raises:
-        SpsError: no run, one that is damaged, or a column that there is not.
+        SpsError: no run, a damaged run, or an unknown column.
     """
     sources = [
         Source.open(folder, parity_margins(), by_group, dialect)._replace(pool=pool, paper=paper)
@@ -117,16 +118,16 @@ def tables(
     by_group: bool = False,
     dialect: Dialect | None = None,
 ) -> list[Table]:
-    """The tables of a run: one, if one machine made it under one setting.
+    """Return the tables of a run: one, if all records have one setting and one machine.
 
-    What unlike machines made has one table of all records, without times, and then one of the times
-    of each machine; what was forced under another setting has its own.
+    Runs on unlike machines have one table of all records, without times, and a table of times for
+    each machine. Records forced under another setting have a table of their own.
 
-    With `by_group`, rows of each group of the task stand above those of all. Under a `dialect` the
-    figures are that project's.
+    With `by_group`, rows of each group of the task precede those of all. A `dialect` replaces the
+    figures by that project's.
 
     Raises:
-        SpsError: no run, or one that is damaged.
+        SpsError: no run, or a damaged run.
     """
     return list(_tables(Source.open(folder, parity_margins(), by_group, dialect)))
 
@@ -134,10 +135,10 @@ def tables(
 def compared(
     folders: Sequence[Path], against: Path, margins: Mapping[str, float] = MARGINS_OF_CHANGE
 ) -> RunComparison:
-    """What changed since the run in `against`, paired by sample where both have it.
+    """Compare a run with the run in `against`, paired by sample if both have the sample.
 
     Raises:
-        SpsError: no run, or one that is damaged.
+        SpsError: no run, or a damaged run.
     """
     numbers: dict[str, int] = {}
     base, now = (
@@ -157,16 +158,16 @@ def compared(
 
 
 def _pooled(source: Source) -> Iterator[Record]:
-    """The records of the last setting that a run was made under; of unlike machines without times.
+    """Yield the records of the run's last setting, which is also that of its rows.
 
-    It is that of the rows, where a cell has several.
+    Records of unlike machines come without times.
     """
     setting = source.settings()[-1]
     return source.records(setting.segments, timed=len(setting.machines) < 2)
 
 
 def _sheets(source: Source, made: Sequence[Table]) -> Iterator[Sheet]:
-    """The audits that are kept with a run."""
+    """Yield the sheets of the audits stored with a run."""
     for audit in read_audits(source.folder):
         cell = (audit.get("settings") or {}).get("id")
         own = [
@@ -236,13 +237,13 @@ def _of_setting(source: Source, setting: Setting, part: str) -> Iterator[Table]:
         parities=paired,
         qualities=values,
     )
-    if not pooled and source.dialect is None:  # counts are those of all machines
+    if not pooled and source.dialect is None:  # counts cover all machines
         for number, machine in enumerate(machines, start=1):
             yield _of_machine(source, machine, f"{part} ({number} of {len(machines)} machines)")
 
 
 def _of_machine(source: Source, machine: Machine, part: str) -> Table:
-    """The times of one machine; its records are in the table before as well."""
+    """Return the table of the times of one machine; an earlier table has the same records."""
     rows = source.rows(machine.segments)
     notes = ["Times are of one machine; quality is over the records of all."]
     notes += ceilings([row for row in rows if row.group is None], machine.provenance)
@@ -283,17 +284,14 @@ def _notes(
 
 
 def _lowest(provenance: Mapping[str, Any]) -> float | None:
-    """The bound of the only target; of several, none can stand for all."""
+    """Return the memory-bound token time of the only target; None if there are several targets."""
     memory = provenance.get("memory") or {}
     sizes = list(memory.get("weights", {}).values())
     return 1e3 * sizes[0] / memory["bandwidth"] if len(sizes) == 1 else None
 
 
-# The summary of a run beside its records.
-
-
 def conclude(folder: Path) -> Report:
-    """Write the summary of a finished run into its folder; its report.
+    """Write the summary of a finished run into its folder and return its report.
 
     Raises:
         SpsError: a damaged run, or a summary that cannot be written.

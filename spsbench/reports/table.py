@@ -9,14 +9,14 @@ from spsbench.reports.columns import brief
 from spsbench.reports.reporter import Medium, Report, Table
 from spsbench.reports.text import body, visible
 
-LONGEST = 24  # characters of a word that are never parted
-FRAME = 3  # characters beside the text of each column
+LONGEST = 24  # characters of a word that is never split
+FRAME = 3  # characters of padding and border for each column
 
 
 def table(report: Report) -> str:
-    """Text as wide as its medium, without colours; ± is the longer side of an interval.
+    """Return text as wide as its medium, without colours; ± is the longer side of an interval.
 
-    Where not all figures fit, the last ones are left out, and a line says which.
+    If the figures do not fit, the last columns are omitted, and a line names them.
     """
     return "\n".join(_table(each, report.medium) for each in report.tables)
 
@@ -38,7 +38,7 @@ def _table(table: Table, medium: Medium) -> str:
 
     grid = Grid(box=box.ASCII if plain else box.SIMPLE_HEAD)
     grid.title = Text(visible(str(table.title)))
-    for i, heading in enumerate(headings[:shown]):  # Text throughout: markup in names stays text
+    for i, heading in enumerate(headings[:shown]):  # Text: markup in names is literal
         side: Literal["left", "right"] = "left" if i < names else "right"
         grid.add_column(Text(visible(heading)), justify=side, width=widths[i], overflow="fold")
     for cells in texts:
@@ -58,10 +58,10 @@ def _table(table: Table, medium: Medium) -> str:
 
 
 def fitted(columns: Sequence[Sequence[str]], width: int, names: int) -> list[int]:
-    """How wide each column is, of as many as fit: wide enough for its words, if possible its lines.
+    """Return the widths of as many columns as fit, at least the longest word, at best whole lines.
 
-    rich would part words evenly in all columns rather than leave one out. The first `names` say
-    what a row is, so they are never left out: their words are parted where there is no room.
+    Columns are omitted because rich would split words evenly in all columns. The first `names`
+    columns identify a row and are never omitted: their words are split if space is short.
     """
     words = [
         max(len(word) for text in column for word in text.split() or [""]) for column in columns

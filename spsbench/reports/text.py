@@ -1,4 +1,4 @@
-"""Headings and lines of a table as text: measured rows, and below each the paper's own."""
+"""Text formats: table body and escaping, then Markdown, LaTeX, CSV and JSON."""
 
 import csv as writer
 import json as encoder
@@ -34,20 +34,21 @@ WITH_LOAD = "  including those under load"
 class Line(NamedTuple):
     """A row of a table."""
 
-    names: list[str]  # other people's text: to be quoted
+    names: list[str]  # user text, to be escaped
     figures: list[str]
-    row: int  # of the table, whose it is
+    row: int  # number of the table's row
     paper: bool = False
 
 
 def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
-    """Headings and lines.
+    """Return headings and lines.
 
-    Where some timings of a row were undisturbed and some under load, its figures of time are those
-    of the undisturbed, and a line below has those of all.
+    A row with timings both idle and under load has the figures of the idle timings, and a second
+    line has those of all.
 
-    Names but the method and setting are left out where no two rows differ in them, for the width;
-    the files for programs keep them. A row without a name, as ArS has no draft, does not differ.
+    Names other than method and setting are omitted if all rows agree, to save width;
+    machine-readable files keep them. A missing name (ArS has no draft) does not count as a
+    difference.
     """
     named = [
         (heading, read)
@@ -72,7 +73,7 @@ def body(table: Table, show: Show = full) -> tuple[list[str], list[Line]]:
 
 
 def _tells(heading: str, texts: set[str]) -> bool:
-    """Whether a column of names is shown; options are empty unless they differ."""
+    """Return whether to show a column of names; `options` is empty unless rows differ."""
     return len(texts) > 1 if heading == OPTIONS else len(texts - {""}) > 1
 
 
@@ -96,10 +97,8 @@ def _paper_figure(theirs: PaperRow, column: Column) -> str:
     return ABSENT if value is None else f"{value:.{column.digits}f}{column.unit}"
 
 
-# Other people's text in our files: each format has characters that would do something.
-
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls, formats (bidi, zero width), surrogates, line and paragraph separators."""
+"""Unicode categories: controls, formats (bidi, zero width), surrogates, separators."""
 
 FORMULA = ("=", "+", "-", "@")
 MARKDOWN = frozenset("\\`*_{}[]<>|#~&!")
@@ -120,26 +119,26 @@ LATEX = {
 
 
 def visible(text: str) -> str:
-    r"""One line in which every character can be seen; the others are escaped, also \n and \t."""
+    r"""Return one line with all invisible characters escaped, also \n and \t."""
     return "".join(_escape(c) if unicodedata.category(c) in HIDDEN else c for c in text)
 
 
 def csv_text(text: str) -> str:
-    """Text that no spreadsheet takes for a formula: a leading sign gets an apostrophe.
+    """Return text that spreadsheets do not evaluate: an apostrophe precedes a leading sign.
 
-    For text only; a negative number is a number.
+    For text only; negative numbers need no escape.
     """
     shown = visible(text)
     return f"'{shown}" if shown.lstrip().startswith(FORMULA) else shown
 
 
 def markdown_text(text: str) -> str:
-    """Text that is neither markup, HTML nor the end of a table's cell."""
+    """Escape text that Markdown or HTML would interpret, and the cell separator."""
     return "".join(f"\\{c}" if c in MARKDOWN else c for c in visible(text))
 
 
 def latex_text(text: str) -> str:
-    """Text without LaTeX's special characters."""
+    """Escape LaTeX's special characters."""
     return "".join(LATEX.get(c, c) for c in visible(text))
 
 
@@ -147,11 +146,8 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-# Tables in GitHub's Markdown.
-
-
 def markdown(report: Report) -> str:
-    """A heading, the table, and what it stands on below it; of several, one title above all."""
+    """Return title, tables and remarks in GitHub's Markdown; several tables share a main title."""
     text = "\n".join(map(_markdown_table, report.tables))
     if len(report.tables) == 1:
         return text
@@ -180,21 +176,19 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-# Tables for a paper: `tabular` with booktabs rules.
-
 TIMES = re.compile(r"(\d)x\b")
 SYMBOLS = {
     "alpha": r"$\alpha$",
     "tau": r"$\tau$",
     "tau/(K+1)": r"$\tau/(K+1)$",
 }
-"""Headings as a paper writes them; others as they are."""
+"""Headings in LaTeX; other headings are unchanged."""
 
 
 def latex(report: Report) -> str:
-    r"""To be `\input` in a document that loads booktabs; each table floats on its own.
+    r"""Return LaTeX for `\input`, in booktabs style; each table is a float.
 
-    The caption is short; what a table stands on is a note below it.
+    The caption is short; the table's remarks are a note below it.
     """
     return "\n".join(map(_latex_table, report.tables))
 
@@ -223,24 +217,25 @@ def _latex_table(table: Table) -> str:
 
 
 def _latex_row(cells: Sequence[str]) -> str:
-    # a bracket after \\ would be read as its argument, so each row begins with an empty group
+    # LaTeX would read a bracket after \\ as an argument, so each row begins with an empty group
     return "{}" + " & ".join(cells) + r" \\"
 
 
 def _latex_figure(text: str) -> str:
-    """A measured value: its times sign and its mark as symbols."""
+    """Typeset a measured value: times sign and marker as symbols."""
     shown = latex_text(text)
     shown = TIMES.sub(r"\1$\\times$", shown)
     return f"{shown.removesuffix(MARK)}$^{{*}}$" if shown.endswith(MARK) else shown
 
 
-# Comma-separated values: one row a cell, four columns a figure, all tables in one.
-
 COUNTS = ("samples", "n", "failures", "cut", "timed", "loaded", "horizon")
 
 
 def csv(report: Report) -> str:
-    """RFC 4180; a figure that does not apply is empty. Numbers are in full."""
+    """Return CSV (RFC 4180): one row a cell, four columns a figure, all tables in one.
+
+    A figure that does not apply is empty. Numbers have full precision.
+    """
     figures = list(dict.fromkeys(name for t in report.tables for s in t.rows for name in s.figures))
     named = names(row for table in report.tables for row in table.rows)
     parts = ("mean", "low", "high", "n")
@@ -266,14 +261,13 @@ def csv(report: Report) -> str:
     return file.getvalue()
 
 
-# `summary.json`: every figure with its interval, for programs.
-
-
 def json(report: Report) -> str:
-    """ASCII; null where a figure does not apply. Several tables become an array.
+    """Return `summary.json` in ASCII: figures with intervals, null if not applicable.
+
+    Several tables become an array.
 
     Raises:
-        ValueError: a figure that is no finite number.
+        ValueError: a figure is not finite.
     """
     made = [_json_table(table) for table in report.tables]
     content = made[0] if len(made) == 1 else made

@@ -1,6 +1,6 @@
-"""Servers of other engines as targets: ask them, audit their text, count and time their answers.
+"""Audit other engines' servers as targets: losslessness, greedy texts, acceptance, speed.
 
-Nothing here loads torch; only `weights` does, when it is called. It rests on `audit.statistical`
-for the betting. Read `http`, `engines`, `acceptance`, `laws`, `greedy`, `speed`, `plan`, then
-`check`, which asks for all of it, and `page`, which shows it.
+Nothing here loads torch except `weights`, when it is called. The sequential test comes from
+`audit.statistical`. Read `http`, `engines`, `acceptance`, `laws`, `greedy`, `speed`, `plan`, then
+`check`, which runs all of them, and `page`, which formats the results.
 """

@@ -1,9 +1,9 @@
-"""Acceptance as engines count it, in this project's words and in theirs.
+"""Acceptance statistics of engines, in this project's terms and in those of the engine.
 
 Per request: vLLM's `metrics.speculative_decoding`, SGLang's `meta_info.spec_*`, llama-server's
-`timings`. For a whole server: the difference of its counters at /metrics before and after, which
-holds only while nobody else asks it; vLLM and llama.cpp give them the same names behind prefixes of
-their own. All of it is read from the engines' sources, except the counters' format, and not run.
+`timings`. Per server: the difference of its counters at /metrics before and after, which is valid
+only without other clients; vLLM and llama.cpp use the same names with different prefixes. All
+of it, except the counters' format, is read from the engines' sources and not tested.
 """
 
 import re
@@ -19,28 +19,28 @@ PLACE = re.compile(r'position="(\d+)"')
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Rounds, drafted and accepted tokens, and how many rounds kept each position."""
+    """Counts of rounds, drafted and accepted tokens, and rounds that accepted each position."""
 
     rounds: float
     drafted: float | None
     accepted: float
-    emitted: float | None  # tokens of the answers; None where only counters are known
+    emitted: float | None  # tokens of the answers; None if only counters are known
     kept: tuple[float, ...] = ()  # rounds that accepted position 1, 2, ...
     source: str = ""
 
     @property
     def marginal(self) -> list[float]:
-        """Share of rounds that accepted each position: vLLM's per-position rate."""
+        """Return the share of rounds that accepted each position: vLLM's per-position rate."""
         return [count / self.rounds for count in self.kept] if self.rounds else []
 
     @property
     def conditional(self) -> list[float]:
-        """The same, given that all before it were accepted: SPEED-Bench's rate."""
+        """Return the acceptance rate of each position given all before it: SPEED-Bench's rate."""
         before = [self.rounds, *self.kept]
         return [b / a for a, b in zip(before, self.kept, strict=False) if a > 0]
 
     def rows(self) -> list[tuple[str, float | None, str]]:
-        """Return figures as (our word, value, the engines' word)."""
+        """Return figures as (this project's term, value, the engines' term)."""
         rounds = self.rounds or float("nan")
         mean = 1 + self.accepted / rounds
         drafted = self.accepted / self.drafted if self.drafted else None
@@ -64,7 +64,7 @@ class Acceptance:
 
 
 def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
-    """Add up what the answers themselves say; None where they say nothing."""
+    """Add up the counts in the answers; None if the answers have none."""
     found = [each for each in map(of_answer, answers) if each is not None]
     if not found:
         return None
@@ -72,7 +72,7 @@ def of_answers(answers: Sequence[Answer]) -> Acceptance | None:
 
 
 def added(found: Sequence[Acceptance]) -> Acceptance:
-    """Add counts; positions only where all parts have them."""
+    """Add counts; positions are kept only if all parts have them."""
     deepest = max(len(each.kept) for each in found)
     every = all(each.kept or not each.accepted for each in found)
     kept = [sum(e.kept[i] for e in found if len(e.kept) > i) for i in range(deepest)]
@@ -89,7 +89,7 @@ def added(found: Sequence[Acceptance]) -> Acceptance:
 
 
 def of_answer(answer: Answer) -> Acceptance | None:
-    """Read what one answer says of its rounds."""
+    """Read the counts of one answer."""
     if "vllm" in answer.counts:
         said = answer.counts["vllm"]
         steps = said.get("per_step_accepted")
@@ -128,7 +128,7 @@ def histogram(steps: Sequence[int]) -> list[int]:
 
 
 def reached(counts: Any) -> tuple[float, ...]:
-    """From steps that accepted exactly n to steps that accepted position 1, 2, ..."""
+    """Convert steps that accepted exactly n tokens to steps that accepted position 1, 2, ..."""
     if isinstance(counts, Mapping):  # sparse
         most = max((int(n) for n in counts), default=0)
         counts = [counts.get(str(n), counts.get(n, 0)) for n in range(most + 1)]
@@ -138,7 +138,7 @@ def reached(counts: Any) -> tuple[float, ...]:
 
 
 def counters(page: Any) -> dict[str, float]:
-    """Read the counters of speculation from a page of /metrics; empty where there are none."""
+    """Read the speculation counters of a /metrics page; empty if there are none."""
     found: dict[str, float] = {}
     for line in page.splitlines() if isinstance(page, str) else ():
         if not (match := LINE.match(line)):
@@ -147,14 +147,14 @@ def counters(page: Any) -> dict[str, float]:
         place = PLACE.search(labels or "")
         key = f"{name}@{place.group(1)}" if place else name
         try:
-            found[key] = found.get(key, 0.0) + float(value)  # engines of one server add up
+            found[key] = found.get(key, 0.0) + float(value)  # sum over the engines of one server
         except ValueError:
             continue
     return found
 
 
 def between(before: Mapping[str, float], after: Mapping[str, float]) -> Acceptance | None:
-    """Return what was counted between two pages; None where nothing was, or a server restarted."""
+    """Return the difference of two pages; None if nothing was counted or the server restarted."""
     grown = {name: value - before.get(name, 0.0) for name, value in after.items()}
     rounds, accepted = grown.get("num_drafts", 0.0), grown.get("num_accepted_tokens")
     if accepted is None or rounds <= 0 or min(grown.values()) < 0:

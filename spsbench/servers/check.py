@@ -1,9 +1,8 @@
-"""One check of a running server: same law, same greedy text, acceptance, speed.
+"""One check of a running server: distribution, greedy texts, acceptance, speed.
 
-`examine` asks for what is wanted in this order: the engine and what it accepts, greedy texts, texts
-at temperature 1 until a bias is found or none of the asked size is there, timed blocks. Each answer
-is appended to a file as soon as it is there, so that a server that stops costs nothing but time:
-with the same file the check goes on.
+`examine` runs in this order: the engine and its capabilities, greedy texts, texts at temperature 1
+until a bias is found or the requested sensitivity is reached, timed blocks. Each answer is appended
+to a file on arrival, and the check resumes from that file after an interruption.
 """
 
 import asyncio
@@ -40,18 +39,18 @@ from spsbench.servers.weights import Weights
 
 log = logging.getLogger(__name__)
 
-TOGETHER = 4  # requests at a time: what goes wrong between two of a batch must have a chance
-BATCH = 16  # texts between two looks at the money
-ROUNDING = 8  # texts of the baseline on which rounding is measured
+TOGETHER = 4  # concurrent requests, so that errors between requests of a batch can occur
+BATCH = 16  # texts between two evaluations of the e-value
+ROUNDING = 8  # texts of the baseline for the measurement of rounding
 FIRSTS = 48  # or first tokens of the server
 GREEDY = 8  # prompts at temperature 0
-MORE = 1.15  # growth before the claim, which is simulated, is reckoned anew
+MORE = 1.15  # growth of the sample before the simulated claim is recomputed
 BLOCKS = 2  # of each server at each concurrency
 OWN, BASE = "server", "baseline"
 
 
 class Verdict(StrEnum):
-    """How a check ends."""
+    """Outcome of a check."""
 
     HELD = "held"
     BIAS = "bias found"
@@ -60,7 +59,7 @@ class Verdict(StrEnum):
 
 @dataclass(kw_only=True)
 class LawResult:
-    """What the betting says."""
+    """Result of the sequential test on sampled texts."""
 
     mode: Mode
     verdict: Verdict
@@ -88,13 +87,13 @@ class LawResult:
 
 @dataclass(kw_only=True)
 class Checked:
-    """All that was found."""
+    """All results of a check."""
 
     url: str
     engine: str
     model: str
     plan: Plan
-    baseline: str | None = None  # its engine and model
+    baseline: str | None = None  # engine and model of the baseline
     law: LawResult | None = None
     greedy: g.GreedyResult | None = None
     acceptance: Acceptance | None = None
@@ -105,7 +104,7 @@ class Checked:
 
     @property
     def verdict(self) -> Verdict:
-        """Bias where any part found one; held where all that were asked for held."""
+        """Return BIAS if any part found a bias, HELD if all requested parts held."""
         if (self.law and self.law.verdict is Verdict.BIAS) or (self.greedy and self.greedy.bug):
             return Verdict.BIAS
         untold = self.law is not None and self.law.verdict is Verdict.UNKNOWN
@@ -116,17 +115,17 @@ class Checked:
 
 @dataclass
 class Check:
-    """A check that is under way."""
+    """A check in progress."""
 
     plan: Plan
     journal: Journal
     weights: Weights | None
     servers: dict[str, Server] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)  # of the server
+    answers: list[Answer] = field(default_factory=list)  # answers of the server
 
     async def run(self) -> Checked:
-        """Ask for all that is wanted."""
+        """Run all requested parts."""
         began = time.monotonic()
         plan, parts = self.plan, self.plan.parts
         async with AsyncExitStack() as stack:
@@ -178,7 +177,7 @@ class Check:
             )
 
     def _mode(self) -> Mode | None:
-        """Choose the strongest mode that the servers allow."""
+        """Return the strongest mode that the servers support."""
         own, base = self.servers[OWN], self.servers.get(BASE)
         if self.weights is not None and (own.gives_ids or own.top or own.kind is Kind.VLLM):
             return Mode.WEIGHTS
@@ -216,7 +215,7 @@ class Check:
     async def _texts(
         self, name: str, kind: str, at: range, temperatures: Sequence[float]
     ) -> list[Answer]:
-        """Ask for texts and return them in order."""
+        """Request texts and return them in order."""
         asks = [self._ask(name, i, temperatures[i % len(temperatures)]) for i in at]
         return await self._asked(
             name, [(f"{kind}/{i}", ask) for i, ask in zip(at, asks, strict=True)]
@@ -231,7 +230,7 @@ class Check:
 
         return await gathered([one(key, ask) for key, ask in asks])
 
-    # Greedy texts, and whether the weights are the server's.
+    # Greedy texts, and the test that the weights are the server's.
 
     async def _greedy_texts(self, name: str, kind: str = "greedy") -> list[Answer]:
         count = min(GREEDY, len(self.plan.prompts))
@@ -285,7 +284,7 @@ class Check:
         at, looked = 0, 0
         while True:
             for name in self.servers:
-                if name == BASE and (at // BATCH) % 2:  # the control is half as long
+                if name == BASE and (at // BATCH) % 2:  # the control has half as many texts
                     continue
                 if name == BASE and not self.servers[BASE].top and mode is not Mode.WEIGHTS:
                     continue
@@ -302,7 +301,7 @@ class Check:
             own, base = arms[OWN], arms.get(BASE)
             log.info(f"{own.tokens} tokens, e-value 10^{own.peak / np.log(10):.1f}")
             alarmed = own.alarmed or (base is not None and base.alarmed)
-            full = own.tokens >= self.plan.most or own.tokens < at  # or next to nothing comes
+            full = own.tokens >= self.plan.most or own.tokens < at  # or hardly any new tokens
             if not (alarmed or full) and own.tokens < MORE * looked:
                 continue
             looked, claim = own.tokens, own.claim()
@@ -327,9 +326,10 @@ class Check:
         return columns(text.stated, text.keys, server.top)
 
     async def _rounding(self, mode: Mode) -> Band:
-        """Measure how far two statements of the same laws are apart without a draft.
+        """Measure the difference between two statements of the same distributions without a draft.
 
-        On texts of the baseline, else on first tokens of the server, which no draft precedes.
+        The statements are on texts of the baseline, else on first tokens of the server, which have
+        no draft.
         """
         name = BASE if BASE in self.servers else OWN
         if mode is Mode.STATED or not self.servers[name].top:
@@ -356,7 +356,7 @@ class Check:
         return band
 
     async def _restated(self, index: int) -> tuple[Columns, Columns]:
-        """Return the laws of a text of the baseline, as stated with it and as scored after it."""
+        """Return the distributions of a baseline text, as stated with the text and as rescored."""
         base = self.servers[BASE]
         text = await self._answer(BASE, f"rounding/{index}", self._ask(BASE, index, 1.0))
         keys = [f"#{i}" for i in text.ids or ()]
@@ -422,7 +422,7 @@ def beginnings(prompt: str) -> list[str]:
 
 
 async def gathered(jobs: Sequence[Any]) -> list[Any]:
-    """Wait for all; the first error ends the others."""
+    """Wait for all jobs; the first error cancels the others."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(job) for job in jobs]
     return [task.result() for task in tasks]
@@ -431,10 +431,11 @@ async def gathered(jobs: Sequence[Any]) -> list[Any]:
 def grown(
     arm: Arm | None, name: str, texts: Sequence[Columns], band: Band, ends: int, plan: Plan
 ) -> Arm:
-    """Bet on the texts of a server that are not in `arm` yet.
+    """Update the test with the texts of a server that are not in `arm` yet.
 
-    A text may end by a token that its engine does not list; the others then come more often than
-    stated, by the chance of an end, which joins the band, and all bets are made anew.
+    A text may end with a token that its engine does not list. The other tokens then exceed their
+    stated probabilities by the probability of an end, which is added to the band, and the test
+    restarts.
     """
     tokens = sum(map(len, texts))
     share = ends / tokens if tokens else 0.0
@@ -447,7 +448,7 @@ def grown(
 
 
 def judged(mode: Mode, own: Arm, base: Arm | None, claim: float | None, asked: float) -> LawResult:
-    """Return the verdict of sampled texts, after the controls."""
+    """Return the verdict on sampled texts, after the controls."""
     control = own.planted(claim) if claim and not own.alarmed else None
 
     def result(verdict: Verdict, line: str) -> LawResult:
@@ -479,7 +480,7 @@ def judged(mode: Mode, own: Arm, base: Arm | None, claim: float | None, asked: f
 
 
 def described(arm: Arm) -> str:
-    """Say what gave an arm away, and by how much."""
+    """Describe the set with the largest deviation of an arm."""
     worst = max(arm.deviations, key=lambda each: abs(each[3]))
     name, seen, due, z = worst
     return (
@@ -492,15 +493,15 @@ def described(arm: Arm) -> str:
 def examine(
     plan: Plan, weights: Weights | None = None, keep: Path | None = None, *, resume: bool = False
 ) -> Checked:
-    """Check a server and return all that was found.
+    """Check a server and return all results.
 
     Args:
-        plan: what is asked for.
-        weights: the model that the server should run, to score its tokens anew.
-        keep: a file that takes each answer; with `resume`, answers in it are not asked for again.
+        plan: parameters of the check.
+        weights: the model that the server should run, to rescore its tokens.
+        keep: file for the answers; with `resume`, answers in the file are not requested again.
 
     Raises:
-        SpsError: no server, a wrong model, weights of another one, or a server that stopped.
+        SpsError: no server, a wrong model, other weights, or a server that stopped.
     """
     journal = Journal(keep, plan, resume=resume)
     try:
@@ -519,7 +520,7 @@ def examine(
 
 
 def first_of(group: BaseExceptionGroup[Any]) -> BaseException:
-    """Return the first error of a group of groups."""
+    """Return the first error of nested exception groups."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]

@@ -1,13 +1,9 @@
-"""What servers are asked and how their answers are read, for each schema that engines speak.
+"""Requests and answers in each schema of the engines.
 
-Two schemas: OpenAI's completions and chat, with what vLLM, llama-server and llama-cpp-python add to
-it, and SGLang's /generate. An answer keeps, of each token, its key, the logarithm of its stated
-probability, and the likeliest tokens stated beside it. A key is `#id` where the engine gives ids,
-else the token's text. What an engine does not tell is None.
-
-Run here: llama-cpp-python 0.3. Read, not run: vLLM 0.33 (`return_token_ids`,
-`return_tokens_as_token_ids`, `prompt_logprobs`, `metrics.speculative_decoding`), SGLang 0.5
-(`meta_info`), llama-server (`n_probs`, `return_tokens`, `timings`).
+Two schemas: OpenAI's completions and chat, with the extensions of vLLM, llama-server and
+llama-cpp-python, and SGLang's /generate. An answer keeps the key of each token, the logarithm of
+the token's stated probability, and the likeliest tokens stated with it. A key is `#id` if the
+engine returns ids, else the token's text. Fields that an engine omits are None.
 """
 
 import asyncio
@@ -20,20 +16,20 @@ from typing import Any
 from spsbench.errors import DataError
 from spsbench.servers.http import BrokenAnswerError, Client, RefusedError, Reply
 
-TOPS = (10, 5, 1)  # likeliest tokens to ask for, the most that a server allows
+TOPS = (10, 5, 1)  # likeliest tokens to request; the largest that the server allows is used
 BY_ID = re.compile(r"#\d+")
 Stated = list[tuple[str, float]]
 """Tokens and the logarithms of their stated probabilities, likeliest first."""
 
 
 class Kind(StrEnum):
-    """An engine, as its server gives itself away."""
+    """An engine, as detected from its server."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
     LLAMA_SERVER = "llama-server"
     LLAMA_CPP_PYTHON = "llama-cpp-python"
-    OPENAI = "openai"  # any other of that schema
+    OPENAI = "openai"  # any other engine with OpenAI's schema
 
 
 EXTRAS: dict[Kind, dict[str, Any]] = {
@@ -61,13 +57,13 @@ EXTRAS: dict[Kind, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request: a prompt as text or ids, and how it is to be continued."""
+    """A request: a prompt as text or ids, and sampling parameters."""
 
     prompt: str | tuple[int, ...]
     tokens: int
     temperature: float = 1.0
     seed: int = 0
-    top: int = 0  # likeliest tokens that are to be stated; 0 = no logprobs at all
+    top: int = 0  # likeliest tokens to return; 0 = no logprobs at all
     stream: bool = False
     chat: bool = False
 
@@ -77,22 +73,22 @@ class Answer:
     """One continuation."""
 
     text: str
-    keys: list[str]  # of the tokens, as far as the engine gives them
-    own: list[float]  # logarithm of each token's stated probability
-    stated: list[Stated]  # beside each token
+    keys: list[str]  # keys of the tokens that the engine lists
+    own: list[float]  # log probability of each token
+    stated: list[Stated]  # likeliest tokens at each token
     finish: str | None
     ids: list[int] | None = None
     prompt_ids: list[int] | None = None
     prompt_tokens: int | None = None
-    count: int | None = None  # tokens, as the engine counts them
-    counts: dict[str, Any] = field(default_factory=dict)  # of its speculation, in its own words
-    stamps: list[float] = field(default_factory=list)  # seconds at which text arrived
+    count: int | None = None  # tokens by the engine's count
+    counts: dict[str, Any] = field(default_factory=dict)  # of drafting, in the engine's terms
+    stamps: list[float] = field(default_factory=list)  # arrival times of text in seconds
     seconds: float = 0.0
     attempts: int = 1
 
     @property
     def tokens(self) -> int:
-        """Tokens, counted by the engine, else by what it lists, else by what arrived."""
+        """Return the number of tokens by the engine's count, else as listed, else as arrived."""
         listed = len(self.ids if self.ids is not None else self.keys)
         return self.count or listed or len(self.stamps)
 
@@ -102,29 +98,29 @@ class Answer:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Answer":
-        """Read what `to_json` made."""
+        """Read the values written by `to_json`."""
         stated = [[(str(key), float(lp)) for key, lp in row] for row in values["stated"]]
         return cls(**{**values, "stated": stated})
 
 
 @dataclass(slots=True)
 class Server:
-    """A server that is known: its engine, its model, and what it accepts."""
+    """A connected server: its engine, model and capabilities."""
 
     client: Client
     kind: Kind
     model: str
     version: str = ""
     models: tuple[str, ...] = ()
-    top: int = 0  # likeliest tokens that it states; 0 = no logprobs
-    extras: bool = True  # takes the fields beyond OpenAI's
-    takes_ids: bool = False  # prompts as ids
-    rescores: bool = False  # logprobs of a prompt's tokens
+    top: int = 0  # likeliest tokens in an answer; 0 = no logprobs
+    extras: bool = True  # accepts the fields beyond OpenAI's
+    takes_ids: bool = False  # accepts prompts as ids
+    rescores: bool = False  # returns logprobs of a prompt's tokens
     gives_ids: bool = False
 
     @property
     def name(self) -> str:
-        """The engine and its version in words."""
+        """Return the engine and its version in words."""
         return f"{self.kind} {self.version}".strip()
 
     async def answer(self, ask: Ask) -> Answer:
@@ -189,9 +185,9 @@ class Server:
         return body
 
     async def rescore(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Stated]:
-        """Return what the server states in one pass at the place of each of `tokens`.
+        """Return the distribution that the server states for each of `tokens`, in one pass.
 
-        By vLLM's `prompt_logprobs`, or SGLang's logprobs of its input.
+        Uses vLLM's `prompt_logprobs`, or SGLang's logprobs of its input.
         """
         text = [*prompt, *tokens]
         if self.kind is Kind.SGLANG:
@@ -213,11 +209,11 @@ class Server:
 
 
 async def connect(client: Client, model: str | None = None) -> Server:
-    """Find out which engine answers, which model it serves, and what it accepts.
+    """Detect the engine, its model and its capabilities.
 
     Raises:
-        UnavailableError: nothing answers.
-        DataError: the model is not served, or there is more than one and none was named.
+        UnavailableError: no server answers.
+        DataError: the model is not served, or several are and `model` is None.
     """
     listed = await client.get("/v1/models")
     entries = listed.get("data", []) if isinstance(listed, dict) else []
@@ -256,13 +252,13 @@ async def _engine(client: Client, entries: list[Any]) -> tuple[Kind, str]:
         return Kind.VLLM, str(version.get("version", ""))
     if owner == "llamacpp" or "default_generation_settings" in props:
         return Kind.LLAMA_SERVER, str(props.get("build_info", ""))
-    if owner == "me" and entries[0].get("permissions") == []:  # its own spelling
+    if owner == "me" and entries[0].get("permissions") == []:  # the engine's own spelling
         return Kind.LLAMA_CPP_PYTHON, ""
     return Kind.OPENAI, ""
 
 
 async def _probe(server: Server) -> None:
-    """Try what the server accepts, with answers of two tokens: extras, logprobs, ids."""
+    """Test the server's capabilities with answers of two tokens: extras, logprobs, ids."""
     try:
         await server.answer(Ask("The", 2, 1.0))
     except RefusedError as error:
@@ -276,7 +272,7 @@ async def _probe(server: Server) -> None:
         except RefusedError as error:
             if error.status in (400, 422):
                 continue
-            break  # it fails at logprobs of any number
+            break  # fails at any number of logprobs
         if any(found.stated):
             server.top = min(top, max(map(len, found.stated)))
             server.gives_ids = found.ids is not None
@@ -338,7 +334,7 @@ def _openai_tokens(found: Answer, choice: dict[str, Any]) -> None:
 
 
 def _count(found: Answer, event: dict[str, Any]) -> None:
-    """Keep what vLLM and llama-server say of their drafts."""
+    """Keep the speculation statistics of vLLM and llama-server."""
     metrics = (event.get("metrics") or {}).get("speculative_decoding")
     if metrics:
         found.counts = {"vllm": metrics}
@@ -380,5 +376,5 @@ def key_of(token: str, own: int | None = None) -> str:
 
 
 def ordered(row: Stated) -> Stated:
-    """Sort the likeliest first."""
+    """Sort by probability, the likeliest first."""
     return sorted(row, key=lambda each: -each[1])

@@ -1,9 +1,9 @@
-"""At temperature 0: identical to the reference, a tie by how much, or a bug.
+"""Compare greedy texts with a reference: identical, a tie within rounding, or a bug.
 
-The reference is the baseline, else the weights, else what the server itself states. Two texts that
-differ are a tie if both tokens are the reference's two likeliest and their logarithms are no
-further apart than twice the rounding: the largest difference in what both state of one token, over
-the beginnings that the texts of all prompts share with their references.
+The reference is the baseline, else the weights, else the server's own stated probabilities. Two
+texts that differ are a tie if both tokens are the reference's two likeliest and their logarithms
+differ by at most twice the rounding. The rounding is the largest difference between both statements
+of one token, over the common prefixes of all texts and their references.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ LEAST = 1e-3  # nats; engines print that many digits
 
 
 class GreedyKind(StrEnum):
-    """How two greedy texts compare."""
+    """Outcome of the comparison of two greedy texts."""
 
     IDENTICAL = "identical"
     TIE = "tie"
@@ -31,13 +31,13 @@ class GreedyKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One greedy text against its reference."""
+    """One greedy text compared with its reference."""
 
     name: str
     kind: GreedyKind
-    position: int | None = None  # of the first token that differs
-    tokens: tuple[str, str] | None = None  # the reference's, the server's
-    gap: float | None = None  # nats between the two
+    position: int | None = None  # first token that differs
+    tokens: tuple[str, str] | None = None  # token of the reference, token of the server
+    gap: float | None = None  # nats between the two tokens
     tolerance: float | None = None
 
     def __str__(self) -> str:
@@ -51,32 +51,32 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class GreedyResult:
-    """All prompts, and the controls."""
+    """Comparisons of all prompts, and the controls."""
 
     reference: str
     compared: tuple[Compared, ...]
-    planted: bool = True  # a planted wrong token was called a bug
-    repeated: bool = True  # the reference, asked twice, gave the same text
+    planted: bool = True  # the planted wrong token was classified as a bug
+    repeated: bool = True  # the reference gave the same text twice
 
     @property
     def counts(self) -> Counter[GreedyKind]:
-        """How many texts of each kind."""
+        """Return the number of texts of each kind."""
         return Counter(each.kind for each in self.compared)
 
     @property
     def bug(self) -> bool:
-        """Whether a text is neither the reference's nor a tie."""
+        """Return whether a text is neither the reference's nor a tie."""
         return bool(self.counts[GreedyKind.BUG])
 
     @property
     def told(self) -> bool:
-        """Whether the comparison says anything."""
+        """Return whether the comparison is conclusive."""
         known = len(self.compared) - self.counts[GreedyKind.UNKNOWN]
         return known > 0 and self.planted and self.repeated
 
     @property
     def line(self) -> str:
-        """The result in words."""
+        """Return the result in words."""
         counted = ", ".join(f"{n} {kind}" for kind, n in self.counts.items())
         controls = "" if self.repeated else "; the reference differs from itself"
         controls += "" if self.planted else "; a planted wrong token was not called a bug"
@@ -90,13 +90,13 @@ class GreedyResult:
 def against_rows(
     name: str, rows: Sequence[Stated], keys: Sequence[str], tolerance: float
 ) -> Compared:
-    """Compare emitted tokens with the likeliest of the reference, given the same past."""
+    """Compare emitted tokens with the likeliest of the reference, given the same prefix."""
     for at, (row, key) in enumerate(zip(rows, keys, strict=False)):
         if not row or key == row[0][0]:
             continue
         known = dict(row)
         gap = row[0][1] - known[key] if key in known else None
-        if gap == 0.0:  # equal to the last bit: either is the likeliest
+        if gap == 0.0:  # bitwise equal: either token is the argmax
             continue
         near = gap is not None and key in [other for other, _ in row[:2]] and gap <= tolerance
         kind = GreedyKind.TIE if near else GreedyKind.BUG
@@ -105,7 +105,7 @@ def against_rows(
 
 
 def against_itself(name: str, answer: Answer) -> Compared:
-    """Compare a greedy text with what the server states of it."""
+    """Compare a greedy text with the server's own stated probabilities."""
     if not any(answer.stated):
         return Compared(name, GreedyKind.UNKNOWN)
     return against_rows(name, answer.stated, answer.keys, LEAST)
@@ -117,7 +117,7 @@ def against_weights(
     prompts: Sequence[Sequence[int]],
     texts: Sequence[Answer],
 ) -> list[Compared]:
-    """Compare greedy texts with the choices of the weights, given the past of each token."""
+    """Compare greedy texts with the argmax of the weights, given the prefix of each token."""
     ids = [weights.tokens(text) or [] for text in texts]
     rows = [rows_of(weights, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
     keys = [[f"#{i}" for i in each] for each in ids]
@@ -134,7 +134,7 @@ def against_weights(
 
 
 def rows_of(weights: Weights, prompt: Sequence[int], ids: Sequence[int]) -> list[Stated]:
-    """Return the three likeliest tokens of the weights, and the emitted one, at each place."""
+    """Return the weights' three likeliest tokens, and the emitted token, at each position."""
     logits = weights.score(prompt, ids)
     shifted = logits - logits.max(1, keepdims=True)
     scored = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
@@ -160,7 +160,7 @@ def against_baseline(
 
 
 def parting(base: Answer, own: Answer) -> int | None:
-    """Return the first place where two texts have different tokens; None where there is none."""
+    """Return the first position with different tokens; None if the texts agree."""
     pairs = enumerate(zip(base.keys, own.keys, strict=False))
     return next((i for i, (a, b) in pairs if a != b), None)
 
@@ -174,19 +174,19 @@ def _pair(name: str, base: Answer, own: Answer, tolerance: float) -> Compared:
         if len(base.keys) == len(own.keys):
             return Compared(name, GreedyKind.IDENTICAL)
         shorter = min(len(base.keys), len(own.keys))
-        return Compared(name, GreedyKind.BUG, shorter)  # one ends where the other goes on
+        return Compared(name, GreedyKind.BUG, shorter)  # one text ends before the other
     tokens = base.keys[at], own.keys[at]
     if not (len(base.stated) > at and base.stated[at]):
         return Compared(name, GreedyKind.UNKNOWN, at, tokens)
     rows = [[] if i < at else row for i, row in enumerate(base.stated[: at + 1])]
     found = against_rows(name, rows, own.keys[: at + 1], tolerance)
-    if found.position is None:  # the baseline did not take the token that it states as likeliest
+    if found.position is None:  # the baseline did not emit the token that it states as likeliest
         return Compared(name, GreedyKind.TIE, at, tokens, 0.0, tolerance)
     return found
 
 
 def third_is_a_bug(rows: Sequence[Stated], keys: Sequence[str], tolerance: float = 0.0) -> bool:
-    """Plant the third choice in the middle of a text and return whether it is called a bug."""
+    """Plant the third choice in the middle of a text and return whether it counts as a bug."""
     places = [i for i, row in enumerate(rows[: len(keys)]) if len(row) >= 3]
     if not places:
         return True

@@ -1,8 +1,8 @@
-"""HTTP to a server of a language model: retries with a limit, timeouts, keys, events of a stream.
+"""HTTP client for model servers: bounded retries, timeouts, API keys, event streams.
 
-A key comes from an environment variable alone and never appears in an error, a record or a page.
-A stream is stored as bytes with their times of arrival and parsed when it has ended, so that
-parsing one answer does not delay the clock of another.
+A key comes from an environment variable only and never appears in an error, a record or a page. A
+stream is stored as bytes with arrival times and parsed after its end, so that parsing of one answer
+does not delay the clock of another.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from spsbench.errors import DataError, UnavailableError, UsageError, first_line
 
 KEY, BASELINE_KEY = "SPS_API_KEY", "SPS_BASELINE_API_KEY"
-AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are worth another attempt
-REFUSED = frozenset((400, 404, 405, 415, 422))  # the request, not the server, is at fault
-LONGEST_WAIT = 30.0  # seconds, whatever Retry-After says
+AGAIN = frozenset((408, 425, 429, 500, 502, 503, 504))  # statuses that are retried
+REFUSED = frozenset((400, 404, 405, 415, 422))  # the request is at fault, not the server
+LONGEST_WAIT = 30.0  # seconds, upper limit for Retry-After
 LARGEST = 64 * 2**20  # bytes of one answer
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 DONE = b"[DONE]"
@@ -33,22 +33,22 @@ class RefusedError(DataError):
 
 
 class BrokenAnswerError(Exception):
-    """An answer that ended too early or holds something else than JSON."""
+    """An answer that is truncated or not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long and how often a request is tried."""
+    """Timeouts and retries of a request."""
 
     timeout: float = 120.0  # seconds for a whole answer
     connect: float = 10.0
     retries: int = 3  # attempts after the first
-    pause: float = 0.5  # seconds before the second attempt, doubled for each further one
+    pause: float = 0.5  # seconds before the second attempt, doubled for each further attempt
 
 
 @dataclass(slots=True)
 class Reply:
-    """One answer as it arrived."""
+    """An answer with its arrival times."""
 
     events: list[tuple[float, Any]]  # seconds after the request was sent, parsed JSON
     seconds: float  # until the last byte
@@ -65,7 +65,7 @@ class Client:
     address: str
     key_from: str = KEY
     limits: Limits = field(default_factory=Limits)
-    failures: dict[str, int] = field(default_factory=dict)  # reasons of attempts that failed
+    failures: dict[str, int] = field(default_factory=dict)  # failed attempts by reason
 
     def __post_init__(self) -> None:
         self.address = checked(self.address)
@@ -81,7 +81,7 @@ class Client:
             | ({"authorization": f"Bearer {self._key}"} if self._key else {}),
             timeout=httpx2.Timeout(self.limits.timeout, connect=self.limits.connect),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=not own,  # no proxy between two programs of one machine
+            trust_env=not own,  # no proxy on the local machine
         )
         return self
 
@@ -89,7 +89,7 @@ class Client:
         await self._http.aclose()
 
     async def get(self, path: str) -> Any:
-        """Return what a page says, parsed if it is JSON; None where the server has none."""
+        """Return the content of a page, parsed if JSON; None if the page is missing."""
         import httpx2
 
         try:
@@ -106,11 +106,11 @@ class Client:
             return answer.text
 
     async def post(self, path: str, payload: dict[str, Any]) -> Reply:
-        """Send `payload` and return the whole answer, after retries where one is worth it.
+        """Send `payload` and return the complete answer, with retries on transient failures.
 
         Raises:
             RefusedError: the server refuses the request.
-            UnavailableError: no attempt brought an answer.
+            UnavailableError: all attempts failed.
         """
         import httpx2
 
@@ -182,7 +182,7 @@ def checked(url: str) -> str:
     """Return the address of a server without path, slash or /v1.
 
     Raises:
-        UsageError: it is no address of HTTP, or holds a key or a query.
+        UsageError: the address is not HTTP, or has a key or a query.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:

@@ -1,13 +1,14 @@
-"""Bet against the text of a server under the law that it, its baseline or the weights state.
+"""Sequential test of a server's text against the distributions stated for its tokens.
 
-Of each token the law's likeliest tokens are known with their probabilities, and that the rest is
-elsewhere: columns. Sets of columns that are chosen from the past alone are bet on, by the e-process
-of `audit.statistical.betting`: the likeliest token, the tail, and three suspects, each with a third
-of the money: the likeliest token again, the token that followed the last time (what prompt lookup
-proposes), and the tokens that came too often so far, by their rank, by themselves, and by the token
-before them. The mean of the three is one nonnegative martingale, so the level is that of the whole.
+The distributions come from the server, its baseline or the weights. For each token the likeliest
+tokens (the columns) are known with their probabilities; all other tokens are the rest. The
+e-process of `audit.statistical.betting` bets on sets of columns that depend on the prefix only: the
+likeliest token, the tail, and three suspects with a third of the capital each. The suspects are the
+likeliest token again, the token that followed the last occurrence (as prompt lookup proposes), and
+the tokens that exceeded their expected counts so far, by rank, by token, and by preceding token.
+The mean of the three is one nonnegative martingale, so the level holds for the whole.
 
-Tokens that the columns cannot tell apart by their text belong to the rest whether they come or not.
+Tokens that the columns cannot distinguish by text always belong to the rest.
 """
 
 from collections.abc import Sequence
@@ -40,12 +41,12 @@ from spsbench.servers.engines import Stated
 
 END = "end of text"  # the key of all tokens that end a text
 SUSPECTS = ("the likeliest token", "what followed last time", "what came too often so far")
-NO_STRATUM = -1  # where rounds begin is not known from outside
-EDGE = 0.05  # mass by which stated probabilities may exceed 1: engines round them
+NO_STRATUM = -1  # round boundaries are unknown from outside
+EDGE = 0.05  # rounding tolerance: stated probabilities may exceed 1 by this mass
 
 
 class Mode(StrEnum):
-    """Where the laws come from, strongest first."""
+    """Source of the distributions, strongest first."""
 
     WEIGHTS = "weights"
     BASELINE = "baseline"
@@ -69,10 +70,10 @@ UNSEEN = {
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The laws at n tokens of one text, as far as they are known."""
+    """The known part of the distributions at n tokens of one text."""
 
-    keys: list[list[str]]  # of the columns, likeliest first
-    mass: Floats  # [n, k]; 0 where a row is shorter
+    keys: list[list[str]]  # keys of the columns, likeliest first
+    mass: Floats  # [n, k]; 0 in the padding of shorter rows
     own: NDArray[np.int64]  # [n] column of the emitted token; k = the rest
     tokens: list[str]  # keys of the emitted tokens
 
@@ -81,11 +82,11 @@ class Columns:
 
 
 def columns(stated: Sequence[Stated], tokens: Sequence[str], top: int) -> Columns:
-    """Sort stated laws into columns.
+    """Sort stated distributions into columns.
 
-    An emitted token outside the `top` stands in its row as well. It is left out, for columns may
-    depend on the past alone. Where keys are texts, two tokens may share one; the two columns least
-    likely are then left out too.
+    Engines also list an emitted token outside the `top`. That token is omitted, because columns may
+    depend on the prefix only. If keys are texts, two tokens may share one; the two least likely
+    columns are then omitted too.
     """
     by_id = all(token.startswith("#") for token in tokens)
     width = top if by_id or top < 4 else top - 2
@@ -101,7 +102,7 @@ def columns(stated: Sequence[Stated], tokens: Sequence[str], top: int) -> Column
 
 
 class Excess:
-    """How much more often than expected something came."""
+    """Deviations of observed from expected counts, by key."""
 
     def __init__(self) -> None:
         self._cells: dict[Any, list[float]] = {}
@@ -112,20 +113,20 @@ class Excess:
         return float((came - expected) / (expected + 1) ** 0.5)
 
     def add(self, key: Any, came: bool, expected: float) -> None:
-        """Count one more chance."""
+        """Count one more trial."""
         cell = self._cells.setdefault(key, [0.0, 0.0])
         cell[0] += came
         cell[1] += expected
 
 
 class Suspicion:
-    """What the suspects favour at each token, from the past alone."""
+    """Columns favoured by each suspect at each token, from the prefix only."""
 
     def __init__(self) -> None:
         self._excess = Excess()
 
     def sets(self, text: Columns, context: Sequence[str] = ()) -> list[Bits]:
-        """[n, k + 1] of each suspect: the columns that it favours. `context`: known keys before."""
+        """Return the favoured columns [n, k + 1] of each suspect; `context` is the prompt keys."""
         n, width = text.mass.shape
         made = [np.zeros((n, width + 1), np.bool_) for _ in SUSPECTS]
         made[0][:, 0] = text.mass[:, 0] > 0
@@ -178,7 +179,7 @@ def evidence(text: Columns, favoured: Bits, rng: np.random.Generator) -> Evidenc
 
 
 def _draws(law: Floats, sets: Bits, rng: np.random.Generator) -> Bits:
-    """[R, n, D] the sets of seeded draws."""
+    """Return the sets [R, n, D] of seeded draws."""
     n, width = law.shape
     cdf = law.cumsum(1)
     points = rng.random((REPEATS, n)) * cdf[:, -1]
@@ -188,26 +189,26 @@ def _draws(law: Floats, sets: Bits, rng: np.random.Generator) -> Bits:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The mean shift of a set's chance that rounding may explain."""
+    """Bounds on the mean shift in a set's probability that rounding may explain."""
 
     argmax: float = 0.0
     other: float = 0.0
-    tokens: int = 0  # it was measured on
+    tokens: int = 0  # sample size of the measurement
 
     def of(self, suspect: int) -> Floats:
-        """[D] for the bets of one suspect."""
+        """Return the bounds [D] for the bets of one suspect."""
         made = np.full(len(DIRECTIONS), self.other)
         made[ARGMAX] = self.argmax
         made[DRAFT] = self.argmax if suspect == 0 else self.other
         return made
 
     def widened(self, by: float) -> "Band":
-        """Return the band with what ends of texts may add."""
+        """Return the band widened for the ends of texts."""
         return Band(self.argmax + by, self.other + by, self.tokens)
 
 
 def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
-    """Compare two statements of the same laws, key by key."""
+    """Measure the difference between two statements of the same distributions, key by key."""
     argmax, other = [], []
     for one, two in pairs:
         for i in range(min(len(one), len(two))):
@@ -230,15 +231,15 @@ def band_between(pairs: Sequence[tuple[Columns, Columns]]) -> Band:
 
 @dataclass
 class Arm:
-    """The texts of one server, and the money that was won against them."""
+    """The texts of one server and the e-process against its losslessness."""
 
     name: str
     band: Band = field(default_factory=Band)
     level: float = LEVEL
     texts: int = 0
     tokens: int = 0
-    peak: float = 0.0  # of the logarithm of the money
-    broken: list[str] = field(default_factory=list)  # statements that are no probabilities
+    peak: float = 0.0  # largest logarithm of the e-value
+    broken: list[str] = field(default_factory=list)  # statements that are not probabilities
 
     def __post_init__(self) -> None:
         self._moneys = [Money(self.band.of(i)) for i in range(len(SUSPECTS))]
@@ -247,7 +248,7 @@ class Arm:
         self._now = [0.0] * len(SUSPECTS)
 
     def take(self, text: Columns, context: Sequence[str] = ()) -> None:
-        """Add one text; `context` are the keys of its prompt, where they are known."""
+        """Add one text; `context` is the keys of its prompt, if known."""
         self.texts += 1
         if not len(text):
             return
@@ -267,24 +268,24 @@ class Arm:
 
     @property
     def alarmed(self) -> bool:
-        """Whether the money reached 1 / level."""
+        """Return whether the e-value reached 1 / level."""
         return self.peak >= alarm(self.level)
 
     def evidence(self, suspect: int = 0) -> Evidence:
-        """Return all evidence for one suspect."""
+        """Return the evidence of all texts for one suspect."""
         self._parts[suspect] = [Evidence.joined(self._parts[suspect])]
         return self._parts[suspect][0]
 
     @property
     def loudest(self) -> str:
-        """The bets that hold most of the money, in words."""
+        """Return the bets with most of the capital, in words."""
         best = int(np.argmax(self._now))
         bets = self._moneys[best].loudest
         return bets.replace("draft", SUSPECTS[best]).replace("argmax", "the likeliest token")
 
     @property
     def deviations(self) -> list[tuple[str, float, float, float]]:
-        """(set, observed share, expected share, z) of each set."""
+        """Return (set, observed share, expected share, z) for each set."""
         made = []
         of_sets = [(name, i, DRAFT) for i, name in enumerate(SUSPECTS)]
         for name, suspect, direction in [*of_sets, ("the tail", 0, TAIL), (END, 0, EOS)]:
@@ -297,12 +298,12 @@ class Arm:
         return made
 
     def claim(self) -> float | None:
-        """Return the least bias towards the likeliest token that is caught with 0.99."""
+        """Return the least bias towards the likeliest token that has power 0.99."""
         level = self.level / len(SUSPECTS)
         return claimable(self.evidence(), level, self.band.of(0)) if self.tokens else None
 
     def planted(self, bias: float) -> Control:
-        """Plant a bias of that size in draws from the same laws."""
+        """Plant a bias of size `bias` in draws from the same distributions."""
         return inject(self.evidence(), bias, self.level / len(SUSPECTS), self.band.of(0))
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a check found, as a sentence with tables, as JSON, or as one page to paste into an issue."""
+"""Results of a check as a sentence with tables, as JSON, or as an HTML page for an issue."""
 
 import html
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from spsbench.metrics.intervals import Estimate
 from spsbench.servers.check import Checked, LawResult, Verdict
 
-MANY = 5  # greedy texts that are listed
+MANY = 5  # greedy texts in the table
 UNTOLD = "n/a"
 
 
@@ -22,7 +22,7 @@ class Table:
 
 
 def sentence(found: Checked) -> str:
-    """Answer the question in one sentence."""
+    """Summarise the check in one sentence."""
     what = f"{found.url} ({found.engine}, {found.model})"
     parts = []
     if found.law is not None:
@@ -48,7 +48,7 @@ def sentence(found: Checked) -> str:
 
 
 def tables(found: Checked) -> list[Table]:
-    """Return all figures."""
+    """Return the tables of all figures."""
     made = []
     if found.law is not None:
         made.append(_law(found.law))
@@ -118,7 +118,7 @@ def _speed(found: Checked) -> Table:
 
 
 def estimated(value: Estimate | None, scale: float = 1.0) -> str:
-    """Show a figure with its interval."""
+    """Format a figure with its interval."""
     if value is None:
         return UNTOLD
     shown = f"{value.mean * scale:.3g}"
@@ -128,7 +128,7 @@ def estimated(value: Estimate | None, scale: float = 1.0) -> str:
 
 
 def notes(found: Checked) -> list[str]:
-    """Return what a reader of the figures should know."""
+    """Return the caveats of the figures."""
     law = found.law
     lines = list(found.remarks)
     if law is not None:
@@ -150,7 +150,7 @@ def notes(found: Checked) -> list[str]:
 
 
 def as_json(found: Checked) -> dict[str, Any]:
-    """Return everything as plain values."""
+    """Return all results as plain values."""
     return {
         "schema": 1,
         "verdict": found.verdict,

@@ -1,4 +1,4 @@
-"""What a check is asked for, and the file that keeps its answers as they come."""
+"""Parameters of a check, and the journal that stores its answers on arrival."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -35,7 +35,7 @@ PROMPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for."""
+    """Parameters of a check."""
 
     url: str
     baseline: str | None = None
@@ -49,7 +49,7 @@ class Plan:
     temperatures: tuple[float, ...] = ()  # () = 1, and with weights 0.5 as well
     bias: float = 0.05
     level: float = LEVEL
-    most: int = 20_000  # tokens of the server
+    most: int = 20_000  # upper limit on the server's tokens
     concurrency: tuple[int, ...] = (1, 2, 4, 8)
     requests: int = 16  # of a block
     objectives: Objectives | None = None
@@ -74,19 +74,19 @@ class Plan:
 
     @property
     def sampled(self) -> tuple[float, ...]:
-        """The temperatures of sampled texts, in turn."""
+        """Return the temperatures of sampled texts, in rotation."""
         return self.temperatures or ((1.0, 0.5) if self.weights else (1.0,))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a file of answers depends on."""
+        """Return the parameters that a journal depends on."""
         values = asdict(self)
         for name in ("limits", "objectives", "parts", "most", "bias", "level"):
-            del values[name]  # may be others when a check goes on
+            del values[name]  # may change when a check resumes
         return json.loads(json.dumps(values))  # type: ignore[no-any-return]
 
 
 class Journal:
-    """Answers that are kept as they come, a line each."""
+    """A file of answers, appended on arrival, one line each."""
 
     def __init__(self, path: Path | None, plan: Plan, *, resume: bool = False) -> None:
         self.path, self.made = path, 0
@@ -115,7 +115,7 @@ class Journal:
             raise DataError(
                 f"no kept answers ({path}): expected a file of `sps check`. Check --resume"
             ) from error
-        whole = text[: text.rfind("\n") + 1]  # the last line may be half
+        whole = text[: text.rfind("\n") + 1]  # the last line may be truncated
         if whole != text:
             path.write_text(whole, encoding="utf-8")
         try:

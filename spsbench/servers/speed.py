@@ -1,9 +1,8 @@
-"""Times of streamed answers, for a user and for the machine, paired with a baseline's.
+"""Latency and throughput of streamed answers, paired with those of a baseline.
 
-Blocks of requests alternate between the two servers, so that both see the same hour. Figures are
-ratios of sums over paired requests, with 95 % intervals by the jackknife over prompts of
-`metrics.intervals`. Goodput counts, of the answers within the objectives, tokens a second and
-requests.
+Blocks of requests alternate between the two servers to cancel drift. Figures are ratios of sums
+over paired requests, with 95 % intervals by the jackknife over prompts of `metrics.intervals`.
+Goodput counts the answers within the objectives, as tokens a second and as a share of requests.
 """
 
 import re
@@ -22,7 +21,7 @@ OBJECTIVE = re.compile(r"(ttft|tpot|e2e):([0-9.]+)(ms|s)")
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """Longest times in seconds that a user accepts; None = any."""
+    """Latency limits in seconds; None = no limit."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -33,7 +32,7 @@ class Objectives:
         """Read `ttft:500ms,tpot:50ms`.
 
         Raises:
-            UsageError: another form.
+            UsageError: the text has another form.
         """
         found = {}
         for part in filter(None, text.replace(" ", "").split(",")):
@@ -45,7 +44,7 @@ class Objectives:
         return cls(**found)
 
     def met(self, timed: "Timed") -> bool:
-        """Whether an answer is within all of them."""
+        """Return whether an answer is within all limits."""
         pairs = ((self.ttft, timed.ttft), (self.tpot, timed.tpot), (self.e2e, timed.seconds))
         return all(most is None or (took is not None and took <= most) for most, took in pairs)
 
@@ -54,22 +53,22 @@ class Objectives:
 class Timed:
     """The times of one answer."""
 
-    prompt: int  # its index
+    prompt: int  # index of the prompt
     ttft: float
     decoding: float  # seconds from the first token to the last
     tokens: int
     seconds: float
     chunks: int
-    began: float = 0.0  # seconds after the block began
+    began: float = 0.0  # seconds after the start of the block
 
     @property
     def tpot(self) -> float | None:
-        """Seconds per output token after the first; None for a single one."""
+        """Return seconds per output token after the first; None for a single token."""
         return self.decoding / (self.tokens - 1) if self.tokens > 1 else None
 
     @classmethod
     def of(cls, answer: Answer, prompt: int, began: float) -> "Timed | None":
-        """Read the stamps of an answer; None if it came by retries or without text."""
+        """Read the timestamps of an answer; None if the answer needed retries or has no text."""
         if not answer.stamps or answer.attempts > 1:
             return None
         first, last = answer.stamps[0], answer.stamps[-1]
@@ -99,7 +98,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """The server against its baseline at one concurrency, of paired requests; above 1 is better."""
+    """Ratios to the baseline at one concurrency, over paired requests; above 1 is better."""
 
     concurrency: int
     pairs: int
@@ -114,7 +113,7 @@ class Ratios:
 
 
 Block = Sequence[Timed | None]
-"""Requests in order; None for one that failed."""
+"""Requests in order; None for a failed request."""
 
 TTFT, DECODING, FOLLOWING, TOKENS, SECONDS, ONE = range(6)
 
@@ -145,7 +144,7 @@ def level(
 def ratios(
     concurrency: int, own: Sequence[Block], base: Sequence[Block], own_level: Level, other: Level
 ) -> Ratios:
-    """Compare paired requests: those of one place in blocks of one number."""
+    """Compare paired requests: those at equal positions in blocks of equal number."""
     pairs = [
         (a, b)
         for one, two in zip(own, base, strict=False)

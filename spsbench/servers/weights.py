@@ -1,9 +1,9 @@
-"""The laws of a model's weights at the tokens of a server's texts, in the columns of `laws`.
+"""Distributions of a model's weights at the tokens of a server's texts, as columns of `laws`.
 
-The weights are scored by the package's own forward pass without a cache; this module only maps what
-a server lists to ids, so it loads no torch itself. Where an engine lists tokens by their text, two
-ids may share one: such ids are in no column, and a text is used up to and with its first token that
-is ambiguous, which selects nothing.
+The package's own forward pass scores the weights without a cache; this module only maps listed
+tokens to ids, so it loads no torch itself. If an engine lists tokens by text, two ids may share a
+text: such ids are in no column, and a text is used up to and including its first ambiguous token,
+which causes no selection bias.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +18,22 @@ from spsbench.servers.engines import Answer, Stated
 from spsbench.servers.laws import END, Columns
 
 WIDTH = 32  # likeliest tokens that are columns; the end of a text is one more
-APART = 0.5  # nats between stated and scored, on the median, that no rounding explains
-AGREE = 0.6  # share of greedy tokens that the same model chooses
+APART = 0.5  # median nats between stated and scored that rounding cannot explain
+AGREE = 0.6  # share of equal greedy tokens expected of the same model
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A model that is scored here.
+    """A model scored on this machine.
 
     Args:
-        name: as the user gave it.
+        name: the name given by the user.
         score: (prompt, tokens) -> [n, V] logits at each of `tokens`.
         encode: text of a prompt -> ids.
         chat: text of one user's message -> ids of the whole template.
-        texts: [V] text of each id; None for one that has none of its own.
+        texts: [V] text of each id; None for an id without text.
         ends: ids that end a text.
-        bos: the id that begins one, if the tokenizer has one.
+        bos: the id that begins a text, if the tokenizer has one.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Weights:
 
     @cached_property
     def ids(self) -> Mapping[str, int]:
-        """Ids of the texts that only one token has."""
+        """Return the ids of the texts that belong to a single token."""
         found: dict[str, int] = {}
         twice: set[str] = set()
         for i, text in enumerate(self.texts):
@@ -56,7 +56,7 @@ class Weights:
         return {text: i for text, i in found.items() if text not in twice}
 
     def tokens(self, answer: Answer) -> list[int] | None:
-        """Return the ids of an answer up to the first that is ambiguous; None without any."""
+        """Return the ids of an answer up to the first ambiguous token; None if there are none."""
         if answer.ids is not None:
             return list(answer.ids)
         if not answer.keys:
@@ -69,11 +69,11 @@ class Weights:
         return found
 
     def columns(self, prompt: Sequence[int], answer: Answer, temperature: float) -> Columns:
-        """Score an answer and sort the laws into columns."""
+        """Score an answer and sort the distributions into columns."""
         ids = self.tokens(answer) or []
         listed = len(answer.ids if answer.ids is not None else answer.keys)
         ended = answer.finish == "stop" and not (ids and ids[-1] in self.ends)
-        # One place more: the ambiguous token, or the end that the engine does not list.
+        # One more position: the ambiguous token, or the end that the engine does not list.
         more = len(ids) < listed or (ended and len(ids) == listed)
         logits = self.score(prompt, [*ids, 0] if more else ids)
         n = len(logits)
@@ -103,7 +103,7 @@ class Weights:
         return sure
 
     def restated(self, stated: Sequence[Stated], n: int) -> Columns:
-        """Bring what an engine states into columns by id, to compare it with `columns`."""
+        """Convert an engine's stated distributions to columns by id, like those of `columns`."""
         rows = [
             [(key if key.startswith("#") else f"#{self.ids[key]}", lp) for key, lp in row
              if key.startswith("#") or key in self.ids]
@@ -117,10 +117,10 @@ class Weights:
         return Columns(keys, mass, np.full(len(rows), width), [""] * len(rows))
 
     def prompt(self, text: str, answer: Answer, *, chat: bool) -> tuple[list[int], str]:
-        """Return the ids that the server has put before its answer, and a remark on them.
+        """Return the prompt ids used by the server, and a remark on them.
 
         Raises:
-            DataError: it counts other tokens than the tokenizer, and does not say which.
+            DataError: the server's count differs from the tokenizer's, and it lists no ids.
         """
         own = self.chat(text) if chat else self.encode(text)
         theirs, count = answer.prompt_ids, answer.prompt_tokens
@@ -143,10 +143,10 @@ class Weights:
         )
 
     def check_same(self, prompt: Sequence[int], greedy: Answer) -> float:
-        """Refuse weights of another model; return the median difference in nats.
+        """Reject weights of another model; return the median difference in nats.
 
         Raises:
-            DataError: they are of another model than the server's, or their tokens are.
+            DataError: the model or its tokens differ from the server's.
         """
         ids = self.tokens(greedy) or []
         listed = len(greedy.ids if greedy.ids is not None else greedy.keys)

@@ -1,1 +1,1 @@
-"""The parts of the HTML page: what it says, draws and lets one read."""
+"""Parts of the HTML page: answers, exhibits (plots), tables and readable generations."""

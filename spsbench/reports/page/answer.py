@@ -1,4 +1,4 @@
-"""The answer first, in words: how much faster, lossless or not, and is the quality the same."""
+"""Answers at the top of the page: speed-up, losslessness, quality; then tables and definitions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,19 +20,19 @@ NONE: Mapping[str, Sheet] = {}
 
 
 class Statement(NamedTuple):
-    """A sentence, and how it reads at a glance."""
+    """A sentence and its outcome."""
 
     mood: Mood
     text: str
 
 
 class Answer(NamedTuple):
-    """What was found under one task and setting."""
+    """The result for one task and setting."""
 
     run: str
     name: str  # task and setting
-    method: str  # of the fastest row, which the sentences are about
-    figure: str  # its speed-up, large
+    method: str  # method of the fastest row, which the statements describe
+    figure: str  # speed-up, in large type
     interval: str
     speed: Statement
     lossless: Statement
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 def answers(
     table: Table, same: dict[str, Same | None], audits: Mapping[str, Sheet] = NONE
 ) -> list[Answer]:
-    """One for each task and setting that drafts; greedy texts and audits are given by cell."""
+    """Return an answer for each task and setting with drafting; `same` and `audits` are by cell."""
     made: dict[tuple[str, str], list[Summary]] = {}
     names = Names(row.cell for row in table.whole)
     for row in table.whole:
@@ -99,7 +99,7 @@ def _speed(row: Summary, method: str, among: int) -> Statement:
 
 
 def lossless(cell: Cell, same: Same | None, audit: Sheet | None = None) -> Statement:
-    """What is known of the law of the output: the rule's promise, greedy texts, an audit."""
+    """State the evidence that a cell is lossless: the rule's guarantee, greedy texts, an audit."""
     if cell.models.random or cell.method.verifier.name == "synthetic":
         return Statement("bad", "Timing only: the output is meaningless by construction.")
     rule = cell.method.verifier.name
@@ -163,8 +163,6 @@ def _interval(estimate: Estimate) -> str:
     return f"95 % interval {estimate.low:.2f} to {estimate.high:.2f}"
 
 
-# What each figure of the page means, in the words of the glossary (docs/design.md).
-
 DEFINITIONS: Mapping[str, str] = {
     "speedup": "Mean token time at K = 0 over that at K: same loop, prompts and engine, over the "
     "generations that both have.",
@@ -208,15 +206,12 @@ DEFINITIONS: Mapping[str, str] = {
 
 
 def define(figure: str) -> str:
-    """The definition of a figure of `Summary.figures`; empty where there is none."""
+    """Return the definition of a figure of `Summary.figures` (docs/design.md), empty if unknown."""
     return DEFINITIONS.get(figure) or DEFINITIONS.get(figure.partition(".")[0], "")
 
 
-# The parts of a page that are written out: answers, findings, tables.
-
-
 def answered(answers: Sequence[Answer], sheets: Sequence[Sheet]) -> str:
-    """The answer first, in words."""
+    """Return the HTML of the answers and findings in words."""
     cards = "".join(
         f'<article class="card">{f"<p class=run>{markup(a.run)}</p>" if a.run else ""}'
         f"<h3>{markup(a.name)}</h3>"
@@ -235,7 +230,7 @@ def answered(answers: Sequence[Answer], sheets: Sequence[Sheet]) -> str:
 
 
 def tabled(table: Table, first: int) -> str:
-    """All figures; `first` is the number of its first row on the page."""
+    """Return the HTML of a table with all figures; its first row is number `first` on the page."""
     headings, lines = body(table, full)
     figures = {column.heading: column.figure for column in table.columns}
     names = len(lines[0].names) if lines else 0
@@ -271,7 +266,7 @@ def _finding(sheet: Sheet) -> str:
 
 
 def found(sheets: Sequence[Sheet]) -> str:
-    """The tables of findings."""
+    """Return the HTML of the tables of findings."""
     parts = [
         f"<section><h2>{markup(sheet.title)}</h2>{''.join(map(_grid, sheet.grids))}</section>"
         for sheet in sheets

@@ -1,4 +1,4 @@
-"""A report as the data of a page: every number that its script draws is made here."""
+"""Data of the page: all numbers that its script draws are computed here."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -25,20 +25,13 @@ from spsbench.reports.reporter import Report, Table
 from spsbench.reports.text import visible
 from spsbench.settings.labels import Names
 
-# Other people's text in a page: as data that cannot end its element, as text that is no markup.
-
-"""What could end a script element, or begin a comment in one; in JSON all of it is in strings."""
-
-
-# The generations of a page that can be read, and how they were chosen.
-
 
 def to_read(
     gathered: Sequence[tuple[Table, Gathered]],
     index: dict[tuple[int, str, str | None], int],
     called: Mapping[int, str],
 ) -> tuple[list[Trace], str]:
-    """The generations that can be read, and how they were chosen."""
+    """Return the generations to show, and a sentence about their selection."""
     made: list[Trace] = []
     tokenizers: dict[str, Any] = {}
     for table, found in gathered:
@@ -72,23 +65,23 @@ def to_read(
 
 LINE = 240  # characters of a name
 PARAGRAPH = 2000
-SHORT = 20  # of a run's, beside those of its rows
+SHORT = 20  # characters of a run's name next to row names
 
 
 Place = tuple[int, str, str | None]
-"""Of a row: the identity of its table, its cell, its category."""
+"""Position of a row: identity of its table, cell, category."""
 
 
 class Content(NamedTuple):
-    """What a page of runs shows."""
+    """Content of a page of runs."""
 
     answers: list[Answer]
     data: dict[str, Any]
-    runs: list[str]  # what each table is called on the page, and its title; none for a single one
+    runs: list[str]  # name and title of each table; empty for a single table
 
 
 def content(report: Report) -> Content:
-    """Read every record of the report once more; of each table what a page shows."""
+    """Read every record of the report again and return the content of the page by table."""
     rows = [(table, row) for table in report.tables for row in table.rows]
     summaries = [row for _, row in rows]
     called = labels_of(report.tables)
@@ -158,7 +151,7 @@ def content(report: Report) -> Content:
 
 
 def labels_of(tables: Sequence[Table]) -> dict[int, str]:
-    """A short name for each of several tables, by its identity: its own, or a number."""
+    """Return a short name by table identity: the table's own name, or a number."""
     own = [shown(table.title.run, LINE) for table in tables]
     short = len(set(own)) == len(own) and max(map(len, own), default=0) <= SHORT
     named = own if short else [f"run {number}" for number in range(1, len(own) + 1)]
@@ -166,7 +159,7 @@ def labels_of(tables: Sequence[Table]) -> dict[int, str]:
 
 
 def _gathered(tables: Sequence[Table]) -> list[tuple[Table, Gathered]]:
-    """The records of each table that has its own."""
+    """Return each table that has records of its own, with those records aggregated."""
     numbers: dict[str, int] = {}
     own = [table for table in tables if not table.part]
     made = []
@@ -188,7 +181,7 @@ def _indexed(
 def _times(
     gathered: Sequence[tuple[Table, Gathered]], index: Mapping[Place, int]
 ) -> dict[int, "array[float]"]:
-    """Row -> the mean token times of its generations; rows of categories have their own."""
+    """Map each row to the mean token times of its generations; category rows have their own."""
     times: dict[int, array[float]] = {}
     for table, found in gathered:
         if table.title.timed:
@@ -200,7 +193,7 @@ def _times(
 
 
 def _of_sheets(sheets: Sequence[Sheet]) -> list[Exhibit]:
-    """The figures of findings, each under its finding's name."""
+    """Return the figures of findings, each titled by its finding."""
     return [
         each
         for number, sheet in enumerate(sheets)

@@ -1,4 +1,4 @@
-"""The figures of the page, from the rows of all its tables."""
+"""Exhibits of the page: plots of all rows, and aggregates over records in one streaming pass."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,11 +29,11 @@ HEADLINES = (
 MARKED = "Open marks were timed under load."
 
 Papers = Sequence[PaperRow | None]
-"""Of each row the paper's own."""
+"""The paper's row for each row, or None."""
 
 
 def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
-    """Every row's headline figures, one beside the other; and its scores."""
+    """Plot the headline figures and scores of all rows next to each other."""
     alone = any(s.predicted_speedup is not None and s.speedup is None for s in rows)
     asked = [each for each in HEADLINES if alone or each[0] != "predicted_speedup"]
     for metric in sorted(headline(rows)):
@@ -56,7 +56,7 @@ def headlines(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
 
 
 def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
-    """Kept over tested at each position of a round; of trees at each depth, and by sibling."""
+    """Plot the acceptance rate by position in a round; for trees by depth and by sibling."""
     deep = any(s.sibling_at for s in rows)
     kinds = (
         ("position in the round", [() if s.sibling_at else s.alpha_at for s in rows]),
@@ -90,7 +90,7 @@ def by_position(rows: Sequence[Summary], names: Sequence[str]) -> list[Exhibit]:
 
 
 def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
-    """Where a round's time goes: its mean, parted by the shares of the decode time."""
+    """Plot the mean time of a round, split by the shares of the decode time."""
     shares = {
         "draft": "draft_share",
         "target": "target_share",
@@ -112,7 +112,7 @@ def parts_of_round(rows: Sequence[Summary]) -> list[Exhibit]:
 
 
 def speed_and_quality(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
-    """Each score against the mean token time."""
+    """Plot each score against the mean token time."""
     axes = []
     for metric in sorted(headline(rows)):
         marks = []
@@ -140,7 +140,7 @@ def speed_and_quality(rows: Sequence[Summary], papers: Papers) -> list[Exhibit]:
 
 
 def predicted(rows: Sequence[Summary]) -> list[Exhibit]:
-    """The speed-up that alpha and the costs predict, against the measured one."""
+    """Plot the speed-up predicted by alpha and the costs against the measured speed-up."""
     marks = []
     for i, s in enumerate(rows):
         told, (own, loaded) = s.predicted_speedup, s.at_any_load("speedup")
@@ -172,7 +172,7 @@ def _of(rows: Sequence[Summary], papers: Papers, figure: str) -> Series:
 
 
 def _theirs(theirs: PaperRow | None, figure: str) -> float | None:
-    """The paper's value of a figure, on the scale of the page."""
+    """Return the paper's value of a figure, in the units of the page."""
     if theirs is None:
         return None
     scale = 100 if is_percent(theirs.metric) else 1
@@ -194,7 +194,7 @@ def _parts(rows: Sequence[Summary], figure: str) -> Iterator[Mark]:
 
 
 def _marked(axes: Sequence[Axes]) -> str:
-    """What marks of another shape are, where there are some."""
+    """Explain the marker shapes in use; empty if all markers are plain."""
     kinds = {m.kind for each in axes for series in each.series for m in series.marks}
     told = [MARKED] if LOADED in kinds else []
     if PAPER in kinds:
@@ -206,21 +206,19 @@ def _some(series: Sequence[Series]) -> tuple[Series, ...]:
     return tuple(each for each in series if each.marks)
 
 
-# What the page takes from the records themselves, in one pass: they stream by and are forgotten.
-
-QUANTILES = 101  # points of a distribution, where it has more generations
-PROMPTS = 6  # of each task and setting that can be read in the page
-OF_CATEGORY = 2  # the same of each category, where prompts have one
-TOKENS = 40_000  # in the page at most, over all generations that can be read
+QUANTILES = 101  # points of a quantile curve with more generations than this
+PROMPTS = 6  # prompts shown for each task and setting
+OF_CATEGORY = 2  # prompts shown for each category, if prompts have categories
+TOKENS = 40_000  # upper limit over all shown generations
 
 
 class Gathered:
-    """The records of one table.
+    """Aggregates over the records of one table.
 
     Args:
-        cells: of the table.
-        numbers: sample -> its number, shared by the tables that are to be paired.
-        tokens: what may be kept for reading.
+        cells: cells of the table.
+        numbers: sample -> number, shared by the tables that are paired.
+        tokens: limit on the tokens of shown generations.
     """
 
     def __init__(self, cells: Iterable[Cell], numbers: dict[str, int], tokens: int) -> None:
@@ -230,15 +228,15 @@ class Gathered:
             for name, cell in self.cells.items()
         }
         self.times: dict[str, array[float]] = {name: array("d") for name in self.cells}
-        self.by_group: dict[tuple[str, str], array[float]] = {}  # the same by cell and category
+        self.by_group: dict[tuple[str, str], array[float]] = {}  # as above, by cell and category
         self.kept: list[Record] = []
-        self.texts = 0  # that could be read
+        self.texts = 0  # number of generations that could be shown
         self._numbers, self._tokens = numbers, tokens
         self._asked: dict[tuple[str, str, str], dict[str, None]] = {}
         self.greedy = GreedyTexts(self.cells.values())
 
     def add(self, record: Record) -> None:
-        """Look at one record."""
+        """Aggregate one record."""
         cell = self.cells[record.cell]
         number = self._numbers.setdefault(record.sample, len(self._numbers))
         self.tallies[cell.id].add(record, number)
@@ -256,11 +254,11 @@ class Gathered:
             self._keep(cell, record)
 
     def same(self, cell: Cell) -> Same | None:
-        """How many greedy texts are those of ArS, token for token; None where none are paired."""
+        """Count the greedy texts equal to those of ArS token for token; None if none are paired."""
         return self.greedy.same(cell)
 
     def _keep(self, cell: Cell, record: Record) -> None:
-        """The first prompts of each task and setting, under all methods."""
+        """Keep the first prompts of each task and setting, under all methods."""
         most = PROMPTS if record.group is None else OF_CATEGORY
         work = str(cell.work), str(cell.sampling), record.group or ""
         asked = self._asked.setdefault(work, {})
@@ -273,7 +271,7 @@ class Gathered:
 
 
 def latency(times: Mapping[int, "array[float]"], names: Mapping[int, str]) -> list[Exhibit]:
-    """How the time of a token varies over generations: their quantiles, by row."""
+    """Plot the distribution of the token time over generations as quantiles, by row."""
     series, counts = [], []
     for row, values in times.items():
         if len(values) < 2:
@@ -313,7 +311,7 @@ def latency(times: Mapping[int, "array[float]"], names: Mapping[int, str]) -> li
 
 
 def percentiles(values: "array[float]") -> dict[str, float | None]:
-    """P50, P90 from 10 generations on, P99 from 100 on: beyond them none lies."""
+    """Return P50, P90 (from 10 generations) and P99 (from 100 generations), else None."""
     at = dict(zip(("p50", "p90", "p99"), (50, 90, 99), strict=True))
     least = {"p50": 1, "p90": 10, "p99": 100}
     return {

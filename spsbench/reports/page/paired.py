@@ -1,4 +1,4 @@
-"""Runs beside each other: the same configuration, on the prompts that both runs have."""
+"""Exhibits as marks and axes, and paired comparisons of runs on their common prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,16 +19,14 @@ from spsbench.reports.text import visible
 from spsbench.settings.cell import Cell
 from spsbench.settings.labels import Names
 
-# What a figure of the page is made of: numbers, the rows that they are of, and what they mean.
-
 Kind = Literal["forest", "curves", "parts", "scatter"]
 BARS = "Bars are 95 % intervals over samples."
 
 
 class Mark(NamedTuple):
-    """A point with its interval, and the row that it is of."""
+    """A point with its interval and its row."""
 
-    row: int  # -1 = none: no filter hides it
+    row: int  # -1 = no row: filters never hide the mark
     x: float
     y: float
     low: float | None = None
@@ -36,7 +34,7 @@ class Mark(NamedTuple):
     kind: str = ""  # "loaded": timed under load; "paper": Chen et al. 2023
 
 
-FREE = -1  # the row of marks that are of none
+FREE = -1  # row number of marks without a row
 LOADED, PAPER = "loaded", "paper"
 
 
@@ -46,52 +44,52 @@ class Series:
 
     name: str
     marks: tuple[Mark, ...]
-    level: bool = False  # a value for all x, dashed
-    dense: bool = False  # too many to mark each
-    line: int | None = None  # the colour; None = that of its rows' methods
-    best: int | None = None  # which mark is the optimum
+    level: bool = False  # a dashed line at one value for all x
+    dense: bool = False  # too many points for a marker each
+    line: int | None = None  # colour; None = colour of the method
+    best: int | None = None  # index of the optimum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """One pair of axes."""
+    """A pair of axes."""
 
     title: str
     x: str
     y: str = ""
     series: tuple[Series, ...]
     from_zero: bool = False
-    diagonal: bool = False  # where x and y are equal
-    one: bool = False  # a line at 1
-    zero: bool = False  # a line at 0
+    diagonal: bool = False  # draw the line x = y
+    one: bool = False  # draw a line at 1
+    zero: bool = False  # draw a line at 0
     unit: str = ""
     digits: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """Axes under one heading, what they mean, and what the bars on them are."""
+    """Axes under one heading, with explanations of the figures and of the error bars."""
 
     id: str
     title: str
     kind: Kind
-    says: str  # for all readers, and for those who do not see it
-    terms: tuple[str, ...] = ()  # figures that it shows: see `definitions`
+    says: str  # description, also for screen readers
+    terms: tuple[str, ...] = ()  # figures in the plot: see `definitions`
     axes: tuple[Axes, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 def exhibit(axes: Sequence[Axes], **about: Any) -> list[Exhibit]:
-    """None where there is nothing to draw."""
+    """Return the exhibit in a list, or an empty list if there is nothing to draw."""
     drawn = tuple(each for each in axes if each.series)
     return [Exhibit(axes=drawn, **about)] if drawn else []
 
 
 def drawn(figure: Figure, **about: Any) -> list[Exhibit]:
-    """A figure of numbers as every format has it, whatever it is of."""
+    """Convert a `Figure` to an exhibit."""
     return exhibit(
         [
             Axes(
@@ -123,28 +121,28 @@ def _free(point: Point) -> Mark:
 
 
 class Side(NamedTuple):
-    """A run, by cell."""
+    """Aggregates of one run, by cell."""
 
     name: str
     tallies: Mapping[str, tuple[Cell, Tally]]
-    qualities: Mapping[str, Qualities] = {}  # on the scale 0 .. 1
+    qualities: Mapping[str, Qualities] = {}  # scores in [0, 1]
     greedy: Mapping[str, Texts] = {}
 
 
 class Pairing(NamedTuple):
-    """A configuration in a later run against the first one."""
+    """A configuration of a later run compared with the first run."""
 
     name: str
     run: str
-    cell: str  # of the later run
-    shared: int  # generations, by sample and repeat, that both have timed
-    faster: Estimate | None  # mean token time of the first over that of this one
-    tau: Estimate | None  # difference of tau, this one less the first
-    quality: tuple[Parity, ...] = ()  # `ars` is the first run, `sps` this one
+    cell: str  # cell in the later run
+    shared: int  # number of generations (sample, repeat) timed in both runs
+    faster: Estimate | None  # ratio of mean token times, first run over this run
+    tau: Estimate | None  # tau of this run minus tau of the first
+    quality: tuple[Parity, ...] = ()  # `ars` is the first run, `sps` this run
 
 
 def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
-    """Every configuration of the later runs that the first one has, by the names it has there."""
+    """Pair every configuration of the later runs with the same names in the first run."""
     keys = Names(cell for cell, _ in first.tallies.values())
     known = {
         (cell.work.task, keys.full(cell)): (cell, tally) for cell, tally in first.tallies.values()
@@ -168,7 +166,7 @@ def pairings(first: Side, runs: Sequence[Side]) -> list[Pairing]:
 
 
 def beside(found: Sequence[tuple[Pairing, int]]) -> list[Exhibit]:
-    """The differences drawn, one line a configuration, each with its row."""
+    """Plot the differences, one line a configuration, with the row of each."""
     values: dict[str, list[Mark]] = {}
     for each, row in found:
         told = {"Times as fast": each.faster, "tau, difference": each.tau}
@@ -225,14 +223,11 @@ def _tau(base: Tally, own: Tally) -> Estimate | None:
     return Jackknife(np.hstack(rows), samples).estimate(difference, AT["rounds"], PLAIN)
 
 
-# Figure 1 of the paper as marks, and the panels that explain it.
-
-
 def against_k(tables: Sequence[tuple[str, Sequence[tuple[int, Summary]]]]) -> list[Exhibit]:
-    """Figure 1 and three more panels, where some line has more than one K.
+    """Plot Figure 1 of Chen et al. 2023 and three more panels, if any line has several K.
 
     Args:
-        tables: a name, and rows with their indices; each drawn by `figure1`.
+        tables: (name, rows with their indices), each plotted by `figure1`.
     """
     if not any(len(line) > 2 for _, rows in tables for line in lines(_bare(rows)).values()):
         return []

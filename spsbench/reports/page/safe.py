@@ -1,4 +1,4 @@
-"""Other people's text in a page: as data that cannot end its element, as text that is no markup."""
+"""Escape untrusted text for the page: JSON in a script element, text in markup."""
 
 import html
 import json
@@ -7,13 +7,13 @@ from typing import Any
 
 from spsbench.reports.text import visible
 
-LONGEST = 400  # characters of one piece that a page shows
+LONGEST = 400  # characters of one piece of text on a page
 NEVER = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
-"""What could end a script element, or begin a comment in one; in JSON all of it is in strings."""
+"""Characters that could end a script element or open a comment in one; JSON has them in strings."""
 
 
 def embedded(data: Any) -> str:
-    """ASCII JSON for a `<script type="application/json">`; what it holds can never end it.
+    """Return ASCII JSON for a `<script type="application/json">` that cannot end the element.
 
     Raises:
         ValueError: a number that is not finite.
@@ -25,14 +25,15 @@ def embedded(data: Any) -> str:
 
 
 def markup(text: object) -> str:
-    """Text between tags or in a quoted attribute."""
+    """Escape text between tags or in a quoted attribute."""
     return html.escape(visible(str(text)), quote=True)
 
 
 def labels(names: Sequence[str], longest: int) -> list[str]:
-    """Names as a page shows them: cut at the end only if they stay as distinct as they are.
+    """Truncate names for display; equal names stay equal and distinct names distinct.
 
-    Those that would not begin where they part; a number tells apart what is alike so far still.
+    A name is cut at its end if the result stays unique, else its prefix common to all names is
+    shortened; a number separates names that are still equal.
     """
     made = [shown(name, longest) for name in names]
     several = len(set(names))
@@ -48,9 +49,9 @@ def labels(names: Sequence[str], longest: int) -> list[str]:
 
 
 def shown(text: str, longest: int = LONGEST) -> str:
-    r"""A piece of a generation: line breaks stay, all else that hides or turns is an escape.
+    r"""Escape a piece of a generation: line breaks stay, invisible and bidi characters are escaped.
 
-    Of a longer one the beginning, and how long it is.
+    Longer text is cut, and its length is appended.
     """
     cut = text if len(text) <= longest else text[:longest]
     safe = "".join(c if c in "\n\t" else visible(c) for c in cut)

@@ -1,4 +1,4 @@
-"""Generations to be read token by token: where each token came from, and what its round cost."""
+"""Generations by token for the page: the origin of each token and the cost of its round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from spsbench.settings.records import Record, RoundRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A round as it is shown."""
+    """A displayed round."""
 
     drafted: int
     tested: int
@@ -23,33 +23,33 @@ class Step:
     seconds: float
     draft: float
     target: float
-    laws: tuple[tuple[str, float, float], ...] = ()  # of each drafted token: text, p, q
-    parents: tuple[int, ...] = ()  # of a whole tree: the node before each, -1 = the context
+    laws: tuple[tuple[str, float, float], ...] = ()  # text, p, q of each drafted token
+    parents: tuple[int, ...] = ()  # parent of each node of a tree, -1 = the context
     likeliest: tuple[tuple[tuple[str, float], ...], ...] = ()  # after the context and each token
     tree: tuple[Any, ...] | None = None  # depth, path, siblings, offered: see `TreeRound`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """One generation."""
+    """A displayed generation."""
 
     name: str
-    group: str  # generations of one prompt and setting are shown beside each other
-    row: int  # of the page's rows; -1 = none
-    category: str | None  # of its prompt
+    group: str  # generations of one prompt and setting are next to each other
+    row: int  # row number on the page; -1 = none
+    category: str | None  # category of the prompt
     finish: str
-    flags: tuple[str, ...]  # why its times are not to be trusted
+    flags: tuple[str, ...]  # reasons why the times are unreliable
     prompt: str
     prompt_tokens: int
     prefill: float
-    words: bool  # whether `tokens` are texts; else their numbers, and `text` is whole
+    words: bool  # `tokens` are texts; else ids, and `text` is complete
     text: str
     tokens: tuple[str, ...]
     origins: tuple[str, ...]
     steps: tuple[Step, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
@@ -64,9 +64,10 @@ def trace(
     prompt: Sequence[int] = (),
     prompt_text: str = "",
 ) -> Trace:
-    """A record as it is shown; without a tokenizer its tokens are numbers.
+    """Return the trace of a record; without a tokenizer its tokens are ids.
 
-    So they are where the tokenizer does not give the text that was recorded: it is another one.
+    Tokens are also ids if the tokenizer does not reproduce the recorded text, for then the
+    tokenizer is not the run's.
     """
     texts = None if tokenizer is None else pieces(tokenizer, prompt, record.tokens)
     if texts is not None and not _agree("".join(texts), record.text):
@@ -91,7 +92,7 @@ def trace(
 
 
 def origins(r: RoundRecord) -> list[Origin]:
-    """Where each emitted token of a round came from; a cut round lacks its last ones."""
+    """Return the origin of each emitted token of a round; a cut round lacks the last tokens."""
     if r.drafted == 0:
         return [Origin.PLAIN] * r.emitted
     final = Origin.BONUS if r.full else Origin.RECOVERED
@@ -99,7 +100,7 @@ def origins(r: RoundRecord) -> list[Origin]:
 
 
 def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> list[str]:
-    """The text of each token; a character whose bytes span tokens comes with the last."""
+    """Return the text of each token; a character split over tokens comes with the last of them."""
     reader = Detokenizer(tokenizer, prompt)
     texts = [reader.push(token) for token in tokens]
     rest = reader.flush() if tokens else ""
@@ -107,7 +108,7 @@ def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -
 
 
 def tokenizer_of(model: ModelSpec) -> Tokenizer | None:
-    """The tokenizer of a model that is on this machine; None where it is not. No network."""
+    """Load the tokenizer of a model from local files, without network; None if unavailable."""
     folder = BUNDLED.get(model.id) or Path(model.id).expanduser()
     file = folder / "tokenizer.json"
     if not file.is_file():
@@ -119,7 +120,7 @@ def tokenizer_of(model: ModelSpec) -> Tokenizer | None:
 
     try:
         return _Plain(Fast.from_file(str(file)).decode)
-    except Exception:  # whatever is in that file, the page shows numbers then
+    except Exception:  # any error in the file: the page shows ids instead
         return None
 
 
@@ -143,7 +144,7 @@ def _cached(model: ModelSpec) -> Path | None:
 
 
 def _agree(made: str, recorded: str) -> bool:
-    """Whether the pieces are the recorded text, which may end before a stop string."""
+    """Return whether the pieces equal the recorded text, which may end before a stop string."""
     return made.lstrip().startswith(recorded.strip()) if recorded.strip() else not made.strip()
 
 
